@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from actorproc.errors import HandlerDefinitionError
 from actorproc.handler.base import PartitionHandler
 from actorproc.handler.context import PartitionContext
-from actorproc.handlers.json_parsing import JsonParser
+from actorproc.codecs.json_parsing import JsonParser
 from actorproc.records import Batch
 from actorproc.rows.schema import parse_schema
 

@@ -15,7 +15,7 @@ from typing_extensions import TypeVar
 from actorproc.errors import HandlerDefinitionError, HandlerError, HandlerMisuse
 from actorproc.handler.base import PartitionHandler
 from actorproc.handler.context import PartitionContext
-from actorproc.handlers.typed_values import TypedValues
+from actorproc.codecs.typed_values import TypedValues
 from actorproc.records import Batch, Record
 from actorproc.rows.encoder import Row
 from actorproc.rows.fields import fields_of

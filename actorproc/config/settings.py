@@ -108,6 +108,31 @@ class Settings(BaseModel):
         "2 GiB - 1.",
     )
 
+    # Decoding
+    decode: Literal["json", "avro", "protobuf", "json-schema", "csv", "text", "arrow"] = Field(
+        "json",
+        description="Format of the records' values, for `RecordHandler[...]`, `DecodedRows`, `ctx.decode` and "
+        "`ctx.decode_arrow`.",
+    )
+    decode_schema: str | None = Field(
+        None,
+        description="Schema of the values. `csv`: names and types as DDL. Without a schema registry: a file (`avro`, "
+        "`json-schema`), or a generated class as `MODULE:MESSAGE` (`protobuf`). With one, `avro` only: "
+        "`registry:SUBJECT` or `registry:SUBJECT:VERSION`, into which values of other versions are resolved.",
+    )
+    schema_registry: str | None = Field(
+        None,
+        description="URL of a schema registry with Confluent's API. The values of `avro`, `protobuf` and `json-schema` "
+        "then begin with the id of their schema.",
+    )
+    schema_registry_options: Annotated[dict[str, str | int | float | bool], BeforeValidator(_json_object)] = Field(
+        {},
+        repr=False,
+        description="Options of confluent-kafka's registry client by name, such as `basic.auth.user.info` and "
+        "`ssl.ca.location`. A table `[schema_registry_options]` in the file, or JSON. Keep secrets in the file or the "
+        "environment.",
+    )
+
     # Handling
     delivery: Literal["at-least-once", "at-most-once"] = Field(
         "at-least-once",

@@ -74,6 +74,18 @@ def output_schema(schema: pa.Schema) -> pa.Schema:
     return schema.append(SEQUENCE)
 
 
+def nullable(field: pa.Field) -> pa.Field:
+    """The field and all its parts as nullable, like the columns of Spark's own Parquet reader."""
+    kind = field.type
+    if pa.types.is_struct(kind):
+        kind = pa.struct([nullable(part) for part in kind])
+    elif pa.types.is_list(kind):
+        kind = pa.list_(nullable(kind.value_field))
+    elif pa.types.is_map(kind):
+        kind = pa.map_(nullable(kind.key_field).type, nullable(kind.item_field).type)
+    return pa.field(field.name, kind, True, field.metadata)
+
+
 def check_change(old: pa.Schema, new: pa.Schema) -> None:
     """Check that `new` may follow `old` in one dataset. Only nullable columns may be added; comments may change.
 

@@ -27,7 +27,8 @@ from actorproc.spark.log_writer import BatchWriter, StreamWriter
 from actorproc.spark.options import ReadOptions, parse_read_options, parse_write_options
 from actorproc.spark.planning import plan_batch, split_into_tasks
 from actorproc.spark.python_worker import called_by_spark
-from actorproc.spark.schema import check_columns, nullable
+from actorproc.rows.schema import nullable
+from actorproc.spark.schema import check_columns
 from actorproc.spark.stream_reader import LIMITS, StreamReader
 from actorproc.spark.task_reader import TaskReader
 

@@ -67,18 +67,6 @@ def _parts(kind: pa.DataType) -> list[tuple[str, pa.Field]]:
     return []
 
 
-def nullable(field: pa.Field) -> pa.Field:
-    """The field and all its parts as nullable, like the columns of Spark's own Parquet reader."""
-    kind = field.type
-    if pa.types.is_struct(kind):
-        kind = pa.struct([nullable(part) for part in kind])
-    elif pa.types.is_list(kind):
-        kind = pa.list_(nullable(kind.value_field))
-    elif pa.types.is_map(kind):
-        kind = pa.map_(nullable(kind.key_field).type, nullable(kind.item_field).type)
-    return pa.field(field.name, kind, True, field.metadata)
-
-
 def same_type(left: pa.DataType, right: pa.DataType) -> bool:
     """Whether the types are equal, apart from nullability and the names that Arrow gives to elements."""
     return bool(nullable(pa.field("", left)).type.equals(nullable(pa.field("", right)).type))

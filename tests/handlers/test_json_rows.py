@@ -18,7 +18,7 @@ import pytest
 from actorproc import JsonRows, Settings
 from actorproc.errors import HandlerDefinitionError, SchemaError, SettingsError
 from actorproc.handler.options import load_options
-from actorproc.handlers.json_parsing import JsonParser
+from actorproc.codecs.json_parsing import JsonParser
 from actorproc.processor import Processor
 from actorproc.runtime.clock import Clock
 from actorproc.testing import run_handler

@@ -29,7 +29,7 @@ from actorproc.spark.planning import (
     plan_micro_batch,
     split_into_tasks,
 )
-from actorproc.spark.schema import nullable
+from actorproc.rows.schema import nullable
 from actorproc.spark.stream_reader import StreamPlanner
 from actorproc.spark.task_reader import read_spans
 from actorproc.storage.backend import Listing

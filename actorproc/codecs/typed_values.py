@@ -10,7 +10,7 @@ import pyarrow as pa
 from msgspec import inspect
 from pydantic import BaseModel
 
-from actorproc.handlers.json_lines import join_lines
+from actorproc.codecs.json_lines import join_lines
 
 T = TypeVar("T")
 

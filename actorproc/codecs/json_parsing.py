@@ -19,7 +19,7 @@ import pyarrow.json
 import pyarrow.types as pt
 
 from actorproc.errors import RowMismatch, SchemaError
-from actorproc.handlers.json_lines import join_lines
+from actorproc.codecs.json_lines import join_lines
 from actorproc.records import SEQUENCE
 from actorproc.rows.casting import cast_columns, short_repr
 from actorproc.rows.ddl import type_ddl

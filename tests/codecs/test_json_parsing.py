@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actorproc.handlers.json_parsing import JsonParser
+from actorproc.codecs.json_parsing import JsonParser
 from actorproc.rows.schema import parse_schema
 
 

@@ -1,0 +1,112 @@
+"""Decoders: how the values of records become Python objects or columns. `open_decoder` makes one from settings."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from actorproc.codecs.json import JsonDecoder
+from actorproc.config.settings import Settings
+from actorproc.errors import SchemaError, SettingsError
+from actorproc.handler.decoder import Decoder
+from actorproc.rows.schema import parse_schema
+from actorproc.runtime.clock import SYSTEM, Clock
+
+if TYPE_CHECKING:
+    from actorproc.codecs.registry import SchemaRegistry
+
+__all__ = ["FROM_REGISTRY", "JsonDecoder", "open_decoder", "open_registry"]
+
+FROM_REGISTRY = "registry:"
+"""Begins a `decode_schema` or `output_schema` that names a subject of the schema registry."""
+
+_REGISTRY_FORMATS = {
+    "avro": ("avro_format", "AvroFormat"),
+    "protobuf": ("protobuf_format", "ProtobufFormat"),
+    "json-schema": ("json_schema_format", "JsonSchemaFormat"),
+}
+
+
+def open_decoder(settings: Settings, *, clock: Clock = SYSTEM) -> Decoder:
+    """The decoder that the settings name. Nothing is fetched yet.
+
+    Raises:
+        SettingsError: settings contradict each other, a schema is wrong, or an extra is not installed.
+    """
+    if settings.decode in _REGISTRY_FORMATS and settings.schema_registry is not None:
+        return _registry_decoder(settings, clock)
+    try:
+        return _plain_decoder(settings)
+    except (ValueError, OSError, SchemaError) as error:
+        raise SettingsError(f"decode_schema = {settings.decode_schema!r}: {error}") from None
+
+
+def open_registry(settings: Settings, *, clock: Clock = SYSTEM) -> SchemaRegistry:
+    """The schema registry that the settings name.
+
+    Raises:
+        SettingsError: the client refuses the URL or an option, or is not installed.
+    """
+    if settings.schema_registry is None:
+        raise SettingsError("schema_registry is not set")
+    registry = _load(settings, "registry", "SchemaRegistry")
+    return registry(  # type: ignore[no-any-return]
+        settings.schema_registry, settings.schema_registry_options, timeout=settings.store_timeout, clock=clock
+    )
+
+
+def _registry_decoder(settings: Settings, clock: Clock) -> Decoder:
+    reader = settings.decode_schema
+    if reader is not None and not (settings.decode == "avro" and reader.startswith(FROM_REGISTRY)):
+        raise SettingsError(
+            f"decode_schema = {reader!r}: with schema_registry each value names its schema; only decode = avro takes "
+            "another one to read into, registry:SUBJECT"
+        )
+    registry_decoder = _load(settings, "registry_decoder", "RegistryDecoder")
+    registry_format = _load(settings, *_REGISTRY_FORMATS[settings.decode])
+    subject = None if reader is None else reader.removeprefix(FROM_REGISTRY)
+    return registry_decoder(open_registry(settings, clock=clock), registry_format(), subject, clock=clock)  # type: ignore[no-any-return]
+
+
+def _plain_decoder(settings: Settings) -> Decoder:
+    """A decoder of values without a schema id."""
+    decode, schema = settings.decode, settings.decode_schema
+    if decode in ("json", "text", "arrow") and schema is not None:
+        raise SettingsError(f"decode_schema = {schema!r}: decode = {decode} takes none")
+    if decode == "json":
+        return JsonDecoder()
+    if decode in ("text", "arrow"):
+        return _load(settings, decode, f"{decode.title()}Decoder")()  # type: ignore[no-any-return]
+    if schema is None:
+        registry = " or schema_registry" if decode in _REGISTRY_FORMATS else ""
+        raise SettingsError(f"decode = {decode} needs decode_schema{registry}")
+    if decode == "csv":
+        return _load(settings, "csv", "CsvDecoder")(parse_schema(schema))  # type: ignore[no-any-return]
+    if decode == "protobuf":
+        return _load(settings, "protobuf", "ProtobufDecoder")(_message(schema))  # type: ignore[no-any-return]
+    text = Path(schema).read_text()
+    if decode == "avro":
+        return _load(settings, "avro", "AvroDecoder")(_load(settings, "avro", "parsed_avro")(text))  # type: ignore[no-any-return]
+    return _load(settings, "json_schema", "JsonSchemaDecoder")(text)  # type: ignore[no-any-return]
+
+
+def _message(name: str) -> Any:
+    """The descriptor of a generated class, `MODULE:MESSAGE`."""
+    module, _, message = name.partition(":")
+    try:
+        return getattr(import_module(module), message).DESCRIPTOR
+    except (ImportError, AttributeError, ValueError) as error:
+        raise SettingsError(
+            f"decode_schema = {name!r}: {error}; give a class that protoc generated, such as flights_pb2:Flight"
+        ) from None
+
+
+def _load(settings: Settings, module: str, name: str) -> Any:
+    """A part of a format, whose libraries may not be installed."""
+    try:
+        return getattr(import_module(f"actorproc.codecs.{module}"), name)
+    except ImportError as error:
+        raise SettingsError(
+            f"decode = {settings.decode}: {error}; pip install 'actorproc[{settings.decode}]'"
+        ) from None

@@ -1,0 +1,118 @@
+"""JSON values that a JSON Schema validates, with jsonschema-rs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NoReturn
+
+import jsonschema_rs
+import orjson
+import pyarrow as pa
+
+from actorproc.codecs.json_parsing import JsonParser
+from actorproc.codecs.typed_values import TypedValues
+from actorproc.errors import DecodeError
+from actorproc.handler.decoder import Columns, Decoder, Parsed, Values
+
+_BASE = "json-schema:///"
+"""The base of names in `$ref`, unless the schema has an `$id`."""
+
+
+class JsonSchemaDecoder(Decoder):
+    """Decodes JSON that is valid by a schema.
+
+    Args:
+        text: the schema.
+        references: the schemas to which it refers, by the names in `$ref`.
+
+    Raises:
+        ValueError: it is not a JSON Schema, or refers to an unknown one.
+    """
+
+    def __init__(self, text: str, references: Mapping[str, str] | None = None) -> None:
+        try:
+            self._validator = jsonschema_rs.validator_for(
+                orjson.loads(text), registry=_registry(references or {}), retriever=_not_found
+            )
+        except jsonschema_rs.ReferencingError as error:
+            raise ValueError(str(error)) from None
+
+    def values(self, kind: Any = Any) -> Values[Any]:
+        return _ValidValues(self, kind)
+
+    def columns(self, schema: pa.Schema) -> Columns:
+        return _ValidColumns(self, schema)
+
+    def check(self, value: bytes | None) -> None:
+        """Raises DecodeError: the value is not JSON, or not valid."""
+        if value is None:
+            raise DecodeError("the record has no value")
+        try:
+            self._validator.validate(orjson.loads(value))
+        except orjson.JSONDecodeError as error:
+            raise DecodeError(f"the value is not JSON: {error}") from None
+        except jsonschema_rs.ValidationError as error:
+            where = "".join(f"[{step!r}]" for step in error.instance_path)
+            raise DecodeError(f"not valid by the JSON Schema{f', at {where}' if where else ''}: {error.message}") from None
+
+
+class _ValidValues(Values[Any]):
+    def __init__(self, decoder: JsonSchemaDecoder, kind: Any) -> None:
+        self._check = decoder.check
+        self._typed = TypedValues(kind)
+
+    def parse(self, value: bytes | None) -> Any:
+        self._check(value)
+        return self._typed.parse(value)
+
+    def parse_all(self, values: pa.Array) -> list[Any] | None:
+        try:
+            for value in values.to_pylist():
+                self._check(value)
+        except DecodeError:
+            return None
+        return self._typed.parse_all(values)
+
+
+class _ValidColumns(Columns):
+    def __init__(self, decoder: JsonSchemaDecoder, schema: pa.Schema) -> None:
+        self._check = decoder.check
+        self._parser = JsonParser(schema)
+
+    def parse(self, values: pa.Array, sequences: pa.Int64Array) -> Parsed:
+        errors: dict[int, Exception] = {}
+        valid = []
+        for value, sequence in zip(values.to_pylist(), sequences.to_pylist(), strict=True):
+            try:
+                self._check(value)
+                valid.append(True)
+            except DecodeError as error:
+                errors[sequence] = error
+                valid.append(False)
+        if errors:
+            values, sequences = values.filter(pa.array(valid)), sequences.filter(pa.array(valid))
+        table, misfits = self._parser.parse(values, sequences)
+        return table, errors | misfits
+
+
+def resolved(text: str, references: Mapping[str, str]) -> Any:
+    """A schema with those in place to which it refers, except where one contains itself.
+
+    Raises:
+        ValueError: it refers to an unknown one.
+    """
+    try:
+        return jsonschema_rs.dereference(orjson.loads(text), registry=_registry(references), retriever=_not_found)
+    except jsonschema_rs.ReferencingError as error:
+        raise ValueError(str(error)) from None
+
+
+def _registry(references: Mapping[str, str]) -> jsonschema_rs.Registry:
+    """Schemas by their names in `$ref`."""
+    named = [(name if ":" in name else _BASE + name.lstrip("/"), orjson.loads(s)) for name, s in references.items()]
+    return jsonschema_rs.Registry(named, retriever=_not_found)
+
+
+def _not_found(uri: str) -> NoReturn:
+    """Schemas are not fetched from the network."""
+    raise ValueError(f"{uri} is not among the references of the schema")

@@ -1,0 +1,139 @@
+"""A schema registry that speaks Confluent's API, through confluent-kafka's client."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from typing import Any, TypeVar
+
+from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
+from confluent_kafka.schema_registry.error import SchemaRegistryError
+
+from actorproc.errors import SettingsError, SourceError
+from actorproc.runtime.clock import SYSTEM, Clock
+from actorproc.runtime.error_text import describe_error
+
+T = TypeVar("T")
+
+_SERIALIZED = "serialized"  # Protobuf as a descriptor, which needs no compiler; other formats ignore it
+_NOT_FOUND = (40401, 40402, 40403)  # subject, version, schema; a plain 404 says that the URL is wrong
+
+
+@dataclass(frozen=True, slots=True)
+class RegistrySchema:
+    """A registered schema.
+
+    Attributes:
+        kind: AVRO, PROTOBUF or JSON.
+        references: texts of the schemas on which it builds, by the names that it gives them, each after its own.
+    """
+
+    id: int
+    kind: str
+    text: str
+    references: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """The latest version of a subject, and the compatibility that new versions must have."""
+
+    name: str
+    version: int
+    id: int
+    kind: str
+    compatibility: str
+
+
+class SchemaRegistry:
+    """Reads schemas.
+
+    Args:
+        url: of the API, such as `http://127.0.0.1:8081`; several are separated by commas.
+        options: of the client by their own names, such as `basic.auth.user.info` and `ssl.ca.location`.
+        timeout: seconds for a request.
+
+    Raises:
+        SettingsError: the client refuses the URL or an option.
+    """
+
+    def __init__(
+        self, url: str, options: Mapping[str, Any] | None = None, *, timeout: float = 15, clock: Clock = SYSTEM
+    ) -> None:
+        if "@" in url:
+            raise SettingsError(
+                "schema_registry = ...@...: no credentials in a URL; put basic.auth.user.info into "
+                "schema_registry_options"
+            )
+        self.url = url
+        self._clock = clock
+        conf = {"timeout": timeout, "max.retries": 1, **(options or {}), "url": url}
+        try:
+            self._client = SchemaRegistryClient(conf)
+        except (ValueError, TypeError, OSError) as error:
+            raise SettingsError(f"schema_registry, schema_registry_options: {error}") from None
+
+    async def schema(self, schema_id: int) -> RegistrySchema | None:
+        """The schema with this id; None if there is none.
+
+        Raises:
+            SourceError: the registry does not answer, or refuses.
+        """
+        return await self._ask(lambda: self._read(schema_id, self._client.get_schema(schema_id, fmt=_SERIALIZED)))
+
+    async def version(self, subject: str, version: str = "latest") -> RegistrySchema | None:
+        """A version of a subject; None if there is none. Raises as `schema`."""
+
+        def read() -> RegistrySchema:
+            found = self._client.get_version(subject, version, fmt=_SERIALIZED)
+            return self._read(found.schema_id, found.schema)
+
+        return await self._ask(read)
+
+    async def subjects(self, limit: int) -> tuple[list[Subject], int]:
+        """The first subjects by name, and how many there are. Raises as `schema`."""
+
+        def read() -> tuple[list[Subject], int]:
+            names = sorted(self._client.get_subjects())
+            return list(map(self._subject, names[:limit])), len(names)
+
+        return await self._ask(read) or ([], 0)
+
+    async def close(self) -> None:
+        await self._clock.run_in_thread(self._client.close)
+
+    def _subject(self, name: str) -> Subject:
+        latest = self._client.get_latest_version(name)
+        return Subject(name, latest.version, latest.schema_id, latest.schema.schema_type, self._compatibility(name))
+
+    def _compatibility(self, subject: str) -> str:
+        try:
+            level = self._client.get_config(subject).compatibility_level
+        except SchemaRegistryError as error:
+            if error.http_status_code != HTTPStatus.NOT_FOUND:
+                raise
+            level = self._client.get_config().compatibility_level  # the subject has none of its own
+        return str(level.value)
+
+    def _read(self, schema_id: int, schema: Schema) -> RegistrySchema:
+        references: dict[str, str] = {}
+        self._collect(schema, references)
+        return RegistrySchema(schema_id, schema.schema_type or "AVRO", schema.schema_str or "", references)
+
+    def _collect(self, schema: Schema, references: dict[str, str]) -> None:
+        for reference in schema.references or ():
+            if reference.name not in references:
+                found = self._client.get_version(reference.subject, reference.version, True, _SERIALIZED).schema
+                self._collect(found, references)
+                references[reference.name] = found.schema_str
+
+    async def _ask(self, question: Callable[[], T]) -> T | None:
+        try:
+            return await self._clock.run_in_thread(question, abandon=True)
+        except SchemaRegistryError as error:
+            if error.error_code in _NOT_FOUND:
+                return None
+            raise SourceError(f"schema registry {self.url}: {error}") from None
+        except Exception as error:  # whatever its HTTP library raises
+            raise SourceError(f"schema registry {self.url}: {describe_error(error)}") from None

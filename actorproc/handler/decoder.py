@@ -1,0 +1,89 @@
+"""The contract of decoders: how a handler gets the values of records as Python objects or as columns."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any, Generic, TypeVar
+
+import pyarrow as pa
+
+T = TypeVar("T")
+
+Parsed = tuple[pa.Table, dict[int, Exception]]
+"""Rows, ordered by their column `_sequence`, and the reasons why other records have none, by sequence."""
+
+
+class Values(ABC, Generic[T]):
+    """Decodes values into Python objects. Used by several threads at once."""
+
+    @abstractmethod
+    def parse(self, value: bytes | None) -> T:
+        """Decode one value.
+
+        Raises:
+            ValueError: it does not decode. A user's type may raise other errors.
+        """
+
+    def parse_all(self, values: pa.Array) -> list[T] | None:
+        """All values of a binary column, in order; None if they must be decoded one by one."""
+        return None
+
+
+class Columns(ABC):
+    """Decodes values into the columns of a schema. Used by several threads at once.
+
+    Attributes:
+        is_columnar: no Python object is made for each value, so that thousands take milliseconds.
+    """
+
+    is_columnar = False
+
+    @abstractmethod
+    def parse(self, values: pa.Array, sequences: pa.Int64Array) -> Parsed:
+        """Rows of the values that decode and fit the schema.
+
+        Args:
+            values: binary.
+            sequences: int64, the sequence of each value's record.
+        """
+
+
+class Decoder(ABC):
+    """Decodes the values of records. One instance serves all partitions of a host."""
+
+    @abstractmethod
+    def values(self, kind: Any = Any) -> Values[Any]:
+        """Decodes into instances of `kind`: a `msgspec.Struct`, dataclass, pydantic model...; Any: plain objects.
+
+        Raises:
+            TypeError: instances of `kind` cannot be made.
+        """
+
+    @abstractmethod
+    def columns(self, schema: pa.Schema) -> Columns:
+        """Decodes into the columns of a schema. Fields that it does not name are ignored, missing ones are null.
+
+        Raises:
+            SchemaError: the format has nothing like a column's type.
+        """
+
+    async def prepare(self, values: pa.Array) -> None:
+        """Fetch everything that decoding these values needs. Nothing else waits for a network.
+
+        Raises:
+            SourceError: it cannot be fetched now. The values are read again later.
+        """
+
+    async def output_schema(self, subject: str) -> pa.Schema:
+        """The columns of a schema in the registry, for `output_schema = "registry:SUBJECT"`.
+
+        Raises:
+            UsageError: there is no registry, no such subject, or its schema has no columns.
+            SourceError: the registry does not answer.
+        """
+        from actorproc.errors import UsageError
+
+        raise UsageError(f"output_schema = 'registry:{subject}' needs the setting schema_registry")
+
+    async def close(self) -> None:
+        """Release connections."""
