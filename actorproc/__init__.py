@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from actorproc.errors import ActorprocError
     from actorproc.handler.base import CloseReason, Decision, PartitionHandler
     from actorproc.handler.context import PartitionContext, PartitionInfo
-    from actorproc.handlers import Capture, JsonRows, RecordHandler
+    from actorproc.handlers import Capture, DecodedRows, JsonRows, RecordHandler
     from actorproc.log.producer import Producer
     from actorproc.processor import Processor, Statistics
     from actorproc.records import Batch, Cursor, Record
@@ -26,6 +26,7 @@ __all__ = [
     "CloseReason",
     "Cursor",
     "Decision",
+    "DecodedRows",
     "End",
     "JsonRows",
     "PartitionContext",
@@ -49,6 +50,7 @@ _MODULES = {
     "CloseReason": "handler.base",
     "Cursor": "records",
     "Decision": "handler.base",
+    "DecodedRows": "handlers",
     "End": "sources.protocol",
     "JsonRows": "handlers",
     "PartitionContext": "handler.context",

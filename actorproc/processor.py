@@ -6,12 +6,15 @@ import asyncio
 import os
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
 import anyio
 import anyio.abc
+import pyarrow as pa
 
+from actorproc.codecs import open_decoder, subject_of
 from actorproc.config.settings import Settings
 from actorproc.errors import HandlerDefinitionError, SchemaError, UsageError
 from actorproc.group.group import Group
@@ -97,8 +100,11 @@ class Processor:
         self.options = load_options(self.handler, options, config, alone=settings is not None)
         with user_code(f"{self.handler.__name__}.schema_for", HandlerDefinitionError):
             declared = self.handler.schema_for(self.options)
+        self.decoder = open_decoder(self.settings, clock=clock)
+        self._subject = subject_of(declared)
+        """Subject of the schema registry that declares the columns; None: the handler does."""
         try:
-            self.schema = parse_schema(declared)
+            self.schema = parse_schema(None if self._subject is not None else declared)
         except SchemaError as error:
             raise SchemaError(f"{self.handler.__name__}: {error}") from None
         self.name = self.handler.__name__ if name is None else name
@@ -239,6 +245,9 @@ class Processor:
                 await contact(lambda: stack.enter_async_context(store))
             await contact(lambda: check_container(store, self.name))
             await contact(lambda: stack.enter_async_context(opened(source, self.start, self._log)))
+            stack.push_async_callback(self.decoder.close)
+            if self._subject is not None:
+                self.schema = await contact(partial(self._schema_of, self._subject))
             await contact(lambda: prepare_container(store, self.layout, source, self.schema, self._log))
             with warn_while_slow(self._log, "shared() of the handler"):
                 shared = await stack.enter_async_context(shared_value(self.handler, self.options))
@@ -259,6 +268,10 @@ class Processor:
                 supervisor.stop()
             yield supervisor
 
+    async def _schema_of(self, subject: str) -> pa.Schema:
+        """The columns that a subject of the schema registry declares now."""
+        return parse_schema(await self.decoder.output_schema(subject))
+
     def _context(self, shared: Any) -> HostContext:
         settings, clock = self.settings, self.clock
         return HostContext(
@@ -268,6 +281,7 @@ class Processor:
             budget=ByteBudget(settings.read_ahead_bytes), held=BufferTotal(settings.uncommitted_bytes),
             dead_letter_summary=DeadLetterSummary(),
             threads=HandlerThreads(settings.handler_threads, clock, settings.max_process_time),
+            decoder=self.decoder,
         )  # fmt: skip
 
     def _supervisor_ended(self, supervisor: Supervisor) -> None:

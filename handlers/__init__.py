@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from actorproc.handlers.capture import Capture
+from actorproc.handlers.decoded_rows import DecodedRows
 from actorproc.handlers.json_rows import JsonRows
 from actorproc.handlers.record_handler import RecordHandler
 
-__all__ = ["Capture", "JsonRows", "RecordHandler"]
+__all__ = ["Capture", "DecodedRows", "JsonRows", "RecordHandler"]

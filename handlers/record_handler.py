@@ -12,10 +12,11 @@ from typing import Any, ClassVar, Generic, NoReturn, get_args, get_origin
 
 from typing_extensions import TypeVar
 
+from actorproc.codecs.typed_values import TypedValues
 from actorproc.errors import HandlerDefinitionError, HandlerError, HandlerMisuse
 from actorproc.handler.base import PartitionHandler
 from actorproc.handler.context import PartitionContext
-from actorproc.codecs.typed_values import TypedValues
+from actorproc.handler.decoder import Values, values_of
 from actorproc.records import Batch, Record
 from actorproc.rows.encoder import Row
 from actorproc.rows.fields import fields_of
@@ -37,9 +38,10 @@ class RecordHandler(PartitionHandler, ABC, Generic[T]):
 
     Subclass it and write `process_record`, as plain `def` (which runs in a worker thread) or as `async def`.
 
-    `RecordHandler[Flight]` parses each value as JSON into a `Flight`, and passes that instead of the record: a
-    `msgspec.Struct` (parsed twice as fast as by `record.json()`), a dataclass, TypedDict, pydantic model... A value
-    that does not fit is dead-lettered at once, with the field named.
+    `RecordHandler[Flight]` decodes each value into a `Flight`, and passes that instead of the record: a
+    `msgspec.Struct` (from JSON twice as fast as by `record.json()`), a dataclass, TypedDict, pydantic model..., or
+    plain objects (`RecordHandler[dict]`). The setting `decode` says how; the default is JSON. A value that does not
+    fit is dead-lettered at once, with the field named.
     """
 
     concurrency: ClassVar[int] = 1
@@ -49,7 +51,7 @@ class RecordHandler(PartitionHandler, ABC, Generic[T]):
         **PartitionHandler._arguments,
         "process_record": ("record", "ctx"),
     }
-    _typed: ClassVar[TypedValues[Any] | None] = None
+    _kind: ClassVar[Any] = Record
     _at: Callable[[], Record]
 
     @abstractmethod
@@ -76,7 +78,7 @@ class RecordHandler(PartitionHandler, ABC, Generic[T]):
         if type(cls.concurrency) is not int or cls.concurrency < 1:
             raise HandlerDefinitionError(f"{cls.__name__}.concurrency = {cls.concurrency!r}: a whole number, 1 or more")
         for kind in _declared(cls):
-            cls._typed = None if kind is Record else _typed(cls, kind)
+            cls._kind = kind if kind is Record else _checked(cls, kind)
         ours = (RecordHandler.process, RecordHandler._process_async)
         if cls.process in ours:  # the core looks at it to know whether a thread is needed
             awaited = inspect.iscoroutinefunction(cls.process_record)
@@ -96,7 +98,7 @@ class RecordHandler(PartitionHandler, ABC, Generic[T]):
         def at_work() -> Record:
             return batch[done + len(results)]
 
-        for given, work in self._given(batch):
+        for given, work in self._given(batch, ctx):
             self._at = at_work  # again: a lazy iterator of rows sets it to its record
             for record in given:
                 try:
@@ -108,9 +110,11 @@ class RecordHandler(PartitionHandler, ABC, Generic[T]):
             done += len(results)
             results.clear()
 
-    def _given(self, batch: Batch) -> Iterator[tuple[Iterable[Any], Callable[[Any, PartitionContext], Any]]]:
+    def _given(
+        self, batch: Batch, ctx: PartitionContext
+    ) -> Iterator[tuple[Iterable[Any], Callable[[Any, PartitionContext], Any]]]:
         """Arguments of the calls, in order and in pieces, and the function to call."""
-        typed, work = self._typed, self.process_record
+        typed, work = self._values(ctx), self.process_record
         if typed is None:
             records = iter(batch)
             for _ in range(0, len(batch), PIECE):
@@ -123,7 +127,11 @@ class RecordHandler(PartitionHandler, ABC, Generic[T]):
             for at in range(0, len(values), PIECE):
                 yield values[at : at + PIECE], call
 
-    def _parse_first(self, typed: TypedValues[Any], value: bytes | None, ctx: PartitionContext) -> Any:
+    def _values(self, ctx: PartitionContext) -> Values[Any] | None:
+        """Decodes the values; None: the handler takes records."""
+        return None if self._kind is Record else values_of(ctx.decoder, self._kind)
+
+    def _parse_first(self, typed: Values[Any], value: bytes | None, ctx: PartitionContext) -> Any:
         try:
             parsed = typed.parse(value)
         except ValueError as error:
@@ -133,7 +141,7 @@ class RecordHandler(PartitionHandler, ABC, Generic[T]):
     async def _process_async(self, batch: Batch, ctx: PartitionContext) -> None:
         ctx.commit = _no_commit  # type: ignore[method-assign]
         self._at = _current.get
-        typed = self._typed
+        typed = self._values(ctx)
 
         async def work(record: Record) -> Any:
             _current.set(record)
@@ -187,9 +195,11 @@ def _declared(cls: type) -> Iterator[Any]:
             yield from (kind for kind in get_args(base) if not isinstance(kind, TypeVar))
 
 
-def _typed(cls: type, kind: Any) -> TypedValues[Any]:
+def _checked(cls: type, kind: Any) -> Any:
+    """The type, if values can become instances of it. Of all formats JSON makes the plainest objects."""
     try:
-        return TypedValues(kind)
+        TypedValues(kind)
+        return kind
     except (TypeError, NameError) as error:
         raise HandlerDefinitionError(
             f"{cls.__name__}: JSON cannot be parsed into {getattr(kind, '__name__', kind)}: {error}. "

@@ -16,7 +16,7 @@ from actorproc.runtime.clock import SYSTEM, Clock
 if TYPE_CHECKING:
     from actorproc.codecs.registry import SchemaRegistry
 
-__all__ = ["FROM_REGISTRY", "JsonDecoder", "open_decoder", "open_registry"]
+__all__ = ["FROM_REGISTRY", "JsonDecoder", "open_decoder", "open_registry", "subject_of"]
 
 FROM_REGISTRY = "registry:"
 """Begins a `decode_schema` or `output_schema` that names a subject of the schema registry."""
@@ -40,6 +40,12 @@ def open_decoder(settings: Settings, *, clock: Clock = SYSTEM) -> Decoder:
         return _plain_decoder(settings)
     except (ValueError, OSError, SchemaError) as error:
         raise SettingsError(f"decode_schema = {settings.decode_schema!r}: {error}") from None
+
+
+def subject_of(declared: object) -> str | None:
+    """The subject that an `output_schema` names; None if it declares the columns itself."""
+    is_named = isinstance(declared, str) and declared.startswith(FROM_REGISTRY)
+    return str(declared).removeprefix(FROM_REGISTRY) if is_named else None
 
 
 def open_registry(settings: Settings, *, clock: Clock = SYSTEM) -> SchemaRegistry:

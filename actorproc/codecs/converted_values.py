@@ -49,7 +49,7 @@ class ConvertedValues(Values[Any]):
             loaded = self.load(value)
         except DecodeError:
             raise
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001  # whatever the format's library raises
             raise DecodeError(f"{type(error).__name__}: {error}") from None
         return self._convert(loaded)
 

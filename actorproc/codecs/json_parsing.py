@@ -18,8 +18,9 @@ import pyarrow.compute as pc
 import pyarrow.json
 import pyarrow.types as pt
 
-from actorproc.errors import RowMismatch, SchemaError
 from actorproc.codecs.json_lines import join_lines
+from actorproc.errors import RowMismatch, SchemaError
+from actorproc.handler.decoder import Columns, Parsed
 from actorproc.records import SEQUENCE
 from actorproc.rows.casting import cast_columns, short_repr
 from actorproc.rows.ddl import type_ddl
@@ -38,7 +39,7 @@ _HINTS = {
 }
 
 
-class JsonParser:
+class JsonParser(Columns):
     """Parses JSON objects into the columns of a schema; fields that the schema does not name are ignored.
 
     Numbers go into numeric columns, strings into string, timestamp, date (ISO 8601) and decimal, objects into struct
@@ -62,7 +63,7 @@ class JsonParser:
         self._encoder = RowEncoder(parsed)
         self._convert = _converter(pa.struct(list(parsed)))
 
-    def parse(self, values: pa.Array, sequences: pa.Int64Array) -> tuple[pa.Table, dict[int, Exception]]:
+    def parse(self, values: pa.Array, sequences: pa.Int64Array) -> Parsed:
         """Rows of the values that fit, and the reasons why others do not.
 
         Args:

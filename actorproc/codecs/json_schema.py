@@ -53,7 +53,9 @@ class JsonSchemaDecoder(Decoder):
             raise DecodeError(f"the value is not JSON: {error}") from None
         except jsonschema_rs.ValidationError as error:
             where = "".join(f"[{step!r}]" for step in error.instance_path)
-            raise DecodeError(f"not valid by the JSON Schema{f', at {where}' if where else ''}: {error.message}") from None
+            raise DecodeError(
+                f"not valid by the JSON Schema{f', at {where}' if where else ''}: {error.message}"
+            ) from None
 
 
 class _ValidValues(Values[Any]):

@@ -43,7 +43,9 @@ def _arrow_type(schema: Any, path: str) -> pa.DataType:
         return _object_type(of, path)
     if kind == "array":
         return pa.list_(pa.field("element", _arrow_type(of.get("items", {}), f"{path}[]")))
-    return _FORMATS.get(of.get("format"), pa.string()) if kind == "string" else _TYPES[kind]
+    if kind == "string":
+        return _FORMATS.get(str(of.get("format")), pa.string())
+    return _TYPES[kind]
 
 
 def _object_type(schema: dict[str, Any], path: str) -> pa.DataType:

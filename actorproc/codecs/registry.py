@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any, TypeVar
 
-from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
+from confluent_kafka.schema_registry import SchemaRegistryClient
 from confluent_kafka.schema_registry.error import SchemaRegistryError
 
 from actorproc.errors import SettingsError, SourceError
@@ -82,11 +82,11 @@ class SchemaRegistry:
         """
         return await self._ask(lambda: self._read(schema_id, self._client.get_schema(schema_id, fmt=_SERIALIZED)))
 
-    async def version(self, subject: str, version: str = "latest") -> RegistrySchema | None:
-        """A version of a subject; None if there is none. Raises as `schema`."""
+    async def version(self, subject: str, version: int | None = None) -> RegistrySchema | None:
+        """A version of a subject, or the latest; None if there is none. Raises as `schema`."""
 
         def read() -> RegistrySchema:
-            found = self._client.get_version(subject, version, fmt=_SERIALIZED)
+            found = self._client.get_version(subject, version or "latest", fmt=_SERIALIZED)
             return self._read(found.schema_id, found.schema)
 
         return await self._ask(read)
@@ -104,27 +104,28 @@ class SchemaRegistry:
         await self._clock.run_in_thread(self._client.close)
 
     def _subject(self, name: str) -> Subject:
-        latest = self._client.get_latest_version(name)
+        latest: Any = self._client.get_latest_version(name)
         return Subject(name, latest.version, latest.schema_id, latest.schema.schema_type, self._compatibility(name))
 
     def _compatibility(self, subject: str) -> str:
         try:
-            level = self._client.get_config(subject).compatibility_level
+            config = self._client.get_config(subject)
         except SchemaRegistryError as error:
             if error.http_status_code != HTTPStatus.NOT_FOUND:
                 raise
-            level = self._client.get_config().compatibility_level  # the subject has none of its own
-        return str(level.value)
+            config = self._client.get_config()  # the subject has none of its own
+        level = config.compatibility_level
+        return "unknown" if level is None else str(level.value)
 
-    def _read(self, schema_id: int, schema: Schema) -> RegistrySchema:
+    def _read(self, schema_id: Any, schema: Any) -> RegistrySchema:
         references: dict[str, str] = {}
         self._collect(schema, references)
         return RegistrySchema(schema_id, schema.schema_type or "AVRO", schema.schema_str or "", references)
 
-    def _collect(self, schema: Schema, references: dict[str, str]) -> None:
+    def _collect(self, schema: Any, references: dict[str, str]) -> None:
         for reference in schema.references or ():
             if reference.name not in references:
-                found = self._client.get_version(reference.subject, reference.version, True, _SERIALIZED).schema
+                found: Any = self._client.get_version(reference.subject, reference.version, True, _SERIALIZED).schema
                 self._collect(found, references)
                 references[reference.name] = found.schema_str
 
@@ -135,5 +136,5 @@ class SchemaRegistry:
             if error.error_code in _NOT_FOUND:
                 return None
             raise SourceError(f"schema registry {self.url}: {error}") from None
-        except Exception as error:  # whatever its HTTP library raises
+        except Exception as error:  # noqa: BLE001  # whatever its HTTP library raises
             raise SourceError(f"schema registry {self.url}: {describe_error(error)}") from None

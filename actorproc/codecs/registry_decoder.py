@@ -44,24 +44,24 @@ class RegistryDecoder(GroupedDecoder):
     """Decodes Confluent's wire format. Schemas are fetched once, before the records that need them are handled.
 
     Args:
-        format: of the schemas that can be decoded.
+        use: how schemas are used, of the one kind that can be decoded.
         reader: `SUBJECT` or `SUBJECT:VERSION` whose schema the values are resolved into; None: the one they name.
     """
 
     def __init__(
         self,
         registry: SchemaRegistry,
-        format: RegistryFormat,
+        use: RegistryFormat,
         reader: str | None = None,
         *,
         clock: Clock = SYSTEM,
     ) -> None:
         self._registry = registry
-        self._format = format
+        self._use = use
         self._reader_subject = reader
         self._reader: RegistrySchema | None = None
         self._clock = clock
-        self._parts: dict[int, Part | DecodeError] = {}
+        self._parts: dict[int, Part | str] = {}  # by schema id; a text says why it cannot be used
         self._fetching = anyio.Lock()
 
     async def prepare(self, values: pa.Array) -> None:
@@ -73,16 +73,16 @@ class RegistryDecoder(GroupedDecoder):
                 self._reader = await self._version("decode_schema", self._reader_subject)
             for number in sorted(wanted - self._parts.keys()):
                 if (schema := await self._registry.schema(number)) is not None:
-                    self._parts[number] = await self._clock.run_in_thread(lambda s=schema: self._part(s))
+                    self._parts[number] = await self._clock.run_in_thread(self._part, schema)
 
-    def _part(self, schema: RegistrySchema) -> Part | DecodeError:
+    def _part(self, schema: RegistrySchema) -> Part | str:
         name = f"schema id {schema.id}"
-        if schema.kind != self._format.kind:
-            return DecodeError(f"{name} is {schema.kind}, and the setting decode expects {self._format.kind}")
+        if schema.kind != self._use.kind:
+            return f"{name} is {schema.kind}, and the setting decode expects {self._use.kind}"
         try:
-            return Part(name, self._format.decoder(schema, self._reader))
+            return Part(name, self._use.decoder(schema, self._reader))
         except ValueError as error:
-            return DecodeError(f"{name} cannot be used: {error}")
+            return f"{name} cannot be used: {error}"
 
     def split_one(self, value: bytes) -> tuple[Part, bytes]:
         return self._known(schema_id(value)), value[HEADER:]
@@ -109,15 +109,17 @@ class RegistryDecoder(GroupedDecoder):
         part = self._parts.get(number)
         if isinstance(part, Part):
             return part
-        raise part or DecodeError(f"schema id {number} is not in the registry {self._registry.url}")
+        raise DecodeError(part or f"schema id {number} is not in the registry {self._registry.url}")
 
     async def output_schema(self, subject: str) -> pa.Schema:
-        return self._format.columns(await self._version("output_schema", subject))
+        return self._use.columns(await self._version("output_schema", subject))
 
     async def _version(self, setting: str, subject: str) -> RegistrySchema:
         """The schema of `SUBJECT` or `SUBJECT:VERSION`."""
-        name, _, version = subject.partition(":")
-        schema = await self._registry.version(name, version or "latest")
+        name, _, version = subject.rpartition(":")  # names of subjects may have colons, too
+        if not version.isdigit():
+            name, version = subject, ""
+        schema = await self._registry.version(name, int(version) if version else None)
         if schema is None:
             raise UsageError(f"{setting} = 'registry:{subject}': {self._registry.url} has no such subject or version")
         return schema

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 import pyarrow as pa
@@ -11,13 +11,14 @@ from msgspec import inspect
 from pydantic import BaseModel
 
 from actorproc.codecs.json_lines import join_lines
+from actorproc.handler.decoder import Values
 
 T = TypeVar("T")
 
 _JSON = (dict, list, str, int, float, bool, type(None))
 
 
-class TypedValues(Generic[T]):
+class TypedValues(Values[T]):
     """Parses JSON into `kind`: a `msgspec.Struct` (fastest), dataclass, NamedTuple, TypedDict or pydantic model.
 
     The result for a value does not depend on its neighbours.

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import inspect
 from bisect import bisect_left
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import anyio
 import pyarrow as pa
 
-from actorproc.errors import HandlerError, HandlerMisuse
+from actorproc.errors import HandlerError, HandlerMisuse, SchemaError
 from actorproc.handler.attempt import CUT_OFF, RETURNED, Attempt
+from actorproc.handler.decoder import Decoder, columns_of, values_of
 from actorproc.records import Batch, Record
 from actorproc.rows.encoder import Row
 from actorproc.rows.row_buffer import PIECE
@@ -38,6 +39,10 @@ class PartitionInfo:
     """The object that the handler class's `shared` yielded, one for all partitions of the host."""
     log: Any = None
     """A structlog logger with processor, host, partition and epoch bound."""
+    decoder: Decoder = field(default=None, repr=False)  # type: ignore[assignment]  # every host has one
+    """Decodes values as the setting `decode` says; `ctx.decode` and `ctx.decode_arrow` use it."""
+    output_schema: pa.Schema = field(default=None, repr=False)
+    """Columns of the output, without `_sequence`."""
 
 
 class PartitionContext(PartitionInfo):
@@ -51,7 +56,8 @@ class PartitionContext(PartitionInfo):
         self, info: PartitionInfo, attempt: Attempt, commit: Callable[[Attempt, int], Awaitable[None]]
     ) -> None:
         super().__init__(
-            info.processor, info.host, info.partition, info.epoch, info.options, info.shared, info.log
+            info.processor, info.host, info.partition, info.epoch, info.options, info.shared, info.log,
+            info.decoder, info.output_schema,
         )  # fmt: skip
         self._attempt = attempt
         self._buffer = attempt.rows
@@ -115,6 +121,56 @@ class PartitionContext(PartitionInfo):
         if not isinstance(table, pa.Table):
             raise HandlerMisuse(f"emit_arrow takes a pyarrow Table or RecordBatch, not a {type(table).__name__}")
         self._buffer.tables.append(owned(table))
+
+    # Decoded values
+
+    def decode(self, batch: Batch, kind: Any = Any) -> Iterator[tuple[Record, Any]]:
+        """Yield each record with its value, decoded as the setting `decode` says.
+
+        A record whose value does not decode fails at once, as by `fail(..., again=False)`, and is not yielded.
+
+        Args:
+            kind: decode into a `msgspec.Struct`, dataclass, TypedDict or pydantic model; Any: into plain objects.
+        """
+        try:
+            values = values_of(self.decoder, kind)
+        except TypeError as error:
+            raise HandlerMisuse(f"ctx.decode: values cannot become {safe_repr(kind)}: {error}") from None
+        for start in range(0, len(batch), PIECE):
+            piece = batch[start : start + PIECE]
+            decoded = values.parse_all(piece.data.column("value"))
+            if decoded is not None:
+                yield from zip(piece, decoded, strict=True)
+                continue
+            for record in piece:
+                try:
+                    value = values.parse(record.value)
+                except ValueError as why:
+                    self.fail(record, why, again=False)
+                else:
+                    yield record, value
+
+    def decode_arrow(self, batch: Batch, schema: pa.Schema | str | None = None) -> pa.Table:
+        """The values decoded into columns, with `_sequence`, ready for `emit_arrow`.
+
+        Fields that the schema does not name are ignored, missing ones are null. A record whose value does not decode,
+        or does not fit the schema, fails at once, as by `fail(..., again=False)`, and has no row.
+
+        Args:
+            schema: the columns, as Spark DDL or a pyarrow schema; default: those of the output.
+        """
+        return self._decode_arrow(batch, self.decoder, self.output_schema if schema is None else schema)[0]
+
+    def _decode_arrow(self, batch: Batch, decoder: Decoder, schema: pa.Schema | str) -> tuple[pa.Table, bool]:
+        """The columns, and whether they came quickly: none was decoded value by value, and all did decode."""
+        try:
+            columns = columns_of(decoder, schema)
+        except SchemaError as error:  # whatever the record: none shall become a dead letter for it
+            raise HandlerMisuse(f"values cannot be decoded into these columns: {error}") from None
+        table, errors = columns.parse(batch.data.column("value"), batch.sequence_array)
+        for sequence, wrong in errors.items():
+            self.fail(batch[bisect_left(batch.sequences, sequence)], wrong, again=False)
+        return table, columns.is_columnar and not errors
 
     # Records that fail
 

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from functools import lru_cache
 from typing import Any, Generic, TypeVar
 
 import pyarrow as pa
+
+from actorproc.errors import UsageError
+from actorproc.rows.schema import parse_schema
 
 T = TypeVar("T")
 
@@ -81,9 +85,19 @@ class Decoder(ABC):
             UsageError: there is no registry, no such subject, or its schema has no columns.
             SourceError: the registry does not answer.
         """
-        from actorproc.errors import UsageError
-
         raise UsageError(f"output_schema = 'registry:{subject}' needs the setting schema_registry")
 
     async def close(self) -> None:
         """Release connections."""
+
+
+@lru_cache(maxsize=64)  # the partitions of a host use the same few
+def values_of(decoder: Decoder, kind: Any) -> Values[Any]:
+    """`decoder.values(kind)`, made once."""
+    return decoder.values(kind)
+
+
+@lru_cache(maxsize=64)
+def columns_of(decoder: Decoder, schema: pa.Schema | str) -> Columns:
+    """`decoder.columns`, made once, of a schema or its DDL."""
+    return decoder.columns(parse_schema(schema))

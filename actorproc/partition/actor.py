@@ -27,6 +27,7 @@ from actorproc.errors import (
 )
 from actorproc.handler.base import CloseReason, PartitionHandler
 from actorproc.handler.context import PartitionInfo
+from actorproc.handler.decoder import Decoder
 from actorproc.partition.batch_processor import BatchProcessor
 from actorproc.partition.batch_size import Pace
 from actorproc.partition.committer import Committer
@@ -36,7 +37,7 @@ from actorproc.partition.handler_threads import HandlerThreads
 from actorproc.partition.read_ahead import Read, ReadAhead
 from actorproc.partition.retry_pause import Interrupted
 from actorproc.partition.statistics import PartitionStatistics
-from actorproc.records import Cursor
+from actorproc.records import SEQUENCE, Cursor
 from actorproc.runtime.actor import Restartable
 from actorproc.runtime.budget import BufferTotal, ByteBudget
 from actorproc.runtime.clock import Clock
@@ -74,6 +75,7 @@ class HostContext:
     held: BufferTotal
     dead_letter_summary: DeadLetterSummary
     threads: HandlerThreads
+    decoder: Decoder
 
 
 class PartitionActor(Restartable):
@@ -103,11 +105,21 @@ class PartitionActor(Restartable):
         self.statistics = PartitionStatistics(partition, epoch)
         self._log = log.bind(processor=context.processor, host=context.host, partition=partition, epoch=epoch)
         self._info = PartitionInfo(
-            context.processor, context.host, partition, epoch, context.options, context.shared, self._log
+            context.processor,
+            context.host,
+            partition,
+            epoch,
+            context.options,
+            context.shared,
+            self._log,
+            context.decoder,
+            context.schema.remove(context.schema.get_field_index(SEQUENCE.name)),
         )
         self._draining = anyio.Event()
         self._pace = Pace(clock, settings)
-        self._reads = ReadAhead(context.source, partition, settings, context.budget, self._pace)
+        self._reads = ReadAhead(
+            context.source, partition, settings, context.budget, self._pace, prepare=context.decoder.prepare
+        )
         self._committer = Committer(
             self.statistics, host=context.host, schema=context.schema, store=context.store, layout=context.layout,
             settings=settings, clock=clock, held=context.held, dead_letter_summary=context.dead_letter_summary,

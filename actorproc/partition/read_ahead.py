@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import aclosing, contextmanager
 from dataclasses import dataclass, field
 
@@ -83,6 +83,7 @@ class ReadAhead:
     Args:
         budget: bytes that all partitions of the host may have read and not handled.
         pace: how large a batch the handler gets.
+        prepare: fetches what decoding these values needs, before the handler gets them; a SourceError ends the reading.
     """
 
     def __init__(
@@ -92,12 +93,14 @@ class ReadAhead:
         settings: Settings,
         budget: ByteBudget,
         pace: Pace,
+        prepare: Callable[[pa.Array], Awaitable[None]] | None = None,
     ) -> None:
         self._source = source
         self._partition = partition
         self._settings = settings
         self._room = ReadBudget(budget)
         self._pace = pace
+        self._prepare = prepare
         self._queue: deque[Read] = deque()
         self._failure: Exception | None = None  # raised once the queue is empty
         self._joining = False
@@ -129,6 +132,8 @@ class ReadAhead:
                         "within one read() sequences must grow from record to record, from 0"
                     )
                 read = chunk.batch.last if len(chunk.batch) else read
+                if self._prepare is not None and len(chunk.batch):
+                    await self._prepare(chunk.batch.data.column("value"))
                 cursor = await self._put_chunk(chunk, cursor)
                 del chunk  # frees its memory as soon as it is handled, before the wait for the next one
 

@@ -21,13 +21,13 @@ from pyspark.sql.types import StructType
 
 from actorproc.errors import UsageError
 from actorproc.rows.ddl import schema_to_ddl
+from actorproc.rows.schema import nullable
 from actorproc.spark.blocking_store import open_blocking
 from actorproc.spark.dataset import Span
 from actorproc.spark.log_writer import BatchWriter, StreamWriter
 from actorproc.spark.options import ReadOptions, parse_read_options, parse_write_options
 from actorproc.spark.planning import plan_batch, split_into_tasks
 from actorproc.spark.python_worker import called_by_spark
-from actorproc.rows.schema import nullable
 from actorproc.spark.schema import check_columns
 from actorproc.spark.stream_reader import LIMITS, StreamReader
 from actorproc.spark.task_reader import TaskReader

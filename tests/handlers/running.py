@@ -9,12 +9,14 @@ import orjson
 import pyarrow as pa
 import structlog
 
+from actorproc.codecs import JsonDecoder
 from actorproc.config.settings import Settings
 from actorproc.handler.base import PartitionHandler
 from actorproc.handler.checks import checked_handler
 from actorproc.handler.context import PartitionInfo
 from actorproc.handler.options import load_options
 from actorproc.records import Batch
+from actorproc.rows.schema import parse_schema
 from tests.partition.running import QUICK, processor
 
 
@@ -40,7 +42,8 @@ async def run(
     filled = load_options(kind, options, environment={})
     batch = values if isinstance(values, Batch) else Batch.of("0", values, range(100, 100 + len(values)))
 
-    info = PartitionInfo("p", "h", "0", 1, filled, None, structlog.get_logger())
+    decoder, schema = JsonDecoder(), parse_schema(kind.schema_for(filled))
+    info = PartitionInfo("p", "h", "0", 1, filled, None, structlog.get_logger(), decoder, schema)
     results = await processor(instance, settings, info=info).process(batch)
     letters = {sequence: orjson.loads(line) for sequence, line in results.letters.items()}
     return Result(pa.concat_tables(results.tables) if results.tables else None, letters)

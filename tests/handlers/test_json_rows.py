@@ -16,9 +16,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from actorproc import JsonRows, Settings
+from actorproc.codecs.json_parsing import JsonParser
 from actorproc.errors import HandlerDefinitionError, SchemaError, SettingsError
 from actorproc.handler.options import load_options
-from actorproc.codecs.json_parsing import JsonParser
 from actorproc.processor import Processor
 from actorproc.runtime.clock import Clock
 from actorproc.testing import run_handler

@@ -9,6 +9,7 @@ import orjson
 import pyarrow as pa
 import structlog
 
+from actorproc.codecs import JsonDecoder
 from actorproc.config.settings import Settings
 from actorproc.handler.base import PartitionHandler
 from actorproc.handler.context import PartitionContext, PartitionInfo
@@ -24,7 +25,7 @@ from actorproc.runtime.budget import ByteBudget
 from actorproc.runtime.clock import Clock
 from actorproc.testing.memory_source import MemorySource
 
-INFO = PartitionInfo("p", "h", "0", 1, None, None, structlog.get_logger())
+INFO = PartitionInfo("p", "h", "0", 1, None, None, structlog.get_logger(), JsonDecoder())
 QUICK = Settings(retry_backoff=0.001, retry_backoff_max=0.002)
 
 

@@ -11,6 +11,7 @@ import anyio
 import orjson
 import pyarrow.parquet as pq
 
+from actorproc.codecs import JsonDecoder
 from actorproc.config.settings import Settings
 from actorproc.handler.base import CloseReason, PartitionHandler
 from actorproc.handler.context import PartitionContext, PartitionInfo
@@ -75,7 +76,7 @@ class World:
         context = HostContext(
             "p", f"host-{epoch}", self.handler, output_schema(parse_schema(self.handler.output_schema)), self.source,
             self.store, self.layout, self.settings, self.clock(epoch), "earliest", None, None,
-            self.budget, self.waiting, DeadLetterSummary(), HandlerThreads(1, self.clock(epoch)),
+            self.budget, self.waiting, DeadLetterSummary(), HandlerThreads(1, self.clock(epoch)), JsonDecoder(),
         )  # fmt: skip
         return PartitionActor("0", epoch, context)
 

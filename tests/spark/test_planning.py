@@ -16,7 +16,7 @@ import pytest
 from actorproc.config.settings import Settings
 from actorproc.errors import SourceError, UsageError
 from actorproc.log.producer import Producer
-from actorproc.rows.schema import output_schema, parse_schema
+from actorproc.rows.schema import nullable, output_schema, parse_schema
 from actorproc.spark.blocking_store import open_blocking
 from actorproc.spark.data_source import plan_tasks
 from actorproc.spark.dataset import Span
@@ -29,7 +29,6 @@ from actorproc.spark.planning import (
     plan_micro_batch,
     split_into_tasks,
 )
-from actorproc.rows.schema import nullable
 from actorproc.spark.stream_reader import StreamPlanner
 from actorproc.spark.task_reader import read_spans
 from actorproc.storage.backend import Listing
