@@ -1,4 +1,4 @@
-"""A real schema registry for tests: Apicurio, which speaks Confluent's API, from Maven Central, on a free loopback port.
+"""A real schema registry for tests: Apicurio, which has Confluent's API, from Maven Central, on a free loopback port.
 
     with registry(folder) as server:
         client = SchemaRegistryClient({"url": server.url})

@@ -68,9 +68,9 @@ class SchemaRegistry:
             )
         self.url = url
         self._clock = clock
-        conf = {"timeout": timeout, "max.retries": 1, **(options or {}), "url": url}
+        self._conf = {"timeout": timeout, "max.retries": 1, **(options or {}), "url": url}
         try:
-            self._client = SchemaRegistryClient(conf)
+            self._client = SchemaRegistryClient(self._conf)
         except (ValueError, TypeError, OSError) as error:
             raise SettingsError(f"schema_registry, schema_registry_options: {error}") from None
 
@@ -101,7 +101,9 @@ class SchemaRegistry:
         return await self._ask(read) or ([], 0)
 
     async def close(self) -> None:
-        await self._clock.run_in_thread(self._client.close)
+        """Close the connections. The next question opens new ones."""
+        client, self._client = self._client, SchemaRegistryClient(self._conf)
+        await self._clock.run_in_thread(client.close)
 
     def _subject(self, name: str) -> Subject:
         latest: Any = self._client.get_latest_version(name)
