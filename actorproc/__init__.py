@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from actorproc.config.settings import Settings
     from actorproc.errors import ActorprocError
     from actorproc.handler.base import CloseReason, Decision, PartitionHandler
-    from actorproc.handler.context import PartitionContext, PartitionInfo
+    from actorproc.handler.context import ClosingContext, PartitionContext, PartitionInfo
     from actorproc.handlers import Capture, DecodedRows, JsonRows, RecordHandler
     from actorproc.log.producer import Producer
     from actorproc.processor import Processor, Statistics
@@ -24,6 +24,7 @@ __all__ = [
     "Capture",
     "Chunk",
     "CloseReason",
+    "ClosingContext",
     "Cursor",
     "Decision",
     "DecodedRows",
@@ -48,6 +49,7 @@ _MODULES = {
     "Capture": "handlers",
     "Chunk": "sources.protocol",
     "CloseReason": "handler.base",
+    "ClosingContext": "handler.context",
     "Cursor": "records",
     "Decision": "handler.base",
     "DecodedRows": "handlers",

@@ -6,6 +6,7 @@ import os
 import re
 
 from actorproc.config.settings import Settings
+from actorproc.config.validation import has_credentials
 from actorproc.errors import UsageError
 from actorproc.runtime.clock import SYSTEM, Clock
 from actorproc.storage.backend import Backend
@@ -76,6 +77,8 @@ def _backend(url: str, settings: Settings, clock: Clock) -> Backend:
             f"processor's output in place of a log, give --name {name or 'PROCESSOR'} "
             f"--container {container or 'CONTAINER'}"
         )
+    if has_credentials(url) and not url.startswith("file:"):
+        raise UsageError("a store URL must not contain credentials: set s3_access_key and s3_secret_key")
     match = _SCHEME.fullmatch(url)
     scheme, slashes, rest = match.groups() if match else ("file", "//", url)
     if not slashes and scheme not in SCHEMES:

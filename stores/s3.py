@@ -34,6 +34,7 @@ from botocore.loaders import create_loader
 from botocore.parsers import ResponseParserError
 
 from actorproc.config.settings import Settings
+from actorproc.config.validation import has_credentials
 from actorproc.errors import ConditionFailed, StoreRefused, StoreUnavailable, UsageError
 from actorproc.runtime.clock import SYSTEM, Clock
 from actorproc.storage.backend import LANE, Backend, Entry, Listing, NotModified, Stored, all_pages
@@ -100,6 +101,8 @@ class S3Store(Backend):
     def _new_client(self) -> Any:
         given = self._settings
         elsewhere = given.s3_endpoint or os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
+        if elsewhere is not None and has_credentials(elsewhere):
+            raise UsageError("AWS_ENDPOINT_URL must not contain credentials: set AWS_ACCESS_KEY_ID and the like")
         path_style = elsewhere is not None if given.s3_path_style is None else given.s3_path_style
         session = get_session()
         session.register_component("data_loader", _models)

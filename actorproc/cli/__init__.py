@@ -67,7 +67,7 @@ class _Commands(Group):
             if not isinstance(cause, ActorprocError):
                 raise
             if ctx.params.get("debug"):
-                traceback.print_exception(error)
+                typer.echo(escaped("".join(traceback.format_exception(error))), err=True, nl=False)
             _print_error(str(cause))
             raise typer.Exit(WRONG_USE if isinstance(cause, UsageError) else FAILED) from None
 

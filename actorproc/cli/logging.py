@@ -7,7 +7,7 @@ import sys
 from io import StringIO
 from typing import Any, TextIO
 
-from actorproc.cli.streams import escaped, has_color
+from actorproc.cli.streams import escaped, has_color, json_escaped
 from actorproc.runtime.error_text import safe_repr, storable
 
 LEVELS = ("debug", "info", "warning", "error")
@@ -66,9 +66,9 @@ def _ordered(_logger: object, _method: str, event: Any) -> Any:
 
 def _to_json(event: dict[str, Any], **_: object) -> str:
     try:
-        return _dumped(event)
+        return json_escaped(_dumped(event))
     except TypeError:  # an integer beyond 64 bits, half of a character: a log line must not fail because of it
-        return _dumped({storable(str(name)): _storable(value) for name, value in event.items()})
+        return json_escaped(_dumped({storable(str(name)): _storable(value) for name, value in event.items()}))
 
 
 def _dumped(value: object) -> str:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import typer
 
+from actorproc.cli.streams import escaped
 from actorproc.cli.terminal import counted
 from actorproc.errors import ActorprocError, UsageError
 from actorproc.log.input_formats import BadLine
@@ -19,7 +20,7 @@ _WAYS = "give --on-bad-line keep (the line is appended without a key) or skip"
 def show_bad_lines(file: str, done: InputProducer) -> None:
     """Print the first bad lines that were kept or skipped to stderr."""
     for line in done.bad_lines:
-        typer.echo(f"{file}: line {line.number:,}: {line.why}", err=True)
+        typer.echo(escaped(f"{file}: line {line.number:,}: {line.why}"), err=True)
     if more := done.produced.kept + done.produced.skipped - len(done.bad_lines):
         typer.echo(f"... and {more:,} more bad lines", err=True)
 

@@ -102,3 +102,8 @@ def _discard_stdout() -> None:
 def escaped(text: str) -> str:
     r"""`text` with each control character as an escape sequence, so that data cannot move the cursor."""
     return _CONTROLS.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+
+
+def json_escaped(document: str) -> str:
+    r"""A JSON document with each control character in its texts as `\uXXXX`."""
+    return _CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}", document)

@@ -12,7 +12,7 @@ from rich.cells import cell_len, set_cell_size
 from rich.console import Console
 from rich.text import Text
 
-from actorproc.cli.streams import escaped
+from actorproc.cli.streams import escaped, json_escaped
 from actorproc.rows.json_values import to_json
 
 _BLOCK = 200  # rows of a table whose columns are fitted together
@@ -42,8 +42,8 @@ def print_line(line: str, style: str = "") -> None:
 
 
 def print_json(document: object) -> None:
-    """One JSON line on stdout."""
-    sys.stdout.write(to_json(document).decode() + "\n")
+    """One JSON line on stdout. Characters that could act on a terminal are escaped, which JSON may do to any."""
+    sys.stdout.write(json_escaped(to_json(document).decode()) + "\n")
 
 
 async def print_table(

@@ -6,14 +6,15 @@ import json
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from actorproc.config.loading import PREFIX, merge, read_config
 from actorproc.config.units import seconds, size
-from actorproc.config.validation import explain
+from actorproc.config.validation import explain, has_credentials
 from actorproc.errors import SettingsError
 
 Seconds = Annotated[float, BeforeValidator(seconds), Field(gt=0, allow_inf_nan=False)]
+SecondsOrNone = Annotated[float, BeforeValidator(seconds), Field(ge=0, allow_inf_nan=False)]
 Size = Annotated[int, BeforeValidator(size), Field(gt=0)]
 Count = Annotated[int, Field(gt=0, le=10**15)]  # larger ones would overflow 64 bits in calculations
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -27,6 +28,12 @@ def _json_object(value: object) -> object:
         return json.loads(value)
     except ValueError:
         raise ValueError('must be JSON, such as {"security.protocol": "SASL_SSL"}') from None
+
+
+def _without_credentials(url: str | None) -> str | None:
+    if url is not None and has_credentials(url):
+        raise ValueError("must not contain credentials: set s3_access_key and s3_secret_key, or the AWS variables")
+    return url
 
 
 ORDERED = (
@@ -62,10 +69,11 @@ class Settings(BaseModel):
         description="Leases of live hosts move only after the membership has not changed for this long, so that a "
         "rolling restart causes one rebalance.",
     )
-    max_handoff_time: Seconds = Field(
+    max_handoff_time: SecondsOrNone = Field(
         30,
         description="How long the owner of a moving lease may finish its batch. Then the lease is revoked. Batches are "
-        "sized to take at most half of it.",
+        "sized to take at most half of it. 0: it gives the partition up at once, and the next owner processes again "
+        "what is not committed.",
     )
     nudge_host: str | None = Field(
         None,
@@ -91,6 +99,11 @@ class Settings(BaseModel):
         "fail",
         description="What a Kafka source does when the broker has removed records before they were read: stop the "
         "partition and say how many, or go on at the earliest or latest record.",
+    )
+    max_read_time: Seconds = Field(
+        300,
+        description="A source whose `read()` yields nothing for this long, not even an empty chunk, is taken to hang: "
+        "the partition is reported and restarted. A `read()` that said that it is at the end is begun anew.",
     )
     read_ahead_batches: Count = Field(2, description="Batches read ahead of the handler, per partition.")
     read_ahead_bytes: Size = Field(
@@ -205,7 +218,10 @@ class Settings(BaseModel):
     )
     store_patience: Seconds = Field(60, description="How long a request is retried before it fails.")
     store_concurrency: Count = Field(64, description="Concurrent requests, per host and store.")
-    s3_endpoint: str | None = Field(None, description="URL of an S3 server other than AWS, such as a MinIO.")
+    s3_endpoint: Annotated[str | None, AfterValidator(_without_credentials)] = Field(
+        None,
+        description="URL of an S3 server other than AWS, such as a MinIO.",
+    )
     s3_region: str | None = Field(None, description="Region. Default: of the AWS profile, else us-east-1.")
     s3_access_key: str | None = Field(None, description="Access key. Default: from the usual AWS chain.")
     s3_secret_key: str | None = Field(None, description="Belongs to `s3_access_key`.", repr=False)

@@ -21,11 +21,17 @@ OBJECT_ERRORS = frozenset(
 )
 """Error types of pydantic: the value is not an object."""
 
+_CREDENTIALS_IN_URL = re.compile(r"://[^/]*@")
 _SECRET = re.compile(r"(?i)secret|pass|pwd|token|credential|private|api_?key|access_?key|dsn")
 _ELSEWHERE = (
     ". (Source, container and name are given on the command line; a handler's options with --option NAME=VALUE, or "
     "below [options] in the file)"
 )
+
+
+def has_credentials(url: str) -> bool:
+    """Whether the URL contains a user name or a password. Then no message may show it."""
+    return _CREDENTIALS_IN_URL.search(url) is not None
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
@@ -61,7 +67,7 @@ def _line(details: Mapping[str, Any], model: type[BaseModel], origins: Mapping[s
 
 def _may_show(model: type[BaseModel], path: tuple[int | str, ...], kind: str, value: object) -> bool:
     """Objects are not shown, since they may hold secrets; nor is text that stands for an object."""
-    if isinstance(value, str) and (kind in OBJECT_ERRORS or "{" in value):
+    if isinstance(value, str) and (kind in OBJECT_ERRORS or "{" in value or has_credentials(value)):
         return False
     return isinstance(value, str | int | float) and not _is_secret(model, path)
 

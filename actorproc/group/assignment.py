@@ -118,6 +118,28 @@ def plan(
     return Plan(now, after, sorted(moves), now != dict(members) or after != dict(leases))
 
 
+def given_up(members: Mapping[str, Member], leases: Mapping[str, Lease], partition: str, reason: str) -> Plan | None:
+    """The plan by which the lease of `partition` goes to another host at once. None: there is no other host.
+
+    If that makes the counts uneven, a lease of that host comes back in exchange. Otherwise the next balance might bring
+    the same partition back.
+    """
+    owner, epoch, following = leases[partition]
+    counts = Counter(lease.next or lease.owner for lease in leases.values())
+    others = sorted(host for host, member in members.items() if host != owner and not member.leaving)
+    if not others:
+        return None
+    target = following if following in others else min(others, key=lambda host: counts[host])
+    after = {**leases, partition: Lease(target, epoch + 1)}
+    moves = [Move(partition, owner, target, reason)]
+    if target != following and counts[target] + 1 > counts[owner]:
+        movable = (name for name, lease in sorted(leases.items()) if lease.owner == target and lease.next is None)
+        if (exchanged := next(movable, None)) is not None:
+            after[exchanged] = leases[exchanged]._replace(next=owner)
+            moves.append(Move(exchanged, target, owner, f"in exchange for {partition}"))
+    return Plan(dict(members), after, moves, changed=True)
+
+
 class _Targets:
     """The host for each lease: as it is (`note`), without excess leases (`level`), then with all (`fill`)."""
 

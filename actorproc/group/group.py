@@ -10,7 +10,7 @@ import anyio
 
 from actorproc.config.settings import Settings
 from actorproc.errors import Fenced, RemovedFromGroup
-from actorproc.group.assignment import Lease, Member, Move, Plan, plan
+from actorproc.group.assignment import Lease, Member, Move, Plan, given_up, plan
 from actorproc.group.heartbeat import TRUST, HeartbeatWriter, HostReport, Incarnation
 from actorproc.group.liveness import LivenessTracker
 from actorproc.group.membership import GroupDocument
@@ -189,6 +189,19 @@ class Group:
             members, leases = self._state()
             move = Move(partition, self.host, self.host, f"its checkpoint bears epoch {epoch}: group.json was lost")
             return Plan(dict(members), {**leases, partition: lease._replace(epoch=epoch + 1)}, [move], changed=True)
+
+        async with self._lock:
+            await self._change(propose)
+
+    async def give_up(self, partition: str, reason: str) -> None:
+        """Give an own lease to another host at once, without draining it. Nothing if it is not ours, or we are alone.
+
+        Raises:
+            StoreError: the store failed.
+        """
+
+        def propose() -> Plan | None:
+            return given_up(*self._state(), partition, reason) if partition in self._own() else None
 
         async with self._lock:
             await self._change(propose)

@@ -48,6 +48,8 @@ class Attempt:
     """How many calls of `map` work on a record, by sequence."""
     cut_off: set[int] = field(default_factory=set)
     """Sequences of records whose `map` was cancelled before its call for them had ended."""
+    signs_of_life: int = 0
+    """Calls of `ctx.alive`."""
     maps: int = 0
     """Calls of `map` that have not ended, awaited or not."""
     closed: str | None = None
@@ -61,7 +63,14 @@ class Attempt:
     def progress(self) -> tuple[int, ...]:
         """Changes with each thing that the handler does."""
         encoded = sum(table.num_rows for table in self.encoded)
-        return len(self.rows) + encoded, len(self.letters), len(self.failures), self.mapping.total(), self.committed
+        return (
+            len(self.rows) + encoded,
+            len(self.letters),
+            len(self.failures),
+            self.mapping.total(),
+            self.committed,
+            self.signs_of_life,
+        )
 
     def uncommitted(self, by_sequence: dict[int, T]) -> dict[int, T]:
         """Those of the records that the handler has not committed."""

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import pyarrow as pa
 from pydantic import BaseModel, ConfigDict
 
-from actorproc.handler.context import PartitionContext, PartitionInfo
+from actorproc.handler.context import ClosingContext, PartitionContext, PartitionInfo
 from actorproc.records import Batch
 
 
@@ -62,6 +62,7 @@ class PartitionHandler:
         "process": ("batch", "ctx"),
         "opened": ("ctx",),
         "closing": ("ctx", "reason"),
+        "committed": ("ctx", "upto", "rows", "error"),
         "on_error": ("error", "failed", "attempt"),
     }
     """Arguments of the methods that a subclass may write."""
@@ -85,8 +86,21 @@ class PartitionHandler:
     async def opened(self, ctx: PartitionInfo) -> None:
         """The partition starts on this host. Called once, before any batch."""
 
-    async def closing(self, ctx: PartitionInfo, reason: CloseReason) -> None:
+    async def committed(self, ctx: PartitionInfo, upto: int, rows: int, error: Exception | None) -> None:
+        """A commit has ended. Called after each, before the partition goes on. What it raises is only logged.
+
+        Args:
+            upto: sequence of the last record that is committed.
+            rows: output rows of this commit.
+            error: why it failed. It may have been applied all the same, unless another host has the partition (Fenced);
+                the next owner finds out. None: it is durable.
+        """
+
+    async def closing(self, ctx: ClosingContext, reason: CloseReason) -> None:
         """The partition ends on this host. Called once, if `opened` has returned.
+
+        For the reasons STOPPING and HANDOFF the partition still belongs to this host: with `auto_commit` off, `await
+        ctx.commit()` commits what is processed.
 
         A plain `process` that was cut off has ended before. If it does not end within ten seconds, this is not called.
         """

@@ -61,7 +61,7 @@ def _check_method(handler: type[PartitionHandler], method: str, arguments: tuple
     if not callable(bound) or not _accepts(bound, len(arguments)):
         raise HandlerDefinitionError(f"{name} must accept the arguments of {expected}")
     is_async = inspect.iscoroutinefunction(getattr(handler, method))
-    if method in ("opened", "closing") and not is_async:
+    if method in ("opened", "closing", "committed") and not is_async:
         raise HandlerDefinitionError(f"{name} must be async def {expected}")
     if method == "on_error" and is_async:
         raise HandlerDefinitionError(f"{name} must be a plain def: it is not awaited")

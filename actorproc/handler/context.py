@@ -45,6 +45,27 @@ class PartitionInfo:
     """Columns of the output, without `_sequence`."""
 
 
+class ClosingContext(PartitionInfo):
+    """The partition, as `closing` gets it."""
+
+    def __init__(self, info: PartitionInfo, commit: Callable[[], Awaitable[None]] | None) -> None:
+        super().__init__(
+            info.processor, info.host, info.partition, info.epoch, info.options, info.shared, info.log
+        )  # fmt: skip
+        self._commit = commit
+
+    async def commit(self) -> None:
+        """Commit everything that is processed. Only for the reasons STOPPING and HANDOFF.
+
+        Raises:
+            HandlerError: this host does not have the partition any more, or it has failed.
+            Fenced: another host runs this partition; nothing was committed.
+        """
+        if self._commit is None:
+            raise HandlerError("ctx.commit() in closing: the partition was lost or has failed, and cannot be committed")
+        await self._commit()
+
+
 class PartitionContext(PartitionInfo):
     """One attempt at one batch.
 
@@ -53,7 +74,11 @@ class PartitionContext(PartitionInfo):
     """
 
     def __init__(
-        self, info: PartitionInfo, attempt: Attempt, commit: Callable[[Attempt, int], Awaitable[None]]
+        self,
+        info: PartitionInfo,
+        attempt: Attempt,
+        commit: Callable[[Attempt, int], Awaitable[None]],
+        draining: anyio.Event,
     ) -> None:
         super().__init__(
             info.processor, info.host, info.partition, info.epoch, info.options, info.shared, info.log,
@@ -64,6 +89,7 @@ class PartitionContext(PartitionInfo):
         self._rows = attempt.rows.rows
         self._sequences = attempt.rows.sequences
         self._commit = commit
+        self._draining = draining
         self._trusted: Batch | None = attempt.batch  # records of it need no check; None once the attempt is closed
         self.attempt = attempt.number
         """Number of this attempt at these records, from 1."""
@@ -321,6 +347,20 @@ class PartitionContext(PartitionInfo):
                 "processed again"
             )
         return record.sequence
+
+    # One long call
+
+    def alive(self) -> None:
+        """Report progress, in a call that works for long without a row: see `max_process_time`. From any thread."""
+        self._attempt.signs_of_life += 1
+
+    @property
+    def stopping(self) -> bool:
+        """Whether to return soon: the partition moves or the host stops, or this attempt was cut off.
+
+        A plain `process` looks at it from its thread. An `async def process` is cancelled by itself in the end.
+        """
+        return self._draining.is_set() or self._attempt.closed is not None
 
     # For the partition
 

@@ -49,6 +49,16 @@ class RaiseEpoch(NamedTuple):
     epoch: int
 
 
+class GiveUp(NamedTuple):
+    """A call of the handler or the source does not end: another host can run the partition, and this one cannot."""
+
+    partition: str
+    why: str
+
+
+Message = Wake | RaiseEpoch | GiveUp
+
+
 class OwnedPartitions(Mapping[str, PartitionSlot]):
     """The partitions that run here, and those that are drained and wait to be handed over, each with its slot.
 
@@ -57,7 +67,7 @@ class OwnedPartitions(Mapping[str, PartitionSlot]):
         log: bound to processor and host.
     """
 
-    def __init__(self, context: HostContext, notify: Callable[[Wake | RaiseEpoch], object], log: Any) -> None:
+    def __init__(self, context: HostContext, notify: Callable[[Message], object], log: Any) -> None:
         self._context = context
         self._settings = context.settings
         self._clock = context.clock
@@ -207,6 +217,8 @@ class OwnedPartitions(Mapping[str, PartitionSlot]):
             slot.scope.cancel()  # a restart would only fail again while other hosts wait
         if isinstance(error, StaleEpoch):
             self._notify(RaiseEpoch(slot.partition, error.epoch))
+        if isinstance(error, PartitionStuck) and self._context.threads.is_at_work(slot.partition):
+            self._notify(GiveUp(slot.partition, "a call of its handler does not end"))
 
     @asynccontextmanager
     async def _turn(self, slot: PartitionSlot) -> AsyncIterator[None]:
@@ -222,6 +234,7 @@ class OwnedPartitions(Mapping[str, PartitionSlot]):
                 "partition.stuck", partition=slot.partition, epoch=slot.epoch, error=slot.blocked,
                 why="the partition goes on here only when that call, or this process, ends",
             )  # fmt: skip
+            self._notify(GiveUp(slot.partition, slot.blocked))
             await turn.acquire()
             slot.blocked = None
         try:
@@ -241,6 +254,9 @@ class OwnedPartitions(Mapping[str, PartitionSlot]):
             slot.scope.cancel()
             return
         slot.actor.drain(CloseReason.STOPPING if self.closing else CloseReason.HANDOFF)
+        if not limit:
+            slot.scope.cancel()
+            return
         await self._clock.sleep(limit)
         if slot.actor is None or self._slots.get(slot.partition) is not slot:
             return
@@ -256,17 +272,31 @@ class OwnedPartitions(Mapping[str, PartitionSlot]):
         slot.scope.cancel()
 
     async def _watch_progress(self) -> None:
-        """Abort actors whose handler makes no progress. A handler that swallows its cancellation goes on."""
-        limit = self._settings.max_process_time
+        """Abort actors whose handler makes no progress, or whose source is silent."""
+        settings = self._settings
+        most, silence = settings.max_process_time, settings.max_read_time
         while True:
-            await self._clock.sleep(min(self._settings.lease_renew_interval, limit / 4))
+            await self._clock.sleep(min(settings.lease_renew_interval, most / 4, silence / 4))
             now = self._clock.monotonic()
-            for slot in self._slots.values():
-                if slot.is_stuck(limit, now) and slot.actor is not None:
-                    error = PartitionStuck(f"the handler made no progress for max_process_time = {limit:g} s")
-                    slot.error = describe_error(error)
-                    self._log.error(
-                        "partition.stuck", partition=slot.partition, epoch=slot.epoch, error=slot.error,
-                        why="it is cancelled; a handler that swallows its cancellation ends only with the process",
-                    )  # fmt: skip
-                    slot.actor.abort(error)
+            for slot in list(self._slots.values()):
+                actor = slot.actor
+                if actor is None:
+                    continue
+                if slot.is_stuck(most, now):
+                    self._abort(slot, actor, f"the handler made no progress for max_process_time = {most:g} s")
+                elif slot.is_silent(silence, now) and not actor.read_anew():
+                    self._abort(
+                        slot, actor, f"read() of the source has yielded nothing for max_read_time = {silence:g} s"
+                    )
+
+    def _abort(self, slot: PartitionSlot, actor: PartitionActor, why: str) -> None:
+        """Cancel the actor. If that does not end the call, as in a thread, another host can run the partition."""
+        error = PartitionStuck(why)
+        slot.error = describe_error(error)
+        self._log.error(
+            "partition.stuck", partition=slot.partition, epoch=slot.epoch, error=slot.error,
+            why="it is cancelled; code that swallows its cancellation ends only with the process",
+        )  # fmt: skip
+        if actor.aborted is not None or self._context.threads.is_at_work(slot.partition):
+            self._notify(GiveUp(slot.partition, why))
+        actor.abort(error)

@@ -19,6 +19,24 @@ FAILURES_FOR_GOOD = 5
 
 
 @dataclass(slots=True)
+class _Stillness:
+    """How long a value has not changed."""
+
+    _progress: object = None
+    _since: float = 0.0
+
+    def lasts(self, progress: object, limit: float, now: float) -> bool:
+        """Whether it has not changed for `limit` seconds. None: there is nothing to wait for."""
+        if progress is None or progress != self._progress:
+            self._progress, self._since = progress, now
+            return False
+        if now - self._since < limit:
+            return False
+        self._progress = None
+        return True
+
+
+@dataclass(slots=True)
 class PartitionSlot:
     """A partition whose lease this host has, or is about to hand over."""
 
@@ -39,8 +57,8 @@ class PartitionSlot:
     _failures: int = 0  # in a row, with nothing committed in between
     _is_misuse: bool = False  # the latest failure is a mistake in the handler itself
     _committed: int = -1  # sequence up to which everything was committed at the latest failure
-    _progress: tuple[object, ...] | None = None
-    _progress_at: float = 0.0
+    _handling: _Stillness = field(default_factory=_Stillness)
+    _reading: _Stillness = field(default_factory=_Stillness)
 
     def statistics(self) -> PartitionStatistics:
         if self.actor is None:
@@ -58,7 +76,8 @@ class PartitionSlot:
 
     def drop_actor(self) -> Totals:
         """Forget the actor, which has ended. Returns its counts."""
-        totals, self.actor, self._progress = self.totals(), None, None
+        totals, self.actor = self.totals(), None
+        self._handling, self._reading = _Stillness(), _Stillness()
         return totals
 
     def note_failure(self, error: Exception) -> None:
@@ -101,12 +120,9 @@ class PartitionSlot:
         return None
 
     def is_stuck(self, limit: float, now: float) -> bool:
-        """Whether the handler has made no progress for `limit` seconds. True only once; to be called often."""
-        progress = None if self.actor is None else self.actor.progress
-        if progress is None or progress != self._progress:
-            self._progress, self._progress_at = progress, now
-            return False
-        if now - self._progress_at < limit:
-            return False
-        self._progress = None
-        return True
+        """Whether the handler has made no progress for `limit` seconds. True once per `limit`; to be called often."""
+        return self._handling.lasts(None if self.actor is None else self.actor.progress, limit, now)
+
+    def is_silent(self, limit: float, now: float) -> bool:
+        """Whether the source has yielded nothing for `limit` seconds. Likewise."""
+        return self._reading.lasts(None if self.actor is None else self.actor.read_progress, limit, now)

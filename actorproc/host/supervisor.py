@@ -24,7 +24,7 @@ from actorproc.errors import (
 )
 from actorproc.group.group import Group
 from actorproc.group.heartbeat import HostReport
-from actorproc.host.owned_partitions import OwnedPartitions, RaiseEpoch, Wake
+from actorproc.host.owned_partitions import GiveUp, Message, OwnedPartitions, RaiseEpoch, Wake
 from actorproc.host.statistics import Statistics
 from actorproc.partition.actor import HostContext
 from actorproc.runtime.actor import Actor
@@ -54,7 +54,7 @@ _GROUP_UNUSABLE = (StoreError, CorruptObject)
 """The group's document cannot be read or written. A corrupt one does not revoke leases."""
 
 
-class Supervisor(Actor[Wake | RaiseEpoch]):
+class Supervisor(Actor[Message]):
     """Keeps this host in the group, and makes the partitions that run here match the leases of this host."""
 
     def __init__(self, group: Group, context: HostContext) -> None:
@@ -209,6 +209,8 @@ class Supervisor(Actor[Wake | RaiseEpoch]):
                     await self._hand_over()
                 elif isinstance(message, RaiseEpoch):
                     await self._raise_epoch(message)
+                elif isinstance(message, GiveUp):
+                    await self._give_up(message)
                 elif not self.partitions.closing:  # an earlier message may have been on its way
                     look_at = self._clock.monotonic() + await self._look()
             self._looking = None
@@ -303,6 +305,15 @@ class Supervisor(Actor[Wake | RaiseEpoch]):
             await self._group.raise_epoch(partition, epoch)
         except _GROUP_UNUSABLE as error:
             self._log.warning("supervisor.raise_epoch_failed", partition=partition, epoch=epoch, error=str(error))
+        self.nudge()
+
+    async def _give_up(self, message: GiveUp) -> None:
+        """Let another host run the partition. The call that does not end can commit nothing any more."""
+        partition, why = message
+        try:
+            await self._group.give_up(partition, why)
+        except _GROUP_UNUSABLE as error:
+            self._log.warning("supervisor.give_up_failed", partition=partition, error=str(error))
         self.nudge()
 
     # Leaving

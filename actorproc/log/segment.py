@@ -7,7 +7,7 @@ broker to agree on an order. Sequences are dense, but only this package may rely
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from typing import Self
 
 import numpy as np
@@ -18,11 +18,14 @@ from actorproc.errors import RESTORE, CorruptObject
 from actorproc.records import RECORD_SCHEMA, Batch
 from actorproc.storage.document import Document
 from actorproc.storage.names import log_file
-from actorproc.storage.parquet import Footer, footer_from, footer_of, open_parquet, write_parquet
+from actorproc.storage.parquet import Footer, footer_from, footer_of, open_parquet, rows_within, write_parquet
 from actorproc.storage.store import Conflict, Store
 
 ROW_GROUP_BYTES = 4 * 2**20
 """Bytes of columns in a row group, about. A reader holds one row group at a time, whatever the size of the segment."""
+
+DECODED_BYTES = 64 * 2**20
+"""Bytes that are decoded at once. Row groups of our producers take less, unless a record alone is larger."""
 
 _FOOTER = "actorproc.log"
 
@@ -124,20 +127,37 @@ class Segment:
 
     @property
     def group_bytes(self) -> int:
-        """Bytes of memory that its largest row group takes, about."""
+        """Bytes of memory that its largest row group takes, about: at most `DECODED_BYTES`, but for a huge record."""
         metadata = self._file.metadata
-        return max(int(metadata.row_group(group).total_byte_size) for group in range(self._file.num_row_groups))
+        groups = [metadata.row_group(group) for group in range(self._file.num_row_groups)]
+        sizes = [(int(group.total_byte_size), int(group.num_rows)) for group in groups]
+        return max(min(size, max(DECODED_BYTES, size // rows)) for size, rows in sizes)
 
     def batches(self, skip: int = 0) -> Generator[Batch, None, None]:
-        """The records after the first `skip`, a row group at a time. Each step is CPU-heavy: run it off the loop."""
+        """The records after the first `skip`, a row group at a time, or less of a group that unpacks to more than
+        `DECODED_BYTES`. Each step is CPU-heavy: run it off the loop."""
         first = 0
         for group in range(self._file.num_row_groups):
             last = first + self._file.metadata.row_group(group).num_rows
             if last > skip:
-                data = self._decode(group, RECORD_SCHEMA)
-                start = max(skip - first, 0)
-                yield Batch(self.partition, data, self._sequences(first, last))[start:]
+                for data in self._pieces(group, last - first):
+                    stop = first + data.num_rows
+                    if stop > skip:
+                        yield Batch(self.partition, data, self._sequences(first, stop))[max(skip - first, 0) :]
+                    first = stop
             first = last
+
+    def _pieces(self, group: int, rows: int) -> Iterator[pa.RecordBatch]:
+        at_once = rows_within(self._file.metadata, group, DECODED_BYTES)
+        if at_once >= rows:
+            yield self._decode(group, RECORD_SCHEMA)
+            return
+        columns = RECORD_SCHEMA.names
+        try:
+            for piece in self._file.iter_batches(at_once, row_groups=[group], columns=columns, use_threads=False):
+                yield piece.select(columns).cast(RECORD_SCHEMA)
+        except (pa.ArrowException, OSError, KeyError) as error:
+            raise self._corrupt(error) from None
 
     def columns(self, names: Sequence[str]) -> Generator[tuple[list[pa.Array], pa.Int64Array], None, None]:
         """The columns `names` of `RECORD_SCHEMA` and the sequences, a row group at a time. CPU-heavy, too."""

@@ -17,7 +17,15 @@ from actorproc.output.checkpoint import Totals
 from actorproc.records import Cursor
 from actorproc.rows.casting import nulls
 from actorproc.storage.document import Document
-from actorproc.storage.parquet import Footer, footer_from, growing_columns, open_parquet, open_writer, sealed
+from actorproc.storage.parquet import (
+    Footer,
+    footer_from,
+    growing_columns,
+    open_parquet,
+    open_writer,
+    rows_within,
+    sealed,
+)
 
 _COMPACTED = "actorproc.compacted"
 
@@ -31,6 +39,9 @@ class RowRange(NamedTuple):
     skip: int
     stop: int
     next: int
+
+
+_DECODED_BYTES = 64 * 2**20  # decoded at once
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -126,9 +137,8 @@ def rows_of_commits(key: str, footer: Footer, number: int, stop: int) -> RowRang
 def batches_of(
     file: pq.ParquetFile, skip: int, stop: int, rows: int, columns: Sequence[str] | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """Rows `skip` to `stop` in batches of at most `rows`. Row groups without any of these rows are not read.
-
-    A batch never spans two row groups, because their size bounds the memory that a batch takes.
+    """Rows `skip` to `stop` in batches of at most `rows`, or fewer if these unpack to much. Row groups without any of
+    these rows are not read. A batch never spans two row groups.
     """
     begin, groups, first = 0, [], None
     for group in range(file.num_row_groups):
@@ -139,7 +149,8 @@ def batches_of(
         begin = end
     at = first or 0
     for group in groups:
-        for batch in file.iter_batches(rows, row_groups=[group], columns=columns, use_threads=False):
+        most = min(rows, rows_within(file.metadata, group, _DECODED_BYTES))
+        for batch in file.iter_batches(most, row_groups=[group], columns=columns, use_threads=False):
             inside = batch.slice(max(0, skip - at), max(0, stop - max(at, skip)))
             at += batch.num_rows
             if inside.num_rows:

@@ -6,9 +6,10 @@ protocol make two owners at once harmless.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import anyio
@@ -26,7 +27,7 @@ from actorproc.errors import (
     StoreError,
 )
 from actorproc.handler.base import CloseReason, PartitionHandler
-from actorproc.handler.context import PartitionInfo
+from actorproc.handler.context import ClosingContext, PartitionInfo
 from actorproc.handler.decoder import Decoder
 from actorproc.partition.batch_processor import BatchProcessor
 from actorproc.partition.batch_size import Pace
@@ -102,6 +103,7 @@ class PartitionActor(Restartable):
         self.flushing = False
         """Whether a `flush` was requested and is not done."""
         self._closing_for = CloseReason.HANDOFF
+        self._is_closed = False  # the handler's `closing` was called
         self.statistics = PartitionStatistics(partition, epoch)
         self._log = log.bind(processor=context.processor, host=context.host, partition=partition, epoch=epoch)
         self._info = PartitionInfo(
@@ -142,6 +144,15 @@ class PartitionActor(Restartable):
     def progress(self) -> tuple[object, ...] | None:
         """Changes whenever the handler makes progress; None while it has nothing to do."""
         return self._processor.progress if self._processor else None
+
+    @property
+    def read_progress(self) -> int | None:
+        """Changes whenever the source yields; None while it does not have to."""
+        return self._reads.progress
+
+    def read_anew(self) -> bool:
+        """Begin another `read` of the source, if the present one waits at the end. Returns whether it does."""
+        return self._reads.begin_anew()
 
     @property
     def trouble(self) -> str | None:
@@ -188,11 +199,12 @@ class PartitionActor(Restartable):
         cut_off = self.aborted is not None or (self._draining.is_set() and self.statistics.state == "running")
         if cut_off and self._settings.delivery == "at-most-once" and self._processor is not None:
             await self._commit_after_abort()
-        self.statistics.state = "closing"
         self._reads.close()
         self._committer.clear()
-        if self._processor is not None:
+        if self._processor is not None and not self._is_closed:
             await self._close_handler(self._processor.handler, reason)
+        if self._processor is not None:
+            self._log.info("partition.closed", reason=reason.value, position=self._committer.committed.position)
 
     async def _start(self) -> str:
         async with self._in_time("start() of the source has not ended"):
@@ -227,6 +239,8 @@ class PartitionActor(Restartable):
             with user_code("opening the handler"):
                 handler = self._context.handler()
                 await handler.opened(self._info)
+        if type(handler).committed is not PartitionHandler.committed:
+            self._committer.ended = partial(self._tell_committed, handler)
         return BatchProcessor(
             handler, self._info, self._context.schema, self._settings, self._clock,
             committer=self._committer, reads=self._reads, pace=self._pace,
@@ -334,17 +348,32 @@ class PartitionActor(Restartable):
         self.statistics.state = "draining"
         if self._settings.auto_commit:
             await self._committer.commit()
+        await self._close_handler(processor.handler, self._closing_for, commit=self._committer.commit)
+        self.statistics.state = "draining"
         await self._committer.checkpoint()
         self.statistics.state = "drained"
 
-    async def _close_handler(self, handler: PartitionHandler, reason: CloseReason) -> None:
+    async def _close_handler(
+        self, handler: PartitionHandler, reason: CloseReason, *, commit: Callable[[], Awaitable[None]] | None = None
+    ) -> None:
+        self.statistics.state, self._is_closed = "closing", True
         with anyio.CancelScope(shield=True), anyio.move_on_after(CLOSING_TIME) as scope:
             await self._context.threads.ended(self.partition)  # a plain `process` that was cut off still runs
             try:
                 with user_code("closing"):
-                    await handler.closing(self._info, reason)
+                    await handler.closing(ClosingContext(self._info, commit), reason)
             except Exception:  # noqa: BLE001  # the partition ends all the same
                 self._log.exception("partition.closing_failed")
         if scope.cancelled_caught:
             self._log.error("partition.closing_timed_out", after=CLOSING_TIME, why="process or closing still runs")
-        self._log.info("partition.closed", reason=reason.value, position=self._committer.committed.position)
+
+    async def _tell_committed(self, handler: PartitionHandler, upto: int, rows: int, error: Exception | None) -> None:
+        """Call the handler's `committed`. It may neither fail the partition nor hold it up for long."""
+        with anyio.move_on_after(CLOSING_TIME) as scope:
+            try:
+                with user_code("committed"):
+                    await handler.committed(self._info, upto, rows, error)
+            except Exception:  # noqa: BLE001  # the commit has ended as it has
+                self._log.exception("partition.committed_failed")
+        if scope.cancelled_caught:
+            self._log.error("partition.committed_failed", why=f"it has not ended within {CLOSING_TIME:g} s")

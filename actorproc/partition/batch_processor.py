@@ -74,6 +74,7 @@ class BatchProcessor:
         self.encoder = RowEncoder(schema)
         self.retries = RetryPause(settings, clock, info.log, draining)
         self.threaded = not inspect.iscoroutinefunction(handler.process)
+        self.draining = draining
         self.late = threading.Event()
         """Set when rows came after `process` had returned."""
         self._reads = reads
@@ -187,7 +188,7 @@ class _BatchRun:
 
     async def _call(self, attempt: Attempt) -> Exception | None:
         """Call `process` and encode its rows. Returns why the attempt failed; it is closed then."""
-        ctx = PartitionContext(self._on.info, attempt, self._commit)
+        ctx = PartitionContext(self._on.info, attempt, self._commit, self._on.draining)
         try:
             with user_code("the handler"):
                 encoded = await self._process(attempt, ctx)

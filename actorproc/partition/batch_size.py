@@ -39,7 +39,7 @@ class Pace:
     def __init__(self, clock: Clock, settings: Settings) -> None:
         self._clock = clock
         # A drain waits for the current batch, and a batch that takes too long is cancelled: size must not cause either.
-        self._work = min(WORK, settings.max_handoff_time / 2, settings.max_process_time / 4)
+        self._work = min(WORK, settings.max_handoff_time / 2 or WORK, settings.max_process_time / 4)
         self._begun = self._paused = 0.0
         self._compared: tuple[int, float] | None = None  # good records and seconds of an earlier batch
         self._each = 0.0  # seconds for a record

@@ -104,6 +104,8 @@ class Committer:
         self._moved_at: float | None = None  # when the cursor first passed `committed`
         self.settled = True
         """False once a commit was cut short: only a new start can find out whether it was made."""
+        self.ended: Callable[[int, int, Exception | None], Awaitable[None]] = _ignore
+        """Called after each commit, as `PartitionHandler.committed` is."""
         self.cursor = Cursor("")
         """Processed up to here."""
         self.committed = Cursor("")
@@ -240,6 +242,19 @@ class Committer:
             Fenced: another host runs this partition. Nothing is committed.
             StoreUnavailable: the outcome is unknown; only a new start can find it out.
         """
+        upto, rows = self.cursor.sequence, self._new.rows
+        is_empty = not rows and not self._pending.letters and self.cursor == self.committed
+        try:
+            await self._commit()
+        except Exception as error:
+            await self.ended(upto, rows, error)
+            raise
+        if not is_empty:
+            await self.ended(upto, rows, None)
+        if self._number - self._keeper.current.number >= CHECKPOINT_EVERY:
+            await self.checkpoint()
+
+    async def _commit(self) -> None:
         totals, statistics = self._totals + self._new, self._statistics
         with self._settling():
             if self._new.rows or self._pending.letters:
@@ -251,8 +266,6 @@ class Committer:
         self._totals = totals
         self.clear()
         self.committed = statistics.committed = self.cursor
-        if self._number - self._keeper.current.number >= CHECKPOINT_EVERY:
-            await self.checkpoint()
 
     async def _write(self, pending: Pending, totals: Totals) -> None:
         """Create the next file of the chain, with rows, dead letters and position, and publish the dead letters."""
@@ -319,3 +332,7 @@ class Committer:
 
 def _utc(time: float) -> datetime:
     return datetime.fromtimestamp(time, UTC)
+
+
+async def _ignore(upto: int, rows: int, error: Exception | None) -> None:
+    pass

@@ -114,6 +114,10 @@ class HandlerThreads:
         if computed > 0 or took > 0:
             self._computing += (computed / max(computed, took) - self._computing) / 2
 
+    def is_at_work(self, partition: str) -> bool:
+        """Whether a thread is at work for the partition."""
+        return partition in self._ended
+
     async def ended(self, partition: str) -> None:
         """Wait until no thread is at work for the partition."""
         while (event := self._ended.get(partition)) is not None:

@@ -105,27 +105,57 @@ class ReadAhead:
         self._failure: Exception | None = None  # raised once the queue is empty
         self._joining = False
         self._interrupted = False
+        self._reading = anyio.CancelScope()
+        self._cursor = Cursor("")  # behind the latest chunk
+        self._chunks = 0
+        self._awaiting = False  # the source has to yield now
+        self._at_end = False  # its latest chunk said so
         self.newest: int | None = None
         """Sequence of the newest record of the source; None while there is more to read."""
         self._changed = anyio.Event()
 
     # Reading
 
+    @property
+    def progress(self) -> int | None:
+        """Changes whenever the source yields; None while it does not have to."""
+        return self._chunks if self._awaiting and not self._room.is_waiting else None
+
+    def begin_anew(self) -> bool:
+        """End this `read` and begin another one where it is. False: it has not said that it is at the end."""
+        was_at_end, self._at_end = self._at_end, False
+        if was_at_end:
+            self._reading.cancel()
+        return was_at_end
+
     async def run(self, cursor: Cursor) -> None:
         """Read from `cursor` on until reading fails."""
         what = f"the source's read() of partition {self._partition}"
+        self._cursor = cursor
         try:
             with user_code(what, SourceError):
-                await self._read(cursor)
-            self._failure = SourceError(f"{what} has ended; it must go on for ever")
+                self._failure = SourceError(f"{what} {await self._read_on()}")
         except Exception as error:  # noqa: BLE001  # raised by `next`
             self._failure = error
+        self._awaiting = False
         self.wake()
 
-    async def _read(self, cursor: Cursor) -> None:
+    async def _read_on(self) -> str:
+        """Read, and begin again whenever `begin_anew` has ended the `read`. Returns what is wrong in the end."""
+        while True:
+            with anyio.CancelScope() as self._reading:
+                await self._read()
+                return "has ended; it must go on for ever"
+            if not self._awaiting:  # only a restart of the partition can tell what is queued
+                return "yielded while it was ended"
+
+    async def _read(self) -> None:
         read = -1  # last sequence of this read(); only a new read() may go back below it
-        async with aclosing(self._source.read_within(self._partition, cursor.position, self._room)) as chunks:
+        self._awaiting = True
+        position = self._cursor.position
+        async with aclosing(self._source.read_within(self._partition, position, self._room)) as chunks:
             async for chunk in chunks:
+                self._awaiting = False
                 if (pair := chunk.batch.disorder(read)) is not None:  # such records would be skipped, or repeated
                     raise SourceError(
                         f"the source's read() of partition {self._partition} gave sequence {pair[1]} after {pair[0]}: "
@@ -134,7 +164,10 @@ class ReadAhead:
                 read = chunk.batch.last if len(chunk.batch) else read
                 if self._prepare is not None and len(chunk.batch):
                     await self._prepare(chunk.batch.data.column("value"))
-                cursor = await self._put_chunk(chunk, cursor)
+                self._cursor = await self._put_chunk(chunk, self._cursor)
+                self._chunks += 1
+                self._at_end = not len(chunk.batch)
+                self._awaiting = True
                 del chunk  # frees its memory as soon as it is handled, before the wait for the next one
 
     async def _put_chunk(self, chunk: Chunk, cursor: Cursor) -> Cursor:

@@ -72,6 +72,8 @@ class ReadBudget:
         self._budget = budget
         self._reserved = 0
         self._batches = 0
+        self.is_waiting = False
+        """Whether the source waits for bytes that others hold."""
 
     @property
     def has_reservation(self) -> bool:
@@ -85,7 +87,11 @@ class ReadBudget:
         until all other readers are idle. While it is held, no second file of that size fits.
         """
         self.resize(0)
-        await self._budget.take(size, min(size, self._budget.size // 2))
+        self.is_waiting = True
+        try:
+            await self._budget.take(size, min(size, self._budget.size // 2))
+        finally:
+            self.is_waiting = False
         self._reserved = size
 
     def resize(self, size: int) -> None:

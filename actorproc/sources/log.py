@@ -8,6 +8,8 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime, timedelta
 
+import anyio
+
 from actorproc.config.settings import Settings
 from actorproc.errors import CorruptObject, RecordsLost, SourceError, StoreRefused, UsageError, locate, located
 from actorproc.log.hint_watch import HintWatch
@@ -147,8 +149,12 @@ class LogSource(Source):
                         await self._check_is_end(partition, base, skip)
                         verified = True
                     await self._check_not_deleted(partition, base)
-                    yield Chunk(Batch.empty(partition), _position(base, skip))
-                    await self._hints.wait(partition, base)
+                    waiting = True
+                    while waiting:  # an empty chunk now and then says that this goes on
+                        yield Chunk(Batch.empty(partition), _position(base, skip))
+                        with anyio.move_on_after(self._settings.max_read_time / 3) as silence:
+                            await self._hints.wait(partition, base)
+                        waiting = silence.cancelled_caught
                     continue
                 size = len(body)
                 file = await self._clock.run_cpu_work(size, Segment, partition, base, body, background=True)

@@ -130,9 +130,10 @@ class Source(ABC):
     def read(self, partition: str, position: str) -> AsyncGenerator[Chunk, None]:
         """Yield records from `position` on, forever: an async generator.
 
-        It yields an empty chunk whenever it reaches the end, and then waits for new records by itself. Chunks may have
-        any size. Sequences grow from record to record and from chunk to chunk; otherwise the partition stops with a
-        SourceError.
+        It yields an empty chunk whenever it reaches the end, and then waits for new records by itself. If it yields
+        nothing for `max_read_time`, it is taken to hang; so while it waits, it yields an empty chunk now and then.
+        Chunks may have any size. Sequences grow from record to record and from chunk to chunk; otherwise the partition
+        stops with a SourceError.
 
         `position` is one that `start`, `end` or an earlier chunk returned. It may be coarse: records up to the
         committed sequence may come again, and the processor drops them.

@@ -115,6 +115,19 @@ def open_parquet(body: bytes, *, dictionaries: bool = False) -> pq.ParquetFile:
     return pq.ParquetFile(pa.BufferReader(body), metadata=file.metadata, read_dictionary=repeating, **checked)
 
 
+def rows_within(metadata: pq.FileMetaData, group: int, size: int) -> int:
+    """How many rows of a row group can be decoded at once in `size` bytes, by the footer; at least one.
+
+    A dictionary is stored once and decoded for each row that refers to it. So 66 KB can unpack to gigabytes. A text may
+    be as long as its whole dictionary.
+    """
+    row_group = metadata.row_group(group)
+    columns = [row_group.column(index) for index in range(row_group.num_columns)]
+    texts = (column for column in columns if column.physical_type == "BYTE_ARRAY" and column.has_dictionary_page)
+    each = row_group.total_byte_size / max(1, row_group.num_rows) + sum(text.total_uncompressed_size for text in texts)
+    return max(1, min(int(row_group.num_rows), int(size / max(1.0, each))))
+
+
 def _repeating(metadata: pq.FileMetaData) -> list[str]:
     """Text columns that are completely dictionary-encoded. If a dictionary grew too large, the rest is plain, with
     four bytes or more per value, and building a dictionary for it would take five times as long as reading it."""

@@ -106,6 +106,28 @@ def test_control_characters_of_a_record_are_escaped(run: Run, tmp_path: Path) ->
         printed = run(*command, *there).stdout
         assert shown in printed, command
         assert not any(character in printed for character in "\x1b\x07\x9b\u202e"), command
+    for command in (["output"], ["dead-letters", "list"]):
+        printed = run(*command, *there, "--json").stdout
+        assert "\\u009b31m" in printed, command
+        assert [orjson.loads(line) for line in printed.splitlines()]
+        assert not any(character in printed for character in "\x1b\x07\x9b\u202e"), command
     wrong = run("status", "--name", acting, "--container", tmp_path / "state")
     assert "\\x1b[2Jgone" in wrong.stderr
     assert "\x1b" not in wrong.stderr
+
+
+@pytest.mark.parametrize("way", ["keep", "skip"])
+def test_control_characters_of_a_bad_line_are_escaped(run: Run, tmp_path: Path, way: str) -> None:
+    lines = tmp_path / "lines.jsonl"
+    lines.write_text('{"a": 1}\n\x1b[2J{"\x9b31m\u202e": 2}\n')
+    given = ["--log", tmp_path / "events", "--partitions", 1, "--key", "\x9b31ma", "--on-bad-line", way, lines]
+    written = run("produce", *given)
+    assert written.exit_code == 0, written.output
+    assert "line 2" in written.stderr
+    assert not any(character in written.output for character in "\x1b\x07\x9b\u202e")
+
+
+def test_control_characters_of_a_traceback_are_escaped(run: Run, tmp_path: Path) -> None:
+    wrong = run("--debug", "status", "--name", "\x1b[2J\x9b31m", "--container", tmp_path)
+    assert "Traceback" in wrong.stderr
+    assert not any(character in wrong.output for character in "\x1b\x9b")

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from actorproc.group.assignment import Lease, Member, Move, Plan, plan
+from actorproc.group.assignment import Lease, Member, Move, Plan, given_up, plan
 
 Members = dict[str, Member]
 Leases = dict[str, Lease]
@@ -274,3 +274,19 @@ def test_without_members_leases_have_no_owner_and_keep_their_epoch() -> None:
 def test_neighbouring_partitions_are_spread_over_the_hosts() -> None:
     result = plan({}, {}, partitions="abcdef", joining={"x": "1", "y": "1", "z": "1"})
     assert [result.leases[p].owner for p in "abcdef"] == ["x", "y", "z", "x", "y", "z"]
+
+
+def test_a_lease_that_is_given_up_goes_to_another_host_and_the_counts_stay_even() -> None:
+    members = {host: Member(host) for host in "abc"}
+    leases = {name: Lease(owner, 1) for name, owner in zip("012345", "aabbcc", strict=True)}
+    after = given_up(members, leases, "0", "it hangs")
+    assert after is not None
+    assert after.leases["0"] == Lease("b", 2)
+    assert [(move.partition, move.target) for move in after.moves] == [("0", "b"), ("2", "a")]
+    settled = {**after.leases, "2": Lease("a", 2)}
+    assert not plan(after.members, settled).changed, "or the next balance could bring it back"
+    fewer = given_up(members, {name: leases[name] for name in "0123"}, "0", "it hangs")
+    assert fewer is not None
+    assert fewer.leases["0"] == Lease("c", 2)
+    assert len(fewer.moves) == 1
+    assert given_up({"a": Member("a"), "b": Member("b", leaving=True)}, leases, "0", "it hangs") is None

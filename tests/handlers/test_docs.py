@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from actorproc import Batch, PartitionContext, Record
+from actorproc import Batch, ClosingContext, PartitionContext, Record
 from actorproc.handler.base import CloseReason, PartitionHandler
 from actorproc.handler.context import PartitionInfo
 from actorproc.handler.options import load_options
@@ -35,8 +35,13 @@ ROWS: dict[str, list[dict[str, Any]]] = {
     "Late": [{"tail": "N14228"}],
     "Enriched": [{"tail": "N14228", "seen": 0}] * 3,
     "RunningTotals": [{"tail": "N14228", "total": total} for total in (2, 22, 22)],
+    "Acknowledging": [{"value": value.decode()} for value in VALUES],
     "Tails": [{"tail": "N14228"}] * 3,
 }
+
+
+async def _nothing_to_commit() -> None:
+    pass
 
 
 def executed(block: str) -> dict[str, Any]:
@@ -66,7 +71,7 @@ async def test_an_example_does_what_the_page_says(name: str, tmp_path: Path) -> 
     site = PartitionInfo("p", "h", "0", 1, options=load_options(type(handler), options, environment={}), log=_Silent())
     await handler.opened(site)
     result = await run(handler, VALUES, options=options)
-    await handler.closing(site, CloseReason.STOPPING)
+    await handler.closing(ClosingContext(site, _nothing_to_commit), CloseReason.STOPPING)
     assert result.letters == {}
     shown = [{column: row[column] for column in ROWS[name][0]} for row in result.rows]
     assert shown == ROWS[name]

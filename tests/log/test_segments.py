@@ -15,9 +15,10 @@ from actorproc.errors import CorruptObject, UsageError
 from actorproc.group.membership import GroupDocument
 from actorproc.log.metadata import create_log, open_log
 from actorproc.log.producer import Producer
-from actorproc.log.segment import ROW_GROUP_BYTES, Segment, SegmentFooter, encode_segment
+from actorproc.log.segment import DECODED_BYTES, ROW_GROUP_BYTES, Segment, SegmentFooter, encode_segment
 from actorproc.records import RECORD_SCHEMA, Batch
 from actorproc.storage.names import ProcessorLayout
+from actorproc.storage.parquet import write_parquet
 from actorproc.storage.store import Store
 from actorproc.stores.memory import MemoryStore
 
@@ -125,3 +126,21 @@ def test_a_segment_slightly_above_the_row_group_size_has_one_row_group() -> None
     data = table([b"x" * 1000] * 4_300)
     assert data.nbytes > ROW_GROUP_BYTES
     assert pq.ParquetFile(pa.BufferReader(encode_segment(data, NOTES, "zstd"))).num_row_groups == 1
+
+
+@pytest.mark.parametrize("dictionary", [True, False])
+def test_a_small_file_that_unpacks_to_much_is_read_in_pieces(dictionary: bool) -> None:
+    """As a dictionary it holds one text of 1 MB, which each record repeats; plain, zstd packs the repeats."""
+    records = table([bytes(2**20)] * 200)
+    body = write_parquet(
+        records, {"actorproc.log": NOTES.to_json().decode()}, use_dictionary=["value"] if dictionary else []
+    )
+    assert len(body) < 70_000
+    segment = Segment("0", 0, body)
+    assert segment.group_bytes <= DECODED_BYTES
+    read = 0
+    for batch in segment.batches(skip=3):
+        assert batch.nbytes <= DECODED_BYTES
+        assert batch.first == read + 3
+        read += len(batch)
+    assert read == 197

@@ -40,6 +40,48 @@ async def test_a_stuck_handler_is_cancelled_and_its_partition_started_again() ->
     assert attempts == ["0", "0"]
 
 
+async def test_a_partition_whose_thread_hangs_goes_on_at_another_host() -> None:
+    hang, committed = threading.Event(), threading.Event()
+
+    class Hangs(Double):
+        def process(self, batch: Batch, ctx: PartitionContext) -> None:  # type: ignore[override]
+            if ctx.host == "a" and ctx.partition == "0":
+                hang.wait()
+                with suppress(errors.HandlerError):
+                    ctx.emit(batch[0], {"n": -1})
+                    anyio.from_thread.run(ctx.commit)
+                    committed.set()
+                return
+            for record in batch:
+                ctx.emit(record, {"n": 2 * record.json()})
+
+    store = Store(MemoryStore())
+    settings = {**QUICK, "max_process_time": 0.3}
+
+    async def epoch_at_b() -> int:
+        group = await read_group(store, ProcessorLayout("Double"))
+        lease = group.leases.get("0") if group else None
+        return lease.epoch if lease is not None and lease.owner == "b" else 0
+
+    first = Processor(Hangs, name="Double", source=fed(2), container=store, host="a", **settings)
+    second = Processor(Hangs, name="Double", source=fed(2), container=store, host="b", **settings)
+    with anyio.fail_after(60):
+        async with first:
+            while not any(partition.partition == "0" for partition in _partitions(first)):
+                await anyio.sleep(0.01)
+            async with second:
+                try:
+                    while len(await rows(store)) < 20 or not await epoch_at_b():
+                        await anyio.sleep(0.01)
+                    epoch = await epoch_at_b()
+                    await anyio.sleep(0.5)
+                    assert await epoch_at_b() == epoch, "it stays there"
+                finally:
+                    hang.set()
+    assert not committed.is_set()
+    assert await rows(store) == sorted(2 * [2 * n for n in range(10)])
+
+
 async def test_at_most_once_batches_before_a_stuck_one_are_kept() -> None:
     calls = 0
 

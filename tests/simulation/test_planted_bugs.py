@@ -7,6 +7,7 @@ import re
 from collections import Counter
 from typing import Any, NoReturn
 
+import anyio
 import pyarrow.parquet as pq
 import pytest
 import structlog
@@ -206,8 +207,8 @@ def test_acknowledging_a_commit_too_early_is_found(monkeypatch: pytest.MonkeyPat
 def test_keeping_rows_of_a_failed_attempt_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     init, last = PartitionContext.__init__, dict[Any, Attempt]()
 
-    def keep(self: PartitionContext, info: PartitionInfo, attempt: Attempt, commit: Any) -> None:
-        init(self, info, attempt, commit)
+    def keep(self: PartitionContext, info: PartitionInfo, attempt: Attempt, commit: Any, draining: anyio.Event) -> None:
+        init(self, info, attempt, commit, draining)
         if attempt.number > 1 and (before := last.get(commit.__self__)) is not None:
             tables = [*before.encoded, *before.rows.detach().encode()[0]]
             for row in (row for table in tables for row in table.to_pylist()):

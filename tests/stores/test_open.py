@@ -27,6 +27,21 @@ async def _open(url: str, **settings: Any) -> None:
         await store.list("")
 
 
+def test_credentials_in_a_url_are_refused_and_not_shown() -> None:
+    with pytest.raises(UsageError, match="credentials") as refused:
+        Settings.load(s3_endpoint="http://me:hunter2@localhost:9000")
+    with pytest.raises(UsageError, match="credentials") as also:
+        open_store("s3://me:hunter2@bucket/state")
+    assert "hunter2" not in f"{refused.value}{also.value}"
+
+
+async def test_credentials_in_the_endpoint_of_the_environment_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://me:hunter2@localhost:9000")
+    with pytest.raises(UsageError, match="AWS_ENDPOINT_URL") as refused:
+        await _open("s3://bucket/state", s3_access_key="a", s3_secret_key="b")
+    assert "hunter2" not in str(refused.value)
+
+
 async def test_memory_is_shared_by_name() -> None:
     async with (
         open_store("memory://shared") as one,

@@ -115,6 +115,8 @@ class SharedConsumer:
         self._share = 0  # bytes of a partition that may wait
         self._round = _MESSAGES  # messages of the next round
         self._stopped = False
+        self.rounds = 0
+        """Rounds of the thread so far."""
         self._thread = threading.Thread(target=self._run, name="actorproc-kafka", daemon=True)
         self._thread.start()
 
@@ -146,6 +148,7 @@ class SharedConsumer:
             while not self._stopped:
                 self._carry_out_orders()
                 self._read_round()
+                self.rounds += 1
         except Exception as error:
             log.exception("kafka.thread_failed")
             for feed in self._feeds.values():

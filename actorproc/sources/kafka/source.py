@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, TypeVar
 
+import anyio
 from confluent_kafka import KafkaException, TopicPartition
 
 from actorproc.config.settings import Settings
@@ -129,10 +130,17 @@ class KafkaSource(Source):
         offset = await self._in_range(partition, _offset(position))
         feed: Feed = self._consumer.assign(_key(partition), partition, offset)
         try:
+            at_end: Chunk | None = None
             while True:
-                chunk = await feed.next()
-                self._consumer.resume_if_drained(feed)
-                yield chunk
+                rounds = self._consumer.rounds
+                with anyio.move_on_after(self._settings.max_read_time / 3) as silence:
+                    chunk = await feed.next()
+                    at_end = None if len(chunk.batch) else chunk
+                if not silence.cancelled_caught:
+                    self._consumer.resume_if_drained(feed)
+                    yield chunk
+                elif at_end is not None and self._consumer.last_error is None and self._consumer.rounds != rounds:
+                    yield at_end  # says that this goes on
         finally:
             self._consumer.unassign(feed)
 

@@ -13,7 +13,7 @@ import anyio
 from actorproc.config.settings import Settings
 from actorproc.errors import Fenced
 from actorproc.handler.base import CloseReason, PartitionHandler
-from actorproc.handler.context import PartitionContext, PartitionInfo
+from actorproc.handler.context import ClosingContext, PartitionContext, PartitionInfo
 from actorproc.handler.options import load_options
 from actorproc.processor import Processor
 from actorproc.records import Batch
@@ -276,7 +276,7 @@ class Cluster:
             checks_of(ctx.partition).handler_opened(self, ctx)
             await handler.opened(self, ctx)
 
-        async def closing(self: Any, ctx: PartitionInfo, reason: CloseReason) -> None:
+        async def closing(self: Any, ctx: ClosingContext, reason: CloseReason) -> None:
             checks_of(ctx.partition).handler_closing(self, reason)
             await handler.closing(self, ctx, reason)
 
