@@ -15,14 +15,13 @@ from typing import Annotated, Any
 import typer
 
 from actorproc.cli import commands, dead_letter_commands, retention
+from actorproc.cli.exit_codes import FAILED, WRONG_USE
 from actorproc.cli.logging import FORMATS, LEVELS, set_up_logging
 from actorproc.cli.parameters import one_of
 from actorproc.cli.spark import spark
 from actorproc.cli.streams import escaped, has_color, prepare, stdout_failure
 from actorproc.cli.usage import Group, message_of
 from actorproc.errors import ActorprocError, UsageError
-
-FAILED, WRONG_USE = 1, 2
 
 _ORDER = [
     "produce", "serve", "spark", "status", "output", "dead-letters", "readers", "trim", "compact", "doctor", "demo",

@@ -9,11 +9,12 @@ from pathlib import Path
 import typer
 
 from actorproc.cli.common import load_settings, pairs, run_async, setting_keywords, shown_settings
+from actorproc.cli.exit_codes import FAILED, REACHED_END
 from actorproc.cli.loading import load_handler, load_source
 from actorproc.cli.spark import check
 from actorproc.cli.streams import conclude
 from actorproc.cli.terminal import counted
-from actorproc.cli.workers import FAILED, REACHED_END, Workers, command_line, deadline, end_soon, stop_with_parent
+from actorproc.cli.workers import Workers, command_line, deadline, end_soon, stop_with_parent
 from actorproc.errors import UsageError
 from actorproc.host.statistics import Statistics
 from actorproc.processor import Processor, default_host

@@ -13,6 +13,7 @@ from contextlib import suppress
 import anyio
 import anyio.abc
 
+from actorproc.cli.exit_codes import FAILED, INTERRUPTED, NOT_STARTED, WRONG_USE
 from actorproc.runtime.actor import Restarts
 from actorproc.runtime.backoff import Backoff
 from actorproc.runtime.clock import SYSTEM, Clock
@@ -28,11 +29,6 @@ ABORT_TIME = 5.0
 GRACE = 3.0
 """Seconds that a host has after the second signal, less than `ABORT_TIME`: whatever its handler does then, it ends."""
 
-REACHED_END = 64
-"""Exit code of a worker that has reached the end. Not 0, with which a handler can end the process at any record."""
-
-FAILED, _WRONG_USE, _INTERRUPTED = 1, 2, 128 + signal.SIGINT
-_NOT_STARTED = 71  # as sysexits.h has it: the system did not start it
 _BACKOFF = Backoff(0.5, 30.0)
 
 log = get_logger(__name__)
@@ -91,20 +87,20 @@ class Workers:
                 code = await self._run_once(host, alive)
                 cause = _exit(code)
             except OSError as error:  # no memory or no process is left: no reason to end those that run
-                code, cause = _NOT_STARTED, str(error)
+                code, cause = NOT_STARTED, str(error)
             if self._stopping.is_set():
                 # A signal that arrives before the worker listens for it ends it at once: nothing was begun.
-                early = code in (-signal.SIGTERM, -signal.SIGINT, _INTERRUPTED) and not self._until_end
+                early = code in (-signal.SIGTERM, -signal.SIGINT, INTERRUPTED) and not self._until_end
                 self._note(0 if early or code == self._well else code or FAILED)
                 return
             if code == self._well and self._until_end:
                 return
-            if code == _WRONG_USE and first:  # later it is no reason to stop those that run
+            if code == WRONG_USE and first:  # later it is no reason to stop those that run
                 log.error("worker.wrong_use", host=host, why="its own message is above; all workers stop")
                 self._note(code)
                 self.stop(signal.SIGTERM)
                 return
-            if code in (0, FAILED, _WRONG_USE) and self._until_end:
+            if code in (0, FAILED, WRONG_USE) and self._until_end:
                 ended = "exit code 0 before the end: does the handler end the process?"
                 why = "its own message is above" if code else ended
                 log.error("worker.gave_up", host=host, why=f"{why}; it is not started again until the end")
@@ -162,7 +158,7 @@ class Workers:
 
     def _note(self, code: int) -> None:
         """Wrong use outweighs failure outweighs success."""
-        self._exit_code = max(self._exit_code, 1 if code not in (0, _WRONG_USE) else code)
+        self._exit_code = max(self._exit_code, 1 if code not in (0, WRONG_USE) else code)
 
 
 def _signal(process: anyio.abc.Process, number: signal.Signals) -> None:

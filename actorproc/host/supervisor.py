@@ -31,6 +31,7 @@ from actorproc.runtime.actor import Actor
 from actorproc.runtime.clock import Clock
 from actorproc.runtime.error_text import error_message
 from actorproc.runtime.logger import LogThrottle, get_logger
+from actorproc.sources.protocol import with_deadline
 
 log = get_logger(__name__)
 
@@ -277,10 +278,9 @@ class Supervisor(Actor[Message]):
         return self._source_partitions
 
     async def _list_partitions(self) -> Sequence[str]:
-        limit = self._settings.store_timeout
-        with anyio.move_on_after(limit):  # until it answers no lease is taken, and none handed over
-            return await self._context.source.partitions()
-        raise SourceError(f"partitions() of the source has not answered within {limit:g} s (store_timeout)")
+        # Without retries: until the source answers, no lease is taken and none handed over.
+        partitions = self._context.source.partitions()
+        return await with_deadline(partitions, "partitions", self._context.store.limits, retries=False)
 
     async def _hand_over(self) -> None:
         """Give the leases of drained partitions to their next owners, many in one write."""

@@ -5,8 +5,9 @@ from __future__ import annotations
 from actorproc.errors import UsageError
 from actorproc.runtime.error_text import safe_repr
 from actorproc.storage.document import Document, SharedDocument
+from actorproc.storage.listing import numbered_files
 from actorproc.storage.locations import processors_at
-from actorproc.storage.names import LOG_META
+from actorproc.storage.names import LOG_META, log_dir
 from actorproc.storage.store import Conflict, Store
 
 MAX_PARTITIONS = 100_000
@@ -64,7 +65,7 @@ async def create_log(store: Store, partitions: int) -> LogMetadata:
     """Create the log, or open it if it exists with that number of partitions. The number never changes.
 
     Raises:
-        UsageError: it exists with another number of partitions, or the store holds processors.
+        UsageError: it exists with another number of partitions, or the store holds processors or another dataset.
     """
     checked_partitions(partitions)
     document = SharedDocument(store, LOG_META, LogMetadata)
@@ -73,6 +74,11 @@ async def create_log(store: Store, partitions: int) -> LogMetadata:
         # A log inside a container would be read as part of a processor, and the processor's objects as part of the log.
         if (other := await processors_at(store)) is not None:
             raise UsageError(f"{other.description}, where no log can be: give the log another place")
+        if await numbered_files(store, log_dir("0"), limit=1):
+            raise UsageError(
+                f"{store.url} has no log.json, and files of another dataset, for example the output of a processor: "
+                "give the log another place"
+            )
         try:
             return await document.swap(LogMetadata(partitions=partitions))
         except Conflict:

@@ -159,16 +159,21 @@ class Source(ABC):
         return cursor.position == end.position or (end.sequence is not None and cursor.sequence >= end.sequence)
 
 
-async def with_deadline(answer: Awaitable[T], method: str, limits: StoreLimits) -> T:
-    """Await a source's method, within the time that a request to the store may take with all its retries.
+async def with_deadline(answer: Awaitable[T], method: str, limits: StoreLimits, *, retries: bool = True) -> T:
+    """Await a source's method, within the time that a request to the store may take.
+
+    Args:
+        retries: whether this time includes all retries.
 
     Raises:
         SourceError: the method has not answered in time.
     """
-    most = limits.patience + limits.timeout
+    most, setting = limits.timeout, "store_timeout"
+    if retries:
+        most, setting = most + limits.patience, "store_patience + store_timeout"
     with anyio.move_on_after(most):
         return await answer
-    raise SourceError(f"{method}() of the source has not answered within {most:g} s (store_patience + store_timeout)")
+    raise SourceError(f"{method}() of the source has not answered within {most:g} s ({setting})")
 
 
 async def earliest_position(source: Source, partition: str) -> str | None:

@@ -35,7 +35,7 @@ def test_an_unknown_processor_lists_the_known_ones(run: Run, state: Path) -> Non
 def test_a_log_or_a_processor_folder_is_refused_as_a_container(run: Run, state: Path) -> None:
     result = run("status", "--name", "Delays", "--container", state / "events")
     assert result.exit_code == 2
-    assert "that is a log. Give it as the source" in result.stderr
+    assert "that is a log. Give the log as --source" in result.stderr
     result = run("status", "--name", "Delays", "--container", state / "state" / "Delays")
     assert result.exit_code == 2
     assert f"its container is file://{state}/state" in result.stderr

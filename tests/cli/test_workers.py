@@ -10,8 +10,9 @@ from typing import Any
 import anyio
 import pytest
 
+from actorproc.cli.exit_codes import REACHED_END
 from actorproc.cli.serve import _supervise
-from actorproc.cli.workers import REACHED_END, Workers
+from actorproc.cli.workers import Workers
 from actorproc.runtime.backoff import Backoff
 
 

@@ -17,7 +17,7 @@ from actorproc.log.metadata import create_log, open_log
 from actorproc.log.producer import Producer
 from actorproc.log.segment import DECODED_BYTES, ROW_GROUP_BYTES, Segment, SegmentFooter, encode_segment
 from actorproc.records import RECORD_SCHEMA, Batch
-from actorproc.storage.names import ProcessorLayout
+from actorproc.storage.names import ProcessorLayout, log_file
 from actorproc.storage.parquet import write_parquet
 from actorproc.storage.store import Store
 from actorproc.stores.memory import MemoryStore
@@ -55,6 +55,13 @@ async def test_a_log_is_not_made_among_processors_nor_inside_one(store: Store) -
         await create_log(store, 3)
     await store.put("log.json", b'{"version":1,"partitions":3,"put_id":"x"}')
     assert (await create_log(store, 3)).partitions == 3, "one that is there goes on"
+
+
+async def test_a_log_is_not_made_in_the_files_of_an_output(store: Store) -> None:
+    await store.put(log_file("0", 0), b"a commit of a processor, or anything else")
+    with pytest.raises(UsageError, match=r"has no log\.json, and files of another dataset"):
+        await create_log(store, 3)
+    assert await store.get("log.json") is None
 
 
 @pytest.mark.parametrize("number", [0, -1, 100_001, 2.0, True, "8"])
