@@ -9,14 +9,15 @@ from typing import ClassVar
 from actorproc.admin.spark_checkpoint import dataset_title, stream_identity
 from actorproc.log.metadata import open_log
 from actorproc.log.positions import end_base, last_base
-from actorproc.output.chain import OutputChain, large_letters
+from actorproc.output.attachments import list_attachments
+from actorproc.output.chain import OutputChain
 from actorproc.output.checkpoint import read_checkpoint
 from actorproc.output.output_files import OutputFiles
 from actorproc.output.row_reader import partitions_with_state
 from actorproc.output.source_identity import dataset_identity
 from actorproc.retention.boundary import read_boundary
 from actorproc.storage.listing import DataFile
-from actorproc.storage.names import LOG_BOUNDARIES, READERS, ProcessorLayout, log_dir, partition_key
+from actorproc.storage.names import LARGE_LETTERS, LOG_BOUNDARIES, READERS, ProcessorLayout, log_dir, partition_key
 from actorproc.storage.store import Store
 
 
@@ -112,7 +113,8 @@ class RetainedOutput(RetainedDataset):
         return [(file, since[file.next]) for file in files]
 
     async def beside(self, partition: str) -> Sequence[tuple[int, str]]:
-        return await large_letters(self.store, self._layout, partition)
+        _, letters = await list_attachments(self.store, self._layout, partition, LARGE_LETTERS)
+        return [(number, entry.key) for number, entry in letters]
 
 
 class RetainedLog(RetainedDataset):

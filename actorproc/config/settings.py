@@ -210,6 +210,12 @@ class Settings(BaseModel):
         description="Bytes of dead letters after which a commit is due at once. They are stored in the file's footer.",
     )
 
+    state_bytes: Size = Field(
+        512 * 2**20,
+        description="Most bytes of keyed state, keys and values, that a partition may hold. They are kept in memory, "
+        "with some 150 bytes for each key. A partition with more stops with an error.",
+    )
+
     # Store
     store_timeout: Seconds = Field(
         15,

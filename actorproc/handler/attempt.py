@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from actorproc.errors import HandlerError, HandlerMisuse, RowMismatch, RowsLost
+from actorproc.handler.state import AttemptState
 from actorproc.records import SEQUENCE, Batch
 from actorproc.rows.row_buffer import RowBuffer
 from actorproc.rows.sequence_order import joined
@@ -58,6 +59,8 @@ class Attempt:
     """Set when the handler emits after `process` has returned."""
     encoding_error: Exception | None = None
     """Why rows that a commit was to encode are gone."""
+    state: AttemptState = field(default_factory=AttemptState)
+    """Keyed state, with the changes of this attempt."""
 
     @property
     def progress(self) -> tuple[int, ...]:
@@ -67,6 +70,7 @@ class Attempt:
             len(self.rows) + encoded,
             len(self.letters),
             len(self.failures),
+            len(self.state),
             self.mapping.total(),
             self.committed,
             self.signs_of_life,
@@ -79,6 +83,11 @@ class Attempt:
     def unfinished(self) -> set[int]:
         """Sequences of the records that the handler may not be done with."""
         return self.mapping.keys() | (self.cut_off - self.letters.keys())
+
+    def has_results_after(self, sequence: int) -> bool:
+        """Whether any of its encoded rows or dead letters is of a later record."""
+        later_rows = any(table.num_rows and table[SEQUENCE.name][-1].as_py() > sequence for table in self.encoded)
+        return later_rows or any(letter > sequence for letter in self.letters)
 
     def map_ended(self, sequence: int, *, done: bool) -> None:
         """A call of `map` for this record has ended, or will never be made."""

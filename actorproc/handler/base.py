@@ -58,6 +58,13 @@ class PartitionHandler:
     Options: ClassVar[type[BaseModel]] = NoOptions
     """A pydantic model: `--option name=value`, `ACTORPROC_OPTION_<NAME>` and `[options]` of the file fill it."""
 
+    State: ClassVar[Any] = None
+    """Type of the values in `ctx.state`: a `msgspec.Struct` or any type that msgspec decodes. A dict by name declares
+    several states: `{"": Total, "sessions": Session}`. None: any values."""
+
+    state_ttl: ClassVar[Any] = None
+    """Time to live of the keys in `ctx.state`: seconds, or text such as "30m". A dict by name for several states."""
+
     _arguments: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "process": ("batch", "ctx"),
         "opened": ("ctx",),

@@ -10,6 +10,7 @@ from pydantic import BaseModel
 
 from actorproc.errors import HandlerDefinitionError
 from actorproc.handler.base import PartitionHandler
+from actorproc.handler.state_kinds import state_kinds
 
 
 def checked_handler(handler: object) -> type[PartitionHandler]:
@@ -45,6 +46,7 @@ def checked_handler(handler: object) -> type[PartitionHandler]:
     options: object = handler.Options
     if not inspect.isclass(options) or not issubclass(options, BaseModel):
         raise HandlerDefinitionError(f"{name}.Options must be a subclass of pydantic.BaseModel; it is {options!r}")
+    state_kinds(handler)
     return handler
 
 

@@ -6,6 +6,7 @@ import inspect
 from bisect import bisect_left
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, TypeVar
 
 import anyio
@@ -14,6 +15,7 @@ import pyarrow as pa
 from actorproc.errors import HandlerError, HandlerMisuse, SchemaError
 from actorproc.handler.attempt import CUT_OFF, RETURNED, Attempt
 from actorproc.handler.decoder import Decoder, columns_of, values_of
+from actorproc.handler.state import KeyedState
 from actorproc.records import Batch, Record
 from actorproc.rows.encoder import Row
 from actorproc.rows.row_buffer import PIECE
@@ -93,6 +95,11 @@ class PartitionContext(PartitionInfo):
         self._trusted: Batch | None = attempt.batch  # records of it need no check; None once the attempt is closed
         self.attempt = attempt.number
         """Number of this attempt at these records, from 1."""
+
+    @cached_property
+    def state(self) -> KeyedState:
+        """Keyed state of the partition, committed with position and rows. `ctx.state("name")`: another one."""
+        return self._attempt.state.view("")
 
     # Rows
 
@@ -329,6 +336,9 @@ class PartitionContext(PartitionInfo):
         the first record that has failed or that `map` still works on. Committed records are not processed again,
         whatever fails later.
 
+        Changes of `ctx.state` are not known by record. So a commit that would stop short of `upto`, or that leaves
+        out records with rows, commits nothing while the state has changed.
+
         Raises:
             Fenced: another host runs this partition; nothing was committed.
             HandlerError: a table of `emit_arrow` does not fit the schema; nothing was committed.
@@ -382,6 +392,7 @@ class PartitionContext(PartitionInfo):
     def _close(self, why: str = CUT_OFF) -> None:
         if self._attempt.closed is None:
             self._attempt.closed, self._trusted = why, None
+            self._attempt.state.closed = self._refusal
 
 
 def _no_record(given: object, how: str = "the record comes first, as in ctx.emit(record, row)") -> HandlerMisuse:

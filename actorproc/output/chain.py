@@ -13,13 +13,14 @@ import pyarrow as pa
 from msgspec.structs import replace
 
 from actorproc.errors import RESTORE, CorruptObject, Fenced
+from actorproc.output.attachments import Attachment, put_attachments
 from actorproc.output.checkpoint import Checkpoint, Totals, read_checkpoint
 from actorproc.records import Cursor
 from actorproc.retention.boundary import read_boundary
 from actorproc.storage.backend import Stored
 from actorproc.storage.document import Document
 from actorproc.storage.listing import numbered_files
-from actorproc.storage.names import ProcessorLayout, number_before_id
+from actorproc.storage.names import LARGE_LETTERS, ProcessorLayout
 from actorproc.storage.parquet import Footer, footer_of, read_footer, write_parquet
 from actorproc.storage.store import Conflict, Store
 
@@ -34,6 +35,8 @@ LETTERS_LIMIT = 4 * 2**20
 class Commit(Document, frozen=True):
     """The footer of an output file: the step from cursor `first` to `next`, final once the file exists."""
 
+    newest_format = 2  # of a commit that changes keyed state
+
     host: str
     epoch: int
     first: Cursor
@@ -45,6 +48,8 @@ class Commit(Document, frozen=True):
     rows: int = 0
     letters_size: int = 0
     """Bytes of the dead letters of this step, as JSON lines. They are committed here and published right after."""
+    state_size: int = 0
+    """Bytes of the keys and values of keyed state that this step changes. They are attached, if there are any."""
 
     @classmethod
     def from_footer(cls, key: str, footer: Footer) -> Commit:
@@ -52,19 +57,19 @@ class Commit(Document, frozen=True):
         return cls.from_json(key, footer.metadata.get(_COMMIT, ""))
 
 
-def encode_commit(table: pa.Table, commit: Commit, letters: bytes) -> tuple[bytes, bytes | None]:
+def encode_commit(table: pa.Table, commit: Commit, letters: bytes) -> tuple[bytes, tuple[Attachment, ...]]:
     """Encode an output file. CPU-heavy: run it off the loop.
 
     Returns:
-        The file; and the compressed dead letters if they are too large for its footer, for `OutputChain.create`.
+        The file; and the dead letters as its attachment, if they are too large for its footer.
     """
     metadata = {_COMMIT: replace(commit, letters_size=len(letters)).to_json().decode()}
     packed = pa.compress(letters, codec="zstd", asbytes=True) if letters else b""
     if len(packed) > LETTERS_LIMIT:
-        return write_parquet(table, {**metadata, _LARGE: commit.put_id}), packed
+        return write_parquet(table, {**metadata, _LARGE: commit.put_id}), (Attachment(LARGE_LETTERS, packed),)
     if packed:
         metadata[_LETTERS] = base64.b64encode(packed).decode()
-    return write_parquet(table, metadata), None
+    return write_parquet(table, metadata), ()
 
 
 def letters_of(key: str, footer: Footer, large: bytes | None = None) -> bytes:
@@ -133,7 +138,7 @@ class OutputChain:
             raise self._void(number)
         if (put_id := footer.metadata.get(_LARGE)) is None:
             return letters_of(key, footer)
-        large_key = self._layout.large_letters(self._partition, number, put_id)
+        large_key = self._layout.attached(LARGE_LETTERS, self._partition, number, put_id)
         stored = await self._store.get(large_key)
         if stored is None:
             raise CorruptObject(large_key, f"is missing; it holds the dead letters of {key}")
@@ -209,12 +214,11 @@ class OutputChain:
         files = await numbered_files(self._store, self._layout.output_dir(self._partition), number, 1)
         return files[0].entry.key if files else None
 
-    async def create(self, number: int, put_id: str, body: bytes, large_letters: bytes | None) -> None:
+    async def create(self, number: int, put_id: str, body: bytes, attachments: tuple[Attachment, ...]) -> None:
         """Decide commit `number`.
 
         Args:
-            large_letters: dead letters that are too large for the footer. They are put first, under a key that only
-                this commit names. If the commit fails, the trim of this number deletes them.
+            attachments: put first, under keys that only this commit names.
 
         Raises:
             Fenced: another owner has decided it; nothing of ours is in the chain.
@@ -222,8 +226,8 @@ class OutputChain:
             CorruptObject: the existing file is corrupt.
         """
         key = self._layout.output_file(self._partition, number)
-        if large_letters is not None:
-            await self._store.put(self._layout.large_letters(self._partition, number, put_id), large_letters)
+        if attachments:
+            await put_attachments(self._store, self._layout, self._partition, number, put_id, attachments)
         try:
             await self._store.create(key, body)
         except Conflict as conflict:
@@ -284,11 +288,3 @@ async def read_cursor(store: Store, layout: ProcessorLayout, partition: str) -> 
     """The committed cursor of the partition; see `OutputChain.tip`."""
     tip = await OutputChain(store, layout, partition).tip()
     return tip.cursor if tip else None
-
-
-async def large_letters(store: Store, layout: ProcessorLayout, partition: str) -> list[tuple[int, str]]:
-    """Number and key of dead letters that are too large for a footer. Another commit may have taken that number."""
-    folder = layout.large_letters_dir(partition)
-    keys = [entry.key for entry in (await store.list(folder)).entries]
-    numbers = ((number_before_id(folder, key, ".zst"), key) for key in keys)
-    return [(number, key) for number, key in numbers if number is not None]

@@ -32,8 +32,20 @@ class Totals(msgspec.Struct, frozen=True):
         )
 
 
+class StateObject(msgspec.Struct, frozen=True):
+    """An object below `state/`: changes of keyed state, committed up to the commit `label`."""
+
+    label: int
+    put_id: str
+    """In its name, after the label."""
+    size: int
+    """Bytes of its keys and values."""
+
+
 class Checkpoint(Document, frozen=True):
     """A committed cursor, and the number of the output file from which the next owner reads the chain."""
+
+    newest_format = 2  # from which on `state` is not empty
 
     epoch: int
     number: int
@@ -45,6 +57,8 @@ class Checkpoint(Document, frozen=True):
     the checkpoint has passed. 0 for a new partition."""
     ahead: bool = False
     """With at-most-once delivery: `cursor` is the end of a batch whose results are not all committed yet."""
+    state: tuple[StateObject, ...] = ()
+    """Oldest first: they hold all keyed state that was committed below `number`."""
 
 
 class CheckpointKeeper:
@@ -82,18 +96,38 @@ class CheckpointKeeper:
             except Conflict:
                 continue
 
-    async def advance(self, number: int, cursor: Cursor, totals: Totals, time: float, *, ahead: bool = False) -> None:
+    async def advance(
+        self,
+        number: int,
+        cursor: Cursor,
+        totals: Totals,
+        time: float,
+        *,
+        ahead: bool = False,
+        state: tuple[StateObject, ...] = (),
+    ) -> None:
         """Move the checkpoint.
 
         Raises:
             Fenced: another owner has written it.
         """
-        moved = replace(self.current, number=number, cursor=cursor, totals=totals, time=time, ahead=ahead)
+        moved = replace(
+            self.current,
+            format=2 if state else 1,
+            number=number, cursor=cursor, totals=totals, time=time, ahead=ahead, state=state,
+        )  # fmt: skip
         try:
             await self._write(moved)
         except Conflict as conflict:
             owner = _owner(self._document.key, conflict.stored)
             raise Fenced(f"{self._document.key}: {owner} has it now") from None
+
+    async def check(self) -> None:
+        """Raises Fenced: another owner has written the checkpoint."""
+        mine = self.current
+        if (found := await self._document.read()) != mine:
+            owner = "nobody (it was deleted)" if found is None else f"{found.host} with epoch {found.epoch}"
+            raise Fenced(f"{self._document.key}: {owner} has it now")
 
     async def _write(self, checkpoint: Checkpoint) -> Checkpoint:
         self.current = await self._document.swap(replace(checkpoint, epoch=self._epoch, host=self._host))

@@ -308,8 +308,8 @@ class PartitionActor(Restartable):
             if self._settings.delivery == "at-most-once":
                 await self._commit_before_failing()
             raise RowsLost(
-                "rows were emitted after process() had returned, too late for their commit: await all work before "
-                "process() returns"
+                "rows were emitted or state was changed after process() had returned, too late for their commit: "
+                "await all work before process() returns"
             )
 
     async def _flush(self) -> None:

@@ -15,6 +15,8 @@ from actorproc.errors import HandlerError, HandlerMisuse, RowMismatch, RowsLost,
 from actorproc.handler.attempt import CUT_OFF, FAILED, Attempt
 from actorproc.handler.base import Decision, PartitionHandler
 from actorproc.handler.context import PartitionContext, PartitionInfo
+from actorproc.handler.state import AttemptState
+from actorproc.handler.state_kinds import state_kinds
 from actorproc.output.dead_letters import render_letter, was_dead
 from actorproc.partition.batch_size import Pace
 from actorproc.partition.bisection import GivenUp, Part, Parts
@@ -72,6 +74,7 @@ class BatchProcessor:
         self.threads = threads
         self.limit = limit
         self.encoder = RowEncoder(schema)
+        self.state_kinds = state_kinds(type(handler))
         self.retries = RetryPause(settings, clock, info.log, draining)
         self.threaded = not inspect.iscoroutinefunction(handler.process)
         self.draining = draining
@@ -171,7 +174,8 @@ class _BatchRun:
     async def _attempt(self, part: Part) -> None:
         batch = part.batch[:]  # a copy, which the handler may change: another attempt needs the original
         rows = RowBuffer(self._on.encoder)
-        attempt = Attempt(batch, rows, part.attempt, committed=self._committed, late=self._on.late)
+        state = AttemptState(self._on.committer.state.held, self._on.state_kinds, self._done.changes)
+        attempt = Attempt(batch, rows, part.attempt, committed=self._committed, late=self._on.late, state=state)
         error = await self._call(attempt)
         async with self._committing:  # wait for a commit that the handler has begun and not awaited
             pass
@@ -261,6 +265,12 @@ class _BatchRun:
 
     async def _returned(self, part: Part, attempt: Attempt) -> None:
         table, failures = attempt.good_rows(), attempt.uncommitted(attempt.failures)
+        if failures and attempt.state.used and not self._once:
+            # Later records saw state without the failed ones, so nothing of the attempt counts.
+            part.batch = part.batch.after(attempt.committed)
+            await self._failed_alone(part, failures, attempt, others=True)
+            return
+        self._done.changes = attempt.state.changes()
         if table is not None:
             self._done.tables.append(table)
         for sequence, (reason, kind) in attempt.uncommitted(attempt.letters).items():
@@ -295,7 +305,8 @@ class _BatchRun:
     async def _failed_alone(
         self, part: Part, failures: dict[int, Exception], attempt: Attempt, *, others: bool
     ) -> None:
-        given_up = self._parts.failed_alone(part, failures, hopeless=attempt.hopeless, others=others)
+        in_order = attempt.state.used and not self._once
+        given_up = self._parts.failed_alone(part, failures, hopeless=attempt.hopeless, others=others, in_order=in_order)
         again = sorted(failures.keys() - given_up.keys())
         if again:
             self._on.retries.log_failed(attempt.number, again, failures[again[0]])
@@ -342,6 +353,10 @@ class _BatchRun:
         limit = min([upto, *(sequence - 1 for sequence in (*unfinished, *self._parts.waiting))])
         if limit < max(attempt.committed + 1, self._batch.first):
             return
+        if attempt.state.changed and (
+            limit < max(upto, attempt.batch.first) or attempt.has_results_after(limit)
+        ):  # the changes are of later records, too
+            return
         now = self._take(attempt, limit)
         self._committed = attempt.committed = limit
         committer, began = self._on.committer, self._on.clock.monotonic()  # the commit follows at once
@@ -362,6 +377,7 @@ class _BatchRun:
             self._fatal = error  # not the handler's failure: another attempt would find these letters written
             raise
         now, self._done = self._done.split(upto)
+        now.changes = attempt.state.take()
         if (table := attempt.good_rows()) is not None:
             now.tables.append(rows_upto(table, upto))
             attempt.encoded = [rows_after(table, upto)]

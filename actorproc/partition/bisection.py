@@ -35,8 +35,8 @@ class Parts:
     """The parts of one batch that wait to be processed, in order.
 
     A batch that fails is tried `max_attempts` times. Then it is cut in halves until each bad record is alone. Records
-    that failed alone are tried again without the others. During this search, attempts are counted per type of error
-    and batch. A part that fails with a new type of error is tried again: a service may just have gone away.
+    that failed alone are tried again without the others; or with them and in order, if the handler uses state. During
+    this search, attempts are counted per type of error and batch. A part that fails with a new type of error is tried again: a service may just have gone away.
     """
 
     def __init__(self, batch: Batch, settings: Settings, decide: Decide, log: Any) -> None:
@@ -77,7 +77,13 @@ class Parts:
         return {}
 
     def failed_alone(
-        self, part: Part, failures: Mapping[int, Exception], *, hopeless: Set[int], others: bool
+        self,
+        part: Part,
+        failures: Mapping[int, Exception],
+        *,
+        hopeless: Set[int],
+        others: bool,
+        in_order: bool = False,
     ) -> GivenUp:
         """Some records failed, each on its own. Those that are not given up are tried again after a pause.
 
@@ -85,11 +91,12 @@ class Parts:
             failures: errors by sequence.
             hopeless: sequences of records that would fail again in the same way.
             others: whether the other records are processed again, without these.
+            in_order: all records that are not given up are processed again, together.
 
         Raises:
             HandlerError: the handler's `on_error` returned `Decision.STOP`, or failed itself.
         """
-        if others:
+        if others and not in_order:
             rest = [index for index, sequence in enumerate(part.batch.sequences) if sequence not in failures]
             if rest:
                 self._left.appendleft(Part(part.batch.take(rest), part.attempt, part.isolating))
@@ -104,8 +111,12 @@ class Parts:
                 again.append(index)
             else:
                 given_up[sequence] = error, decision or Decision.DEAD_LETTER
+        attempt = part.attempt + 1
+        if in_order:
+            attempt = attempt if again else 1
+            again = [index for index, sequence in enumerate(part.batch.sequences) if sequence not in given_up]
         if again:
-            self._left.appendleft(Part(part.batch.take(again), part.attempt + 1, part.isolating))
+            self._left.appendleft(Part(part.batch.take(again), attempt, part.isolating))
         return given_up
 
     def _decision(self, error: Exception, failed: Batch, attempt: int) -> Decision | None:

@@ -1,4 +1,4 @@
-"""Commits rows, dead letters and position of a partition in one step. Until then it keeps them in memory.
+"""Commits rows, dead letters, keyed state and position of a partition in one step. Until then it keeps them in memory.
 
 The commit protocol: docs/protocol.md. Its conditional writes make two owners at once harmless.
 """
@@ -15,6 +15,8 @@ import pyarrow as pa
 
 from actorproc.config.settings import Settings
 from actorproc.errors import HandlerError, StoreUnavailable
+from actorproc.handler.state import StateChanges
+from actorproc.output.attachments import Attachment
 from actorproc.output.chain import Commit, OutputChain, encode_commit
 from actorproc.output.checkpoint import Checkpoint, CheckpointKeeper, Totals
 from actorproc.partition.dead_letter_summary import DeadLetterSummary, summarize
@@ -23,7 +25,9 @@ from actorproc.records import Batch, Cursor
 from actorproc.rows.sequence_order import rows_after, rows_upto
 from actorproc.runtime.budget import BufferShare, BufferTotal
 from actorproc.runtime.clock import Clock
-from actorproc.storage.names import ProcessorLayout
+from actorproc.state.partition_state import MissingState, PartitionState
+from actorproc.state.sweeping import StateSweeper
+from actorproc.storage.names import STATE, ProcessorLayout
 from actorproc.storage.parquet import encoding_cost
 from actorproc.storage.store import Store
 
@@ -35,11 +39,13 @@ CHECKPOINT_EVERY = 16
 
 @dataclass(slots=True)
 class Pending:
-    """Results of processed records: output rows, dead letters by sequence, and how many records `on_error` skipped."""
+    """Results of processed records: rows, dead letters by sequence, changed state, and a count of skipped records."""
 
     tables: list[pa.Table] = field(default_factory=list)
     letters: dict[int, bytes] = field(default_factory=dict)
     skipped: int = 0
+    changes: StateChanges = field(default_factory=dict)
+    """Of keyed state."""
 
     @property
     def rows(self) -> int:
@@ -54,8 +60,11 @@ class Pending:
         return sum(map(len, self.letters.values()))
 
     def split(self, upto: int) -> tuple[Pending, Pending]:
-        """The results of records up to sequence `upto`, and the rest. All skipped records count with the first."""
-        head = Pending([rows_upto(table, upto) for table in self.tables], skipped=self.skipped)
+        """The results of records up to sequence `upto`, and the rest.
+
+        All skipped records count with the first, and all changes of state: they are not known by record.
+        """
+        head = Pending([rows_upto(table, upto) for table in self.tables], skipped=self.skipped, changes=self.changes)
         tail = Pending([rows_after(table, upto) for table in self.tables])
         for sequence, letter in self.letters.items():
             (head if sequence <= upto else tail).letters[sequence] = letter
@@ -93,6 +102,8 @@ class Committer:
         self._log = log
         self._chain = OutputChain(store, layout, statistics.partition)
         self._keeper = CheckpointKeeper(store, layout, statistics.partition, host=host, epoch=statistics.epoch)
+        self.state = PartitionState(store, layout, statistics.partition, settings.state_bytes)
+        self._sweeper = StateSweeper(store, layout, statistics.partition)
         self._number = 0
         self._totals = Totals()
         self._time = 0.0  # of the latest commit; no later commit gets an earlier time
@@ -125,13 +136,19 @@ class Committer:
         while True:
             checkpoint = await self._keeper.claim(start)
             self._chain.check_not_below(boundary, checkpoint.number)
-            walked = await self._walk(checkpoint)
+            try:
+                await self.state.load(checkpoint.state)
+                walked = await self._walk(checkpoint)
+            except MissingState as missing:  # another owner has gone on and swept it, or somebody deleted it
+                await self._keeper.check()
+                raise missing.corrupt() from None
             boundary = await self._chain.boundary()
             if boundary <= checkpoint.number:
                 break
             # The checkpoint was outdated: the walk may have met a file that was created too late, below the boundary.
         if walked and (gap := await self._chain.gap(self._number)) is not None:
             raise gap  # later commits exist: to fill the gap could repeat their rows
+        self.state.restored(self._time)
         await check(self.cursor)
         self.committed = self.cursor
         self._counted = self.cursor.sequence
@@ -158,6 +175,8 @@ class Committer:
             walked[commit.put_id] = self._number
             if commit.letters_size:
                 await self._chain.publish(self._number, await self._chain.letters(self._number))
+            if commit.state_size:
+                await self.state.walk(self._number, commit.put_id, commit.state_size)
             self._number += 1
             self._totals = commit.totals
             self._time = max(self._time, commit.time)
@@ -185,14 +204,20 @@ class Committer:
         self._statistics.records += records
         self._new += Totals(records, results.rows, len(results.letters), results.skipped)
         row_bytes, letter_bytes = results.row_bytes, results.letter_bytes
+        if results.changes:
+            row_bytes += self.state.add(results.changes)
         self._pending.tables += results.tables
         self._pending.letters |= results.letters
         self._held.add(row_bytes + letter_bytes)
         self._row_bytes += row_bytes
         self._letter_bytes += letter_bytes
-        if self._since is None and (self._new.rows or self._pending.letters):
+        if self._since is None and self._has_results:
             self._since = begun
         self.move(cursor)
+
+    @property
+    def _has_results(self) -> bool:
+        return bool(self._new.rows or self._pending.letters or self.state.pending)
 
     def move(self, cursor: Cursor) -> None:
         """Note that everything up to `cursor` is processed."""
@@ -236,7 +261,7 @@ class Committer:
     # Committing
 
     async def commit(self) -> None:
-        """Make output, dead letters and position durable in one step.
+        """Make output, dead letters, state and position durable in one step.
 
         Raises:
             Fenced: another host runs this partition. Nothing is committed.
@@ -257,10 +282,10 @@ class Committer:
     async def _commit(self) -> None:
         totals, statistics = self._totals + self._new, self._statistics
         with self._settling():
-            if self._new.rows or self._pending.letters:
+            if self._has_results:
                 await self._write(self._pending, totals)
             elif self.cursor != self.committed:
-                await self._keeper.advance(self._number, self.cursor, totals, self._now())
+                await self._advance(self.cursor, totals)
                 statistics.last_commit = _utc(self._time)
         statistics.skipped += self._new.skipped
         self._totals = totals
@@ -268,21 +293,28 @@ class Committer:
         self.committed = statistics.committed = self.cursor
 
     async def _write(self, pending: Pending, totals: Totals) -> None:
-        """Create the next file of the chain, with rows, dead letters and position, and publish the dead letters."""
+        """Create the next file of the chain, with rows, dead letters, state and position, and publish the letters."""
         statistics = self._statistics
         letters = [letter for _, letter in sorted(pending.letters.items())]
+        time = self._now()
+        delta = await self._clock.run_cpu_work(self._row_bytes, self.state.delta, time) if self.state.pending else None
         commit = Commit(
             put_id=self._clock.nonce(), host=self._host, epoch=statistics.epoch,
-            first=self.committed, next=self.cursor, totals=totals, time=self._now(),
-            rows=self._new.rows,
+            first=self.committed, next=self.cursor, totals=totals, time=time,
+            rows=self._new.rows, state_size=delta.size if delta else 0, format=2 if delta else 1,
         )  # fmt: skip
         lines = b"".join(letters)
         table = pa.concat_tables(pending.tables) if pending.tables else self._schema.empty_table()
         cost = encoding_cost(table) + len(lines)
         body, attached = await self._clock.run_cpu_work(cost, encode_commit, table, commit, lines)
         summary = await self._clock.run_cpu_work(self._letter_bytes, summarize, letters)
+        if delta:
+            attached = (*attached, Attachment(STATE, delta.body))
         await self._chain.create(self._number, commit.put_id, body, attached)
+        if delta:
+            self.state.committed(self._number, commit.put_id, delta)
         await self._chain.publish(self._number, lines)
+        self.state.expire(time)
         self._number += 1
         statistics.commits += 1
         statistics.rows += commit.rows
@@ -298,8 +330,13 @@ class Committer:
             Fenced: another host runs this partition.
         """
         with self._settling():
-            await self._keeper.advance(self._number, cursor, self._totals, self._now(), ahead=True)
+            await self._advance(cursor, self._totals, ahead=True)
         self.cursor = cursor
+
+    async def _advance(self, cursor: Cursor, totals: Totals, *, ahead: bool = False) -> None:
+        time = self._now()
+        await self._keeper.advance(self._number, cursor, totals, time, ahead=ahead, state=self.state.manifest)
+        self.state.expire(time)
 
     async def checkpoint(self) -> None:
         """Write the checkpoint, so that the next owner need not walk.
@@ -307,9 +344,13 @@ class Committer:
         Raises:
             Fenced: another host runs this partition.
         """
-        if (self._keeper.current.number, self._keeper.current.cursor) != (self._number, self.committed):
+        stored = self._keeper.current
+        if (stored.number, stored.cursor) != (self._number, self.committed):
             with self._settling():
-                await self._keeper.advance(self._number, self.committed, self._totals, self._now())
+                if self._number > stored.number:
+                    await self.state.merge(self._number)
+                await self._advance(self.committed, self._totals)
+            await self._sweeper.sweep(self._keeper.current)
 
     @contextmanager
     def _settling(self) -> Iterator[None]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from typing import NamedTuple
 from urllib.parse import quote, unquote
 
 from actorproc.errors import UsageError
@@ -85,18 +86,31 @@ def partition_in(prefix: str, key: str) -> str | None:
     return partition if key == partition_key(prefix, partition) else None
 
 
+class Attached(NamedTuple):
+    """A kind of objects beside commits, under keys `<folder>partition=<p>/<number>-<put-id><suffix>`."""
+
+    folder: str
+    suffix: str
+
+
+LARGE_LETTERS = Attached("large-letters/", ".zst")
+"""Dead letters that are too large for the footer of their commit, compressed."""
+
+STATE = Attached("state/", ".parquet")
+"""Keyed state: the changes of one commit, or of several."""
+
+
 class ProcessorLayout:
     """Keys of one processor, relative to its container."""
 
     def __init__(self, processor: str) -> None:
         self.processor = checked_name("processor name", processor)
-        root = self.processor + "/"
+        self.root = root = self.processor + "/"
         self.hosts = root + "hosts/"
         self.group = root + GROUP
         self.checkpoints = root + "checkpoints/"
         self.output = root + "output/"
         self.dead_letters = root + "dead-letters/"
-        self.large = root + "large-letters/"
         self.replays = root + "replays/"
         self.boundaries = root + "boundaries/"
         self.readers = root + READERS
@@ -141,12 +155,12 @@ class ProcessorLayout:
         ours = folder.startswith(self.dead_letters + "partition=") and number_in(folder, key, ".jsonl") is not None
         return ours and folder == self.dead_letter_dir(partition_of(key))
 
-    def large_letters(self, partition: str, number: int, put_id: str) -> str:
-        """Dead letters that are too large for the footer of a commit, packed: of `number`, if it has this put-id."""
-        return self.large_letters_dir(partition) + numbered(number, f"-{put_id}.zst")
+    def attached(self, kind: Attached, partition: str, number: int, put_id: str) -> str:
+        """What belongs to commit `number`, if that has this put-id."""
+        return self.attached_dir(kind, partition) + numbered(number, f"-{put_id}{kind.suffix}")
 
-    def large_letters_dir(self, partition: str) -> str:
-        return self.large + partition_dir(partition)
+    def attached_dir(self, kind: Attached, partition: str) -> str:
+        return self.root + kind.folder + partition_dir(partition)
 
     def replay(self, partition: str, number: int) -> str:
         """How far the replay of dead-letter file `number` is."""

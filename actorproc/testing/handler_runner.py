@@ -10,11 +10,14 @@ from actorproc.config.settings import Settings
 from actorproc.errors import UsageError
 from actorproc.group.nudge import Nudges
 from actorproc.handler.base import PartitionHandler
+from actorproc.handler.state import Key
 from actorproc.output.dead_letters import dead_letters
 from actorproc.output.row_reader import all_slices, read_rows
 from actorproc.processor import Processor
 from actorproc.records import Record
 from actorproc.runtime.error_text import safe_repr
+from actorproc.state.reading import read_state
+from actorproc.state.seeding import seed_state
 from actorproc.storage.store import Store
 from actorproc.stores.memory import MemoryStore
 from actorproc.testing.memory_source import MemorySource
@@ -31,6 +34,10 @@ class HandlerResult:
     """Output rows, each with `_sequence`, the index of its record."""
     dead_letters: list[dict[str, Any]]
     """With the fields of `dead-letters list --json` except `replayed`; `sequence` is the index of the record."""
+    state: dict[Key, Any]
+    """What `ctx.state` holds in the end. Values of a declared type are plain dicts here."""
+    states: dict[str, dict[Key, Any]]
+    """Likewise of `ctx.state("name")`, by name; with `state` under ""."""
 
 
 async def run_handler(
@@ -39,6 +46,8 @@ async def run_handler(
     *,
     options: Mapping[str, object] | None = None,
     settings: Settings | None = None,
+    state: Mapping[Key, Any] | None = None,
+    states: Mapping[str, Mapping[Key, Any]] | None = None,
 ) -> HandlerResult:
     """Run a handler as a host does, on a store in memory, until all records are committed.
 
@@ -48,6 +57,8 @@ async def run_handler(
     Args:
         records: values, or `Record` objects where key, headers or timestamp matter. They are numbered from 0.
         options: the handler's options.
+        state: what `ctx.state` holds in the beginning.
+        states: likewise of `ctx.state("name")`, by name.
 
     Raises:
         EndNotReached: the handler does not reach the end. The message says why.
@@ -67,12 +78,17 @@ async def run_handler(
         nudges=Nudges(),  # there is one host only
     )
     async with store:
+        if seeds := {**({"": state} if state else {}), **(states or {})}:
+            await seed_state(store, processor.layout, _PARTITION, await source.start(_PARTITION, "earliest"), seeds)
         await processor.run(until_end=True)
         rows: list[dict[str, Any]] = []
         async for piece in all_slices(store, processor.layout, [_PARTITION]):
             async for batch in read_rows(store, piece):
                 rows += batch.to_pylist(maps_as_pydicts="lossy")
-        return HandlerResult(rows, [letter async for letter in dead_letters(store, processor.layout)])
+        letters = [letter async for letter in dead_letters(store, processor.layout)]
+        held = await read_state(store, processor.layout, _PARTITION)
+        found = {name: dict(held.items(name)) for name in held.names}
+        return HandlerResult(rows, letters, found.get("", {}), found)
 
 
 def _source(records: Iterable[bytes | Record | None]) -> MemorySource:

@@ -20,13 +20,14 @@ from actorproc.output.row_reader import all_slices, read_rows
 from actorproc.retention.boundary import read_boundary
 from actorproc.retention.readers import Reader, decide, read_registry, register, remove
 from actorproc.storage.backend import Entry, Listing
-from actorproc.storage.names import number_of
+from actorproc.storage.names import LARGE_LETTERS, number_of
 from actorproc.storage.store import Store
 from actorproc.stores.memory import MemoryStore
 from tests.admin.conftest import HOUR, LAYOUT, SETTINGS, Later, Place
 from tests.spark.committing import QUICK, Fleet, Numbers
 
 OUTPUT = LAYOUT.output_dir("0")
+LARGE = LAYOUT.attached_dir(LARGE_LETTERS, "0")
 
 
 async def rows(store: Store, partitions: Sequence[str] = ("0",)) -> list[int]:
@@ -242,10 +243,10 @@ async def test_large_letters_go_with_their_commit_and_published_ones_stay(place:
     await fleet.commit(p0=0)
     await fleet.commit(p0=10)
     await fleet.commit(p0=10)
-    assert len((await place.store.list(LAYOUT.large)).entries) == 1
+    assert len((await place.store.list(LARGE)).entries) == 1
     place.wait(2 * HOUR)
     await trim_now(kept)
-    assert (await place.store.list(LAYOUT.large)).entries == []
+    assert (await place.store.list(LARGE)).entries == []
     assert 1 in [letter["sequence"] async for letter in dead_letters(place.store, LAYOUT)]
 
 
@@ -254,17 +255,17 @@ async def test_large_letters_without_a_commit_go_with_their_number(place: Place,
     fleet = Fleet(place.store)
     await fleet.commit(p0=40)
     for number in (0, 3):
-        await place.store.put(LAYOUT.large_letters("0", number, "dead"), b"giant")
+        await place.store.put(LAYOUT.attached(LARGE_LETTERS, "0", number, "dead"), b"giant")
     place.wait(2 * HOUR)
     await trim_now(kept)
-    left = [entry.key for entry in (await place.store.list(LAYOUT.large)).entries]
-    assert left == [LAYOUT.large_letters("0", 3, "dead")]
+    left = [entry.key for entry in (await place.store.list(LARGE)).entries]
+    assert left == [LAYOUT.attached(LARGE_LETTERS, "0", 3, "dead")]
     assert await place.numbers(OUTPUT) == [3]
-    await place.store.put(LAYOUT.large_letters("0", 0, "asleep"), b"giant")
+    await place.store.put(LAYOUT.attached(LARGE_LETTERS, "0", 0, "asleep"), b"giant")
     await fleet.commit(p0=10)
     place.wait(2 * HOUR)
     await trim_now(kept)
-    assert (await place.store.list(LAYOUT.large)).entries == []
+    assert (await place.store.list(LARGE)).entries == []
 
 
 async def test_letters_beside_a_commit_that_stays_stay(place: Place, kept: RetainedOutput) -> None:
@@ -276,7 +277,7 @@ async def test_letters_beside_a_commit_that_stays_stay(place: Place, kept: Retai
     await trim_now(kept)
     [number] = await place.numbers(OUTPUT)
     assert await OutputChain(place.store, LAYOUT, "0").letters(number)
-    assert len((await place.store.list(LAYOUT.large)).entries) == 1
+    assert len((await place.store.list(LARGE)).entries) == 1
 
 
 class Many(MemoryStore):

@@ -23,6 +23,10 @@ from actorproc.records import Batch, Cursor
 from actorproc.rows.schema import parse_schema
 from actorproc.runtime.budget import ByteBudget
 from actorproc.runtime.clock import Clock
+from actorproc.state.partition_state import PartitionState
+from actorproc.storage.names import ProcessorLayout
+from actorproc.storage.store import Store
+from actorproc.stores.memory import MemoryStore
 from actorproc.testing.memory_source import MemorySource
 
 INFO = PartitionInfo("p", "h", "0", 1, None, None, structlog.get_logger(), JsonDecoder())
@@ -58,6 +62,7 @@ class Commits:
 
     def __init__(self, slow: int = 0) -> None:
         self.cursor = Cursor("")
+        self.state = PartitionState(Store(MemoryStore()), ProcessorLayout("p"), "0", limit=2**20)
         self.saved: list[tuple[list[int], list[int], int]] = []
         self.results: list[Pending] = []
         self._slow = slow
@@ -65,6 +70,7 @@ class Commits:
 
     def add(self, batch: Batch, upto: int, cursor: Cursor, results: Pending, begun: float) -> None:
         self.results.append(results)
+        self.state.add(results.changes)
         self._added.append((column(results, "n"), sorted(results.letters), upto))
 
     async def commit(self) -> None:

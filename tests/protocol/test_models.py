@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.protocol import commit_model, compaction_model, trim_model
+from tests.protocol import commit_model, compaction_model, state_model, trim_model
 from tests.protocol.search import Found
 
 PAGE = Path(__file__).parents[2] / "docs" / "protocol.md"
@@ -19,14 +19,19 @@ WHOLE: dict[ModuleType, Any] = {
     commit_model: commit_model.ALL,
     trim_model: trim_model.ALL,
     compaction_model: compaction_model.WHOLE,
+    state_model: state_model.ALL,
 }
 
 
 def searches(table: str) -> list[object]:
     """The entries of the tables with this name, as parameters: the model and the search's name."""
-    marks = [pytest.mark.long] if table == "HOLDS_LONG" else []
     return [
-        pytest.param(model, name, marks=marks, id=f"{model.__name__.rpartition('.')[2]}-{name}")
+        pytest.param(
+            model,
+            name,
+            marks=[pytest.mark.long] if table == "HOLDS_LONG" or name in getattr(model, "BREAKS_LONG", ()) else [],
+            id=f"{model.__name__.rpartition('.')[2]}-{name}",
+        )
         for model in WHOLE
         for name in getattr(model, table)
     ]

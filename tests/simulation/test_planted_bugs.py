@@ -18,6 +18,7 @@ from actorproc.handler.attempt import Attempt
 from actorproc.handler.context import PartitionContext, PartitionInfo
 from actorproc.log.appender import Appender
 from actorproc.output import dead_letters
+from actorproc.output.attachments import Attachment
 from actorproc.output.chain import Commit, OutputChain, letters_of
 from actorproc.partition.actor import PartitionActor
 from actorproc.partition.batch_processor import BatchProcessor, _BatchRun
@@ -105,10 +106,12 @@ def test_trusting_the_lease_for_too_long_is_found(monkeypatch: pytest.MonkeyPatc
 def test_publishing_dead_letters_beside_the_commit_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     create = OutputChain.create
 
-    async def create_beside(self: OutputChain, number: int, put_id: str, body: bytes, letters: bytes | None) -> None:
+    async def create_beside(
+        self: OutputChain, number: int, put_id: str, body: bytes, attachments: tuple[Attachment, ...]
+    ) -> None:
         footer: Any = parse_footer("", body, tag="", size=len(body))
         await self.publish(number, letters_of("", footer))
-        await create(self, number, put_id, body, letters)
+        await create(self, number, put_id, body, attachments)
 
     monkeypatch.setattr(OutputChain, "create", create_beside)
     assert "published before there is such a commit" in first_broken()

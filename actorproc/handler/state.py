@@ -1,0 +1,291 @@
+"""Keyed state as a handler sees it: `ctx.state`, and the changes of one attempt over what the partition holds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from actorproc.errors import HandlerMisuse
+from actorproc.runtime.error_text import safe_repr
+
+Plain = str | bytes | int
+Key = Plain | tuple[Plain, ...]
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder().decode
+_PLAIN = frozenset({str, bytes, int})
+_UNCHANGED = b""  # no value is packed into no bytes
+
+
+@dataclass(slots=True)
+class Changes:
+    """Changed keys of one named state, packed. The later change of a key wins."""
+
+    values: dict[bytes, bytes | None] = field(default_factory=dict)
+    """None: the key is deleted."""
+    lives: dict[bytes, float] = field(default_factory=dict)
+    """Seconds to live of the keys that are set with a limit."""
+
+    def add(self, later: Changes) -> None:
+        """Take in later changes."""
+        self.values |= later.values
+        if self.lives:
+            for key in later.values:
+                self.lives.pop(key, None)
+        self.lives |= later.lives
+
+    def copy(self) -> Changes:
+        return Changes(dict(self.values), dict(self.lives))
+
+
+StateChanges = dict[str, Changes]
+"""By the name of the state."""
+
+
+@dataclass(frozen=True, slots=True)
+class StateKind:
+    """What one named state holds: values of `type`, which live for `ttl` seconds unless `set` says otherwise."""
+
+    type: Any = Any
+    ttl: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StateKinds:
+    """The states that a handler declares. `others`: whether it may have any other, of any values."""
+
+    declared: Mapping[str, StateKind] = field(default_factory=dict)
+    others: bool = True
+
+    def kind(self, name: str) -> StateKind:
+        """Raises HandlerMisuse if the handler may not have a state of this name."""
+        found = self.declared.get(name)
+        if found is None and not self.others:
+            known = ", ".join(sorted(map(repr, self.declared)))
+            raise HandlerMisuse(f"ctx.state({name!r}): the handler's State declares {known}")
+        return found or StateKind()
+
+
+NO_KINDS = StateKinds()
+
+
+def pack_key(key: Key) -> bytes:
+    """The key as stored.
+
+    Raises:
+        HandlerMisuse: a key of another type.
+    """
+    if type(key) in _PLAIN or (type(key) is tuple and _PLAIN.issuperset(map(type, key))):
+        return _encode(key)
+    raise HandlerMisuse(
+        f"ctx.state: key {safe_repr(key):.80} ({type(key).__name__}): str, bytes, int or a tuple of these"
+    )
+
+
+def unpack_key(packed: bytes) -> Key:
+    key = _decode(packed)
+    return tuple(key) if type(key) is list else key
+
+
+class KeyedState:
+    """State by key, committed with position and rows, or not at all.
+
+    Keys are str, bytes, int, or tuples of these. Values are what msgpack can hold (numbers, text, bytes, None, lists,
+    dicts, datetimes), or the type that the handler declares as `State`. A value that is read is a copy: `set` it again
+    to change it.
+
+    A failed attempt leaves no changes.
+    """
+
+    __slots__ = ("_changed", "_decode", "_held", "_kind", "_lives", "_of", "_typed")
+
+    def __init__(self, of: AttemptState, kind: StateKind, held: Mapping[bytes, bytes], changes: Changes) -> None:
+        self._of = of
+        self._kind = kind
+        self._held = held
+        self._changed, self._lives = changes.values, changes.lives
+        self._typed = kind.type is not Any
+        self._decode = msgspec.msgpack.Decoder(kind.type).decode if self._typed else _decode
+
+    def __call__(self, name: str) -> KeyedState:
+        """The state of this name. Each has its own keys."""
+        return self._of.view(name)
+
+    # Reading
+
+    def get(self, key: Key, default: Any = None) -> Any:
+        """The value of `key`, or `default`."""
+        packed = pack_key(key)
+        found = self._changed.get(packed, _UNCHANGED)
+        if found is _UNCHANGED:
+            found = self._held.get(packed)
+        return default if found is None else self._decode(found)
+
+    def __getitem__(self, key: Key) -> Any:
+        found = self._found(pack_key(key))
+        if found is None:
+            raise KeyError(key)
+        return self._decode(found)
+
+    def get_many(self, keys: Iterable[Key], default: Any = None) -> list[Any]:
+        """The values of the keys, in their order."""
+        return [self.get(key, default) for key in keys]
+
+    def __contains__(self, key: Key) -> bool:
+        return self._found(pack_key(key)) is not None
+
+    def __len__(self) -> int:
+        held, count = self._held, len(self._held)
+        for key, value in self._changed.items():
+            count += (value is not None) - (key in held)
+        return count
+
+    def items(self, *, prefix: str | bytes | tuple[Plain, ...] | None = None) -> Iterator[tuple[Key, Any]]:
+        """Keys and values, in no particular order. Looks at all keys.
+
+        Args:
+            prefix: only keys of this type that begin so; for tuples by their first items.
+        """
+        for packed in [*self._held.keys(), *(key for key in self._changed if key not in self._held)]:
+            key = unpack_key(packed)
+            if (prefix is None or _begins(key, prefix)) and (found := self._found(packed)) is not None:
+                yield key, self._decode(found)
+
+    def __iter__(self) -> Iterator[Key]:
+        return (key for key, _ in self.items())
+
+    def _found(self, packed: bytes) -> bytes | None:
+        found = self._changed.get(packed, _UNCHANGED)
+        return self._held.get(packed) if found is _UNCHANGED else found
+
+    # Changing
+
+    def set(self, key: Key, value: Any, *, ttl: float | None = None) -> None:
+        """Set the value of `key`.
+
+        Args:
+            ttl: seconds from the commit of this change after which the key is gone. Default: that of the handler's
+                `state_ttl`, else never.
+
+        Raises:
+            HandlerMisuse: a key or value of a type that cannot be stored.
+            msgspec.ValidationError: a field of the value is not of its declared type.
+        """
+        if self._of.closed is not None:
+            raise self._of.closed()
+        packed = pack_key(key)
+        self._changed[packed] = self._pack(key, value)
+        ttl = self._kind.ttl if ttl is None else ttl
+        if ttl is not None:
+            if not 0 < ttl < float("inf"):
+                raise HandlerMisuse(f"ctx.state.set({safe_repr(key):.80}, ttl={ttl!r}): seconds, more than 0")
+            self._lives[packed] = ttl
+        elif self._lives:
+            self._lives.pop(packed, None)
+
+    def __setitem__(self, key: Key, value: Any) -> None:
+        self.set(key, value)
+
+    def _pack(self, key: Key, value: Any) -> bytes:
+        if self._typed and not isinstance(value, self._kind.type):
+            raise HandlerMisuse(
+                f"ctx.state: the value of {safe_repr(key):.80} is a {type(value).__name__}, and State is "
+                f"{self._kind.type.__name__}"
+            )
+        try:
+            packed = _encode(value)
+        except TypeError as error:
+            raise HandlerMisuse(f"ctx.state: the value of {safe_repr(key):.80} cannot be stored: {error}") from None
+        if self._typed:
+            self._decode(packed)  # a struct does not check its fields
+        return packed
+
+    def delete(self, key: Key) -> None:
+        """Delete `key`, if it exists."""
+        if self._of.closed is not None:
+            raise self._of.closed()
+        packed = pack_key(key)
+        self._changed[packed] = None
+        if self._lives:
+            self._lives.pop(packed, None)
+
+    def __delitem__(self, key: Key) -> None:
+        if key not in self:
+            raise KeyError(key)
+        self.delete(key)
+
+
+def _begins(key: Key, prefix: str | bytes | tuple[Plain, ...]) -> bool:
+    if type(key) is not type(prefix):
+        return False
+    return key[: len(prefix)] == prefix
+
+
+def _nothing(name: str) -> Mapping[bytes, bytes]:
+    return {}
+
+
+class AttemptState:
+    """The states of one attempt: its changes over what the partition holds.
+
+    Args:
+        held: what the partition holds under a name, packed.
+        changes: of the records of the batch before those of the attempt. They are not changed.
+    """
+
+    def __init__(
+        self,
+        held: Callable[[str], Mapping[bytes, bytes]] = _nothing,
+        kinds: StateKinds = NO_KINDS,
+        changes: Mapping[str, Changes] | None = None,
+    ) -> None:
+        self._held = held
+        self._kinds = kinds
+        self._changes = {name: some.copy() for name, some in changes.items()} if changes else {}
+        self._views: dict[str, KeyedState] = {}
+        self.closed: Callable[[], Exception] | None = None
+        """Once the attempt is closed: makes the error for a change that comes too late."""
+
+    @property
+    def used(self) -> bool:
+        """Whether the handler has looked at any state in this attempt: then its results depend on the order."""
+        return bool(self._views)
+
+    @property
+    def changed(self) -> bool:
+        """Whether anything waits for a commit: changes of this attempt, or of earlier records of the batch."""
+        return any(some.values for some in self._changes.values())
+
+    def __len__(self) -> int:
+        """Number of changed keys."""
+        return sum(len(some.values) for some in self._changes.values())
+
+    def view(self, name: str) -> KeyedState:
+        """The state of this name.
+
+        Raises:
+            HandlerMisuse: the handler declares its states, and none of this name.
+        """
+        found = self._views.get(name)
+        if found is None:
+            if type(name) is not str:
+                raise HandlerMisuse(f"ctx.state({safe_repr(name):.80}): the name of a state is a str")
+            kind = self._kinds.kind(name)
+            changes = self._changes.setdefault(name, Changes())
+            found = self._views[name] = KeyedState(self, kind, self._held(name), changes)
+        return found
+
+    def changes(self) -> StateChanges:
+        """A copy of the changes."""
+        return {name: some.copy() for name, some in self._changes.items() if some.values}
+
+    def take(self) -> StateChanges:
+        """The changes; then there are none."""
+        taken = self.changes()
+        for some in self._changes.values():
+            some.values.clear()
+            some.lives.clear()
+        return taken

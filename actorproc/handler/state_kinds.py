@@ -1,0 +1,53 @@
+"""Reads from a handler class which states it declares: `State` and `state_ttl`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from actorproc.config.units import seconds
+from actorproc.errors import HandlerDefinitionError
+from actorproc.handler.state import StateKind, StateKinds
+
+
+def state_kinds(handler: Any) -> StateKinds:
+    """The states of a handler class.
+
+    Raises:
+        HandlerDefinitionError: a type cannot be stored, or a time to live is no time.
+    """
+    types, ttls = handler.State, handler.state_ttl
+    by_name = dict(types) if isinstance(types, Mapping) else {} if types is None else {"": types}
+    lives = dict(ttls) if isinstance(ttls, Mapping) else {} if ttls is None else {"": ttls}
+    kinds = {
+        name: StateKind(_checked(handler, name, by_name.get(name, Any)), _ttl(handler, name, lives.get(name)))
+        for name in {**by_name, **lives}
+    }
+    return StateKinds(kinds, others=not isinstance(types, Mapping))
+
+
+def _checked(handler: type, name: str, kind: Any) -> Any:
+    try:
+        msgspec.msgpack.Decoder(kind)
+    except (TypeError, NameError) as error:
+        raise HandlerDefinitionError(
+            f"{handler.__name__}.State: {kind!r}{f' of state {name!r}' if name else ''} cannot be stored: {error}"
+        ) from None
+    return kind
+
+
+def _ttl(handler: type, name: str, given: object) -> float | None:
+    if given is None:
+        return None
+    try:
+        ttl = seconds(given)
+        if isinstance(ttl, int | float) and not isinstance(ttl, bool) and 0 < ttl < float("inf"):
+            return float(ttl)
+    except ValueError:
+        pass
+    raise HandlerDefinitionError(
+        f"{handler.__name__}.state_ttl = {given!r}{f' of state {name!r}' if name else ''}: seconds, more than 0, or "
+        "text with a unit, such as '30m'"
+    )

@@ -1,0 +1,290 @@
+"""`ctx.state` within a batch: failed attempts, bisection and commits see what an ordered run would see."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import anyio
+import msgspec
+import pytest
+
+from actorproc.config.settings import Settings
+from actorproc.errors import HandlerError, HandlerMisuse
+from actorproc.handler.base import PartitionHandler
+from actorproc.handler.context import PartitionContext
+from actorproc.handlers.record_handler import RecordHandler
+from actorproc.records import Batch, Record
+from tests.partition.running import QUICK, Run, column, letters, numbers
+
+
+class Sums(PartitionHandler):
+    """The running sum after each number, by whether it is even. Numbers in `bad` fail after they have been added."""
+
+    output_schema = "n long"
+    bad: frozenset[int] = frozenset()
+    alone = False
+    """Whether a bad record fails alone."""
+    once: frozenset[int] = frozenset()
+    """Numbers that fail in the first attempt."""
+
+    async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+        for record in batch:
+            await self.add(record, ctx)
+
+    async def add(self, record: Record, ctx: PartitionContext) -> None:
+        number = record.json()
+        total = ctx.state.get(number % 2, 0) + number
+        ctx.state.set(number % 2, total)
+        ctx.emit(record, {"n": total})
+        if number in self.bad or (number in self.once and ctx.attempt == 1):
+            error = ValueError(f"{number} is bad")
+            if not self.alone:
+                raise error
+            ctx.fail(record, error)
+
+
+def state(run: Run) -> dict[Any, Any]:
+    """What the partition holds after its batches."""
+    held = run.commits.state
+    found: dict[Any, Any] = {}
+    for name in held._states:
+        for key, value in held.held(name).items():
+            found[msgspec.msgpack.decode(key)] = msgspec.msgpack.decode(value)
+    return found
+
+
+async def finished(
+    handler: PartitionHandler, *values: int, settings: Settings = QUICK
+) -> tuple[Run, list[int], set[int]]:
+    """The run, rows and dead-lettered sequences of one batch, whose results are taken over."""
+    run, batch = Run(handler, settings), numbers(*values)
+    results = await run(batch)
+    run.commits.add(batch, batch.last, run.commits.cursor, results, 0)
+    return run, column(results, "n"), set(letters(results))
+
+
+@pytest.mark.parametrize("alone", [False, True])
+async def test_a_failing_record_leaves_no_trace_and_later_ones_do_not_see_it(alone: bool) -> None:
+    handler = Sums()
+    handler.bad, handler.alone = frozenset({5}), alone
+    run, rows, dead = await finished(handler, 1, 2, 3, 5, 7, 4, 9)
+    assert (rows, dead) == ([1, 2, 4, 11, 6, 20], {103})
+    assert state(run) == {1: 20, 0: 6}
+
+
+@pytest.mark.parametrize("alone", [False, True])
+async def test_a_record_that_is_tried_again_comes_in_its_order(alone: bool) -> None:
+    handler = Sums()
+    handler.once, handler.alone = frozenset({3}), alone
+    run, rows, dead = await finished(handler, 1, 3, 5)
+    assert (rows, dead, state(run)) == ([1, 4, 9], set(), {1: 9})
+
+
+@pytest.mark.parametrize("awaited", [False, True])
+async def test_records_of_a_record_handler_see_an_ordered_run(awaited: bool) -> None:
+    class Plain(RecordHandler):
+        output_schema = "n long"
+
+        def process_record(self, record: Record, ctx: PartitionContext) -> Any:
+            number = record.json()
+            total = ctx.state.get("sum", 0) + number
+            ctx.state["sum"] = total
+            if number == 3 or (number == 4 and ctx.attempt == 1):
+                raise ValueError("bad")
+            return (total,)
+
+    class Awaited(Plain):
+        async def process_record(self, record: Record, ctx: PartitionContext) -> Any:
+            await anyio.lowlevel.checkpoint()
+            return super().process_record(record, ctx)
+
+    run, rows, dead = await finished((Awaited if awaited else Plain)(), 1, 2, 3, 4, 5)
+    assert (rows, dead, state(run)) == ([1, 3, 7, 12], {102}, {"sum": 12})
+
+
+async def test_a_row_that_does_not_fit_takes_its_changes_with_it() -> None:
+    class Texts(Sums):
+        async def add(self, record: Record, ctx: PartitionContext) -> None:
+            await super().add(record, ctx)
+            if record.json() == 3:
+                ctx.emit(record, {"n": "three"})
+
+    run, rows, dead = await finished(Texts(), 1, 3, 5)
+    assert (rows, dead, state(run)) == ([1, 6], {101}, {1: 6})
+
+
+async def test_a_handler_that_gives_a_record_up_keeps_its_changes() -> None:
+    class Counting(Sums):
+        async def add(self, record: Record, ctx: PartitionContext) -> None:
+            if record.json() == 3:
+                ctx.state["bad"] = ctx.state.get("bad", 0) + 1
+                ctx.dead_letter(record, "three")
+            else:
+                await super().add(record, ctx)
+
+    run, rows, dead = await finished(Counting(), 1, 3, 5)
+    assert (rows, dead, state(run)) == ([1, 6], {101}, {1: 6, "bad": 1})
+
+
+async def test_a_handler_without_state_is_still_tried_record_by_record() -> None:
+    seen: list[list[int]] = []
+
+    class Stateless(PartitionHandler):
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            seen.append([record.json() for record in batch])
+            for record in batch:
+                if record.json() == 2:
+                    ctx.fail(record, ValueError("bad"))
+
+    await finished(Stateless(), 1, 2, 3)
+    assert seen == [[1, 2, 3], [2], [2]]
+
+
+async def test_at_most_once_a_record_that_fails_alone_keeps_its_changes() -> None:
+    handler = Sums()
+    handler.bad, handler.alone = frozenset({3}), True
+    run, rows, dead = await finished(handler, 1, 3, 5, settings=Settings(delivery="at-most-once"))
+    assert (rows, dead, state(run)) == ([1, 9], {101}, {1: 9})
+
+
+async def test_a_commit_within_a_batch_commits_the_state_so_far() -> None:
+    class Committing(Sums):
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            for record in batch:
+                await self.add(record, ctx)
+                if record.json() == 3:
+                    await ctx.commit(record)
+                if record.json() == 5 and ctx.attempt == 1:
+                    raise ValueError("after the commit")
+
+    run, rows, dead = await finished(Committing(), 1, 3, 5)
+    assert run.saved == [([1, 4], [], 101)]
+    assert (rows, dead, state(run)) == ([9], set(), {1: 9})
+
+
+@pytest.mark.parametrize("why", ["a later record has a row", "the record has failed"])
+async def test_a_commit_that_would_cut_the_state_waits(why: str) -> None:
+    class Committing(Sums):
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            for record in batch:
+                await self.add(record, ctx)
+            if "failed" in why:
+                if batch.last == 102:
+                    ctx.fail(batch[-1], ValueError("bad"), again=False)
+                    await ctx.commit()
+            else:
+                await ctx.commit(batch[0])
+
+    run, rows, _ = await finished(Committing(), 1, 3, 5)
+    assert run.saved == []
+    assert rows == ([1, 4] if "failed" in why else [1, 4, 9])
+    assert state(run) == {1: rows[-1]}
+
+
+async def test_a_change_after_process_has_returned_is_refused() -> None:
+    kept: list[PartitionContext] = []
+
+    class Late(Sums):
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            kept.append(ctx)
+            await super().process(batch, ctx)
+
+    run, _, _ = await finished(Late(), 1)
+    changes: list[Callable[[], None]] = [lambda: kept[0].state.set("late", 1), lambda: kept[0].state.delete(1)]
+    for change in changes:
+        with pytest.raises(HandlerError, match="has returned"):
+            change()
+    assert run.processor.late.is_set()
+    assert state(run) == {1: 1}
+
+
+def used(call: Any, **traits: Any) -> Awaitable[Any]:
+    """A batch of one record, whose handler does `call` with the state."""
+
+    class Handler(PartitionHandler):
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            call(ctx.state)
+
+    return finished(type("Handler", (Handler,), traits)(), 1)
+
+
+@pytest.mark.parametrize("key", [None, 1.5, True, ["a"], ("a", 1.5), ("a", ("b",))])
+async def test_a_key_of_another_type_is_refused(key: Any) -> None:
+    with pytest.raises(HandlerMisuse, match="str, bytes, int or a tuple of these"):
+        await used(lambda state: state.set(key, 1))
+
+
+async def test_a_value_that_cannot_be_stored_is_refused() -> None:
+    with pytest.raises(HandlerMisuse, match="value of 'a' cannot be stored"):
+        await used(lambda state: state.set("a", object()))
+
+
+async def test_a_read_value_is_a_copy() -> None:
+    def call(state: Any) -> None:
+        state["a"] = {"n": 1}
+        state["a"]["n"] = 2
+        assert state["a"] == {"n": 1}
+
+    await used(call)
+
+
+async def test_the_mapping_shows_changes_over_what_is_held() -> None:
+    seen: list[Any] = []
+
+    class Handler(PartitionHandler):
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            state = ctx.state
+            if batch.first == 100:
+                for key in ("a1", "a2", b"b", 7, ("car", 1), ("car", 2)):
+                    state[key] = key if isinstance(key, str) else [1]
+                return
+            state.delete("a1")
+            state.set("a3", "new")
+            seen.append((len(state), "a1" in state, "a3" in state, state.get("a1", "gone"), state[("car", 2)]))
+            seen.append(sorted(key for key, _ in state.items(prefix="a")))
+            seen.append(sorted(key for key, _ in state.items(prefix=("car",))))
+            seen.append(state.get_many(["a2", "x"], 0))
+            with pytest.raises(KeyError):
+                state["a1"]
+            with pytest.raises(KeyError):
+                del state["a1"]
+            assert set(state) == {"a2", "a3", b"b", 7, ("car", 1), ("car", 2)}
+
+    run, first = Run(Handler()), numbers(1)
+    run.commits.add(first, 100, run.commits.cursor, await run(first), 0)
+    await run(Batch.of("0", [b"1"], [101]))
+    assert seen == [(6, False, True, "gone", [1]), ["a2", "a3"], [("car", 1), ("car", 2)], ["a2", 0]]
+
+
+class Session(msgspec.Struct):
+    clicks: int
+    pages: list[str] = []
+
+
+async def test_a_declared_type_comes_back_as_declared() -> None:
+    def call(state: Any) -> None:
+        state["a"] = Session(1, ["/"])
+        assert state["a"] == Session(1, ["/"])
+
+    await used(call, State=Session)
+
+
+async def test_a_value_of_another_than_the_declared_type_is_refused() -> None:
+    with pytest.raises(HandlerMisuse, match="is a dict, and State is Session"):
+        await used(lambda state: state.set("a", {"clicks": 1}), State=Session)
+
+
+async def test_a_field_of_another_type_fails_its_record() -> None:
+    run, _, dead = await used(lambda state: state.set("a", Session("one")), State=Session)  # type: ignore[arg-type]
+    assert (dead, state(run)) == ({100}, {})
+
+
+async def test_a_state_that_is_not_declared_is_refused() -> None:
+    with pytest.raises(HandlerMisuse, match="State declares 'sessions'"):
+        await used(lambda state: state("sesions").get(1), State={"sessions": Session})
+
+
+async def test_too_much_state_stops_the_partition() -> None:
+    with pytest.raises(HandlerError, match="state_bytes = 1048576 allows no more"):
+        await used(lambda state: state.set("a", bytes(2**20)))
