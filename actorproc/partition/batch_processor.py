@@ -265,7 +265,7 @@ class _BatchRun:
 
     async def _returned(self, part: Part, attempt: Attempt) -> None:
         table, failures = attempt.good_rows(), attempt.uncommitted(attempt.failures)
-        if failures and attempt.state.used and not self._once:
+        if failures and attempt.state.used and not self._at_most_once:
             # Later records saw state without the failed ones, so nothing of the attempt counts.
             part.batch = part.batch.after(attempt.committed)
             await self._failed_alone(part, failures, attempt, others=True)
@@ -305,7 +305,7 @@ class _BatchRun:
     async def _failed_alone(
         self, part: Part, failures: dict[int, Exception], attempt: Attempt, *, others: bool
     ) -> None:
-        in_order = attempt.state.used and not self._once
+        in_order = attempt.state.used and not self._at_most_once
         given_up = self._parts.failed_alone(part, failures, hopeless=attempt.hopeless, others=others, in_order=in_order)
         again = sorted(failures.keys() - given_up.keys())
         if again:

@@ -36,7 +36,8 @@ class Parts:
 
     A batch that fails is tried `max_attempts` times. Then it is cut in halves until each bad record is alone. Records
     that failed alone are tried again without the others; or with them and in order, if the handler uses state. During
-    this search, attempts are counted per type of error and batch. A part that fails with a new type of error is tried again: a service may just have gone away.
+    this search, attempts are counted per type of error and batch. A part that fails with a new type of error is tried
+    again: a service may just have gone away.
     """
 
     def __init__(self, batch: Batch, settings: Settings, decide: Decide, log: Any) -> None:

@@ -113,8 +113,11 @@ class World:
 
     async def columns(self, name: str) -> list[Any]:
         """One column of all rows."""
-        bodies = [await self.store.get(entry.key) for entry in (await self.store.list(self.layout.output)).entries]
-        return [item for stored in bodies if stored for item in pq.read_table(io.BytesIO(stored.body))[name].to_pylist()]
+        entries = (await self.store.list(self.layout.output)).entries
+        bodies = [await self.store.get(entry.key) for entry in entries]
+        return [
+            item for stored in bodies if stored for item in pq.read_table(io.BytesIO(stored.body))[name].to_pylist()
+        ]
 
     async def letters(self) -> list[int]:
         entries = (await self.store.list(self.layout.dead_letters)).entries
