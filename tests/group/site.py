@@ -100,7 +100,7 @@ class Node:
         self.store = Store(site.backend.view(label), clock=self.clock)
         self.view: GroupView | None = None
         self.error: Exception | None = None
-        self.looks = self.times_written_out = 0
+        self.looks = self.times_removed = 0
         self._poked = anyio.Event()
         self._stop = anyio.Event()
         self._draining: set[tuple[str, int]] = set()
@@ -179,7 +179,7 @@ class Node:
             self.view = view = await group.look(self.site.partitions)
             self.looks += 1
         except RemovedFromGroup:
-            self.times_written_out += 1
+            self.times_removed += 1
             self.view = None
             group.rejoin()
             await self._renew(group)

@@ -53,7 +53,7 @@ def test_of_two_hosts_with_one_name_the_later_stays_and_the_earlier_is_told() ->
     run(main())
 
 
-def test_a_host_that_was_replaced_and_written_out_leaves_its_successor_in() -> None:
+def test_a_host_that_was_replaced_and_removed_leaves_its_successor_in() -> None:
     async def main() -> None:
         site = PartitionInfo(6)
         earlier = site.start("a")
@@ -70,7 +70,7 @@ def test_a_host_that_was_replaced_and_written_out_leaves_its_successor_in() -> N
     run(main())
 
 
-def test_a_host_that_saw_itself_written_out_does_not_push_its_successor_out_either() -> None:
+def test_a_host_that_saw_itself_removed_does_not_push_its_successor_out_either() -> None:
     async def main() -> None:
         site = PartitionInfo(2)
         earlier, later = site.group("a"), site.group("a")
@@ -94,7 +94,7 @@ def test_a_host_that_saw_itself_written_out_does_not_push_its_successor_out_eith
     run(main())
 
 
-def test_a_host_written_out_before_its_first_look_joins_as_another_incarnation() -> None:
+def test_a_host_removed_before_its_first_look_joins_as_another_incarnation() -> None:
     async def main() -> None:
         site = PartitionInfo(2)
         a, b = site.group("a"), site.group("b")

@@ -180,7 +180,7 @@ def test_a_look_that_a_fencing_has_overtaken_starts_nothing() -> None:
     run(main())
 
 
-def test_a_host_that_was_written_out_ends_its_partitions_at_once() -> None:
+def test_a_host_that_was_removed_ends_its_partitions_at_once() -> None:
     async def main() -> None:
         async with host() as a:
             group = await a.leases()

@@ -62,7 +62,7 @@ async def until_it_runs(processor: Processor, partitions: int) -> None:
             await anyio.sleep(0.01)
 
 
-async def test_a_host_that_was_written_out_joins_again_once_it_can_renew() -> None:
+async def test_a_host_that_was_removed_joins_again_once_it_can_renew() -> None:
     backend = HeartbeatsRefused()
     store, layout = Store(backend), ProcessorLayout("Nothing")
     with structlog.testing.capture_logs() as logs:
@@ -74,16 +74,14 @@ async def test_a_host_that_was_written_out_joins_again_once_it_can_renew() -> No
             leases = {partition: lease._replace(owner=None) for partition, lease in group.leases.items()}
             await store.put(layout.group, GroupDocument.of({}, leases, put_id="another host").to_json())
             with anyio.fail_after(60):
-                while (
-                    "supervisor.renew_failed" not in (events := [log["event"] for log in logs])[written_out(events) :]
-                ):
+                while "supervisor.renew_failed" not in (events := [log["event"] for log in logs])[removed(events) :]:
                     await anyio.sleep(0.01)
             await until_it_runs(processor, 0)
             backend.refusing = False
             await until_it_runs(processor, 3)
 
 
-def written_out(events: list[str]) -> int:
+def removed(events: list[str]) -> int:
     """Index of the event that says so; the end if there is none."""
     return events.index("supervisor.removed_from_group") if "supervisor.removed_from_group" in events else len(events)
 
