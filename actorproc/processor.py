@@ -25,7 +25,7 @@ from actorproc.handler.options import load_options
 from actorproc.host.arguments import check_auto_commit, check_keywords, check_places, check_types, default_host
 from actorproc.host.first_contact import FirstContact, StoppedBeforeStart
 from actorproc.host.run_until_end import RunUntilEnd
-from actorproc.host.startup import check_container, opened, prepare_container, shared_value
+from actorproc.host.startup import check_consumers, check_container, opened, prepare_container, shared_value
 from actorproc.host.statistics import Statistics
 from actorproc.host.supervisor import Supervisor
 from actorproc.partition.actor import HostContext
@@ -65,6 +65,8 @@ class Processor:
         name: of the processor, the same on all hosts; default: the handler's name.
         host: name of this host, unique; default: `default_host()`. A second one of the same name replaces the first.
         start: where to begin without a checkpoint: 'earliest', 'latest', or a time with its zone.
+        start_from: another consumer of the source, whose committed positions come before `start`; for topics of Kafka
+            `kafka-group:NAME`, or `eventhubs-checkpoints:URL` for Azure's event processors.
         options: of the handler.
         config: a TOML file of settings and options; default: `actorproc.toml`, if it is here.
         settings: all of them, instead of reading file and environment; likewise `options` then.
@@ -83,6 +85,7 @@ class Processor:
         name: str | None = None,
         host: str | None = None,
         start: Start | str = "earliest",
+        start_from: str | None = None,
         options: Mapping[str, object] | None = None,
         config: str | Path | None = None,
         settings: Settings | None = None,
@@ -92,7 +95,7 @@ class Processor:
     ) -> None:
         self.handler = checked_handler(handler)
         check_keywords(keywords, Processor)
-        check_types(name=name, host=host, container=container, settings=settings)
+        check_types(name=name, host=host, start_from=start_from, container=container, settings=settings)
         self.settings = settings if settings is not None and not keywords else Settings.load(config, **keywords)
         if settings is not None and (also := [*keywords, *(["config"] if config else [])]):
             raise UsageError(f"give settings or {', '.join(also)}, not both")
@@ -111,6 +114,7 @@ class Processor:
         self.layout = ProcessorLayout(self.name)
         self.host = checked_name("host name", default_host() if host is None else host)
         self.start = parse_start(start)
+        self.start_from = start_from
         self.clock = clock
         self._log = log.bind(processor=self.name, host=self.host)
         self._source = guard_source(open_source(source, settings=self.settings, clock=clock), log=self._log)
@@ -248,6 +252,7 @@ class Processor:
             stack.push_async_callback(self.decoder.close)
             if self._subject is not None:
                 self.schema = await contact(partial(self._schema_of, self._subject))
+            await contact(lambda: check_consumers(store, self.layout, source, self.start_from, settings.mirror_offsets))
             await contact(lambda: prepare_container(store, self.layout, source, self.schema, self._log))
             with warn_while_slow(self._log, "shared() of the handler"):
                 shared = await stack.enter_async_context(shared_value(self.handler, self.options))
@@ -282,6 +287,7 @@ class Processor:
             dead_letter_summary=DeadLetterSummary(),
             threads=HandlerThreads(settings.handler_threads, clock, settings.max_process_time),
             decoder=self.decoder,
+            start_from=self.start_from,
         )  # fmt: skip
 
     def _supervisor_ended(self, supervisor: Supervisor) -> None:

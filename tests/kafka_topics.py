@@ -1,15 +1,19 @@
-"""Topics of a test's own on a real Kafka broker."""
+"""Topics of a test's own on a real Kafka broker, and a processor that reads them."""
 
 from __future__ import annotations
 
+import time
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 import orjson
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions, NewTopic
+from pyarrow.dataset import dataset
 
+from actorproc import JsonRows, Processor, Source
 from tests.kafka_server import Broker
 
 _NUMBERS = count()
@@ -52,8 +56,31 @@ class Topic:
     def grow(self, partitions: int) -> None:
         self.admin.create_partitions([NewPartitions(self.name, partitions)])[self.name].result(30)
 
+    def _wait_until(self, *, listed: bool) -> None:
+        while (self.name in self.admin.list_topics(timeout=30).topics) is not listed:
+            time.sleep(0.05)
+
     def _properties(self) -> dict[str, str]:
         return {"bootstrap.servers": self.url.removeprefix("kafka://").partition("/")[0]}
 
-    def delete(self) -> None:
+    def create_again(self) -> None:
+        """Delete it, and create a topic of the same name."""
         self.admin.delete_topics([self.name])[self.name].result(30)
+        self._wait_until(listed=False)
+        self.admin.create_topics([NewTopic(self.name, 1, 1)])[self.name].result(30)
+        self._wait_until(listed=True)
+        self.producer = Producer(self._properties())
+
+
+class Rows(JsonRows):
+    output_schema = "n bigint"
+
+
+async def process(source: Source, container: Path, **more: Any) -> list[int]:
+    """Run until the end, and return all numbers committed so far. `more`: arguments and settings of the processor."""
+    await Processor(Rows, source=source, container=str(container), **more).run(until_end=True)
+    return numbers(container)
+
+
+def numbers(container: Path) -> list[int]:
+    return sorted(dataset(container / "Rows" / "output", format="parquet").to_table()["n"].to_pylist())

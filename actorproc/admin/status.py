@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from actorproc.errors import CorruptObject, CredentialsExpired, SourceError, StoreError, locate
@@ -14,11 +14,15 @@ from actorproc.group.membership import GroupDocument, read_group
 from actorproc.output.chain import ChainEnd, OutputChain
 from actorproc.output.checkpoint import Totals
 from actorproc.records import Cursor
+from actorproc.runtime.clock import Clock
 from actorproc.runtime.tasks import gather
 from actorproc.sources.protocol import End, Source, earliest_position
 from actorproc.storage.listing import documents
 from actorproc.storage.names import ProcessorLayout, natural
 from actorproc.storage.store import Store
+
+Begin = Callable[[str], Awaitable[str]]
+"""The position at which the first owner of a partition begins."""
 
 _OF_PARTITION = (CorruptObject, SourceError, StoreError)
 """What may ail one partition alone: a folder without rights is refused, a bad sector does not answer."""
@@ -58,10 +62,14 @@ class PartitionStatus:
     """None: no source was asked, or it could not say."""
     lag: int | None
     """Sequences between what is committed, or else the first record, and the end; None: not known."""
+    lag_seconds: float | None
+    """Age of the oldest record that is not committed, by its timestamp; 0 at the end; None: the source cannot tell."""
     last_commit: float | None
     output_files: int
     """Number of the next output file: how many there were."""
     totals: Totals
+    begins_at: str | None = None
+    """Position at which the first owner would begin, where that was asked for and nothing is committed."""
     error: str | None = None
     """Why its state, or its end, cannot be read, or why it fails on its owner (see `read_status`)."""
 
@@ -81,19 +89,32 @@ class ProcessorStatus:
         return sum(known) if known else None
 
     @property
+    def lag_seconds(self) -> float | None:
+        """Of the partition that is furthest behind."""
+        return max((p.lag_seconds for p in self.partitions if p.lag_seconds is not None), default=None)
+
+    @property
     def lag_exact(self) -> bool:
         """False: `lag` leaves partitions out."""
         return all(partition.lag is not None for partition in self.partitions)
 
 
 async def read_status(
-    store: Store, layout: ProcessorLayout, processor: str, *, expiration: float, source: Source | None = None
+    store: Store,
+    layout: ProcessorLayout,
+    processor: str,
+    *,
+    expiration: float,
+    source: Source | None = None,
+    begin: Begin | None = None,
 ) -> ProcessorStatus:
     """Read it, writing nothing. About three small requests per partition, many at once.
 
     Args:
         expiration: seconds after which a silent host counts as dead that does not say itself.
         source: an open source, asked for its partitions and their ends.
+        begin: says where a partition begins of which nothing is committed. None: it is not asked, and the lag counts
+            from the first record.
 
     Raises:
         CorruptObject: `group.json` is not what was written there. (A partition's own trouble is in its `error`.)
@@ -109,7 +130,7 @@ async def read_status(
 
     async def read(partition: str) -> PartitionStatus:
         lease = group.leases.get(partition) or Lease(None, 0)
-        status = await _read_partition(store, layout, partition, lease, source)
+        status = await _read_partition(store, layout, partition, lease, source, begin)
         return replace(status, error=status.error or failing.get(partition))
 
     partitions = await gather(sorted(names, key=natural), read)
@@ -127,9 +148,9 @@ def _failing(group: GroupDocument, heartbeats: Iterable[tuple[Heartbeat, float]]
 
 
 async def _read_partition(
-    store: Store, layout: ProcessorLayout, partition: str, lease: Lease, source: Source | None
+    store: Store, layout: ProcessorLayout, partition: str, lease: Lease, source: Source | None, begin: Begin | None
 ) -> PartitionStatus:
-    end = lag = tip = last_commit = None
+    end = lag = lag_seconds = tip = last_commit = begins_at = None
     errors: list[str] = []
     try:
         end = await source.end(partition) if source is not None else None
@@ -141,8 +162,13 @@ async def _read_partition(
         chain = OutputChain(store, layout, partition)
         if (tip := await chain.tip()) is not None:
             last_commit = await _last_moved(chain, tip)
+        if tip is None and begin is not None:
+            begins_at = await begin(partition)
         if source is not None and end is not None:
-            lag = await _lag(source, partition, tip.cursor if tip else None, end)
+            cursor = tip.cursor if tip else await _first(source, partition, begins_at)
+            if cursor is not None:
+                lag = _lag(source, partition, cursor, end)
+                lag_seconds = await _lag_seconds(source, partition, cursor, end, store.clock)
     except CredentialsExpired:
         raise
     except _OF_PARTITION as broken:
@@ -156,9 +182,11 @@ async def _read_partition(
         cursor=tip.cursor if tip else None,
         end=end,
         lag=lag,
+        lag_seconds=lag_seconds,
         last_commit=last_commit,
         output_files=tip.number if tip else 0,
         totals=tip.totals if tip else Totals(),
+        begins_at=begins_at,
         error="; ".join(errors) or None,
     )
 
@@ -173,16 +201,24 @@ async def _last_moved(chain: OutputChain, tip: ChainEnd) -> float | None:
     return checkpoint.time or None  # moved without rows; or not at all, and bears no time
 
 
-async def _lag(source: Source, partition: str, cursor: Cursor | None, end: End) -> int | None:
-    """From the first record on where nothing was ever committed."""
-    if cursor is None:
-        if (begin := await earliest_position(source, partition)) is None:
-            return None
-        cursor = Cursor(begin)
+async def _first(source: Source, partition: str, begins_at: str | None) -> Cursor | None:
+    """Where a partition begins of which nothing is committed; None: the source does not know its first record."""
+    begin = begins_at or await earliest_position(source, partition)
+    return None if begin is None else Cursor(begin)
+
+
+def _lag(source: Source, partition: str, cursor: Cursor, end: End) -> int | None:
     if source.reached(cursor, end):
         return 0
     done = cursor.sequence if cursor.sequence >= 0 else source.sequence_before(partition, cursor.position)
     return None if end.sequence is None or done is None else max(0, end.sequence - done)
+
+
+async def _lag_seconds(source: Source, partition: str, cursor: Cursor, end: End, clock: Clock) -> float | None:
+    if source.reached(cursor, end):
+        return 0.0
+    oldest = await source.time_at(partition, cursor.position)
+    return None if oldest is None else max(0.0, clock.wall() - oldest.timestamp())
 
 
 def _members(

@@ -17,6 +17,7 @@ from actorproc.cli.parameters import (
     Set,
     Source,
     SourceOption,
+    StartFrom,
     between,
     count,
     location,
@@ -131,6 +132,7 @@ def serve(
             help="Where partitions without a checkpoint begin; TIME such as 2013-01-01T00:00Z.",
         ),
     ] = "earliest",
+    start_from: StartFrom = None,
     until_end: Annotated[
         bool,
         typer.Option(
@@ -187,6 +189,7 @@ def serve(
         host=host,
         workers=workers,
         start=start,
+        start_from=start_from,
         until_end=until_end,
         options=option or [],
         spark=spark,
@@ -213,6 +216,7 @@ def status(
     container: Container,
     source: MaybeSource = None,
     source_option: SourceOption = None,
+    start_from: StartFrom = None,
     as_json: Json = False,
     watch: Annotated[bool, typer.Option("--watch", help="Refresh every two seconds, until Ctrl-C.")] = False,
     plan: Annotated[
@@ -227,12 +231,18 @@ def status(
       actorproc status --name Delays --container state --source events
       actorproc status --name Delays --container state --watch
       actorproc status --name Delays --container state --json | jq .partitions
+      actorproc status --name Delays --container state \\
+          --source kafka://broker/flights --start-from kafka-group:delays
+
+    With --start-from it shows where partitions without a checkpoint would begin, also before the first start.
     """
     from actorproc.cli.common import opened_processor
     from actorproc.cli.status import run
 
-    opened = opened_processor(name, container, config, settings, source_options=source_option)
-    run(opened, source, as_json, watch, plan)
+    opened = opened_processor(
+        name, container, config, settings, source_options=source_option, may_be_new=start_from is not None
+    )
+    run(opened, source, start_from, as_json, watch, plan)
 
 
 @app.command()

@@ -78,11 +78,13 @@ async def opened_processor(
     given: Sequence[str] | None,
     wait: float = 0.0,
     source_options: Sequence[str] | None = None,
+    may_be_new: bool = False,
 ) -> AsyncIterator[tuple[Store, ProcessorLayout, Settings]]:
     """The store and layout of a processor that has run there.
 
     Args:
         wait: seconds to wait for its first run to begin.
+        may_be_new: it need not have run.
 
     Raises:
         UsageError: it has never run there; lists the processors that have.
@@ -90,7 +92,7 @@ async def opened_processor(
     layout, settings = ProcessorLayout(name), load_settings(config, given, source_options)
     async with open_store(container, settings) as store:
         give_up = SYSTEM.monotonic() + wait
-        while (problem := await missing_processor(store, name)) is not None:
+        while not may_be_new and (problem := await missing_processor(store, name)) is not None:
             if SYSTEM.monotonic() >= give_up:
                 raise UsageError(problem)
             await SYSTEM.sleep(_RETRY_AFTER)

@@ -130,6 +130,14 @@ SourceOption = Annotated[
         "secrets; repeatable.",
     ),
 ]
+StartFrom = Annotated[
+    str | None,
+    typer.Option(
+        metavar="kafka-group:NAME|eventhubs-checkpoints:URL",
+        help="Begin where another consumer of the source is, for partitions without a checkpoint; where it has no "
+        "position, --start decides.",
+    ),
+]
 Partition = Annotated[str | None, typer.Option(metavar="P", help="Only this partition.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 Config = Annotated[

@@ -37,6 +37,7 @@ def run(
     host: str | None,
     workers: int | None,
     start: str,
+    start_from: str | None,
     until_end: bool,
     options: Sequence[str],
     spark: str | None,
@@ -58,6 +59,7 @@ def run(
         name=name,
         host=host,
         start=start,
+        start_from=start_from,
         options=pairs("--option", options),
         config=config,
         **keywords,
@@ -71,6 +73,7 @@ def run(
         again = [*root, "serve", handler, "--source", source, "--container", container, "--start", start]
         again += ["--name", processor.name, *shared]
         again += ["--until-end"] if until_end else []
+        again += ["--start-from", start_from] if start_from else []
         again += [part for option in source_options for part in ("--source-option", option)]
         again += [part for option in options for part in ("--option", option)]
         hosts = [host] if workers is None else [f"{host}-{index}" for index in range(workers)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
@@ -21,7 +22,8 @@ from actorproc.errors import UsageError
 from actorproc.group.assignment import Plan
 from actorproc.output.source_identity import check_source
 from actorproc.runtime.clock import SYSTEM
-from actorproc.sources import guard_source, open_source, source_kind
+from actorproc.sources import Source, guard_source, open_source, source_kind
+from actorproc.sources.protocol import first_position
 from actorproc.storage.names import named_partitions, natural
 
 WATCH_EVERY = 2.0
@@ -33,6 +35,7 @@ _LISTED = 40  # partitions shown while watching: what fits a screen
 def run(
     opened: OpenedProcessor,
     source_url: str | None,
+    start_from: str | None,
     as_json: bool,
     watch: bool,
     with_plan: bool,
@@ -40,6 +43,8 @@ def run(
     """Print the state of a processor, once or again and again."""
     if as_json and watch:
         raise UsageError("--json and --watch: choose one")
+    if start_from is not None and source_url is None:
+        raise UsageError("--start-from needs --source")
 
     async def work() -> None:
         async with AsyncExitStack() as stack:
@@ -51,9 +56,12 @@ def run(
                 stack.push_async_callback(source.close)
                 await check_source(store, layout, source.identity, str(source), source_kind(source))
             expiration = settings.lease_expiration_interval
+            begin = None if source is None or start_from is None else partial(_begin, source, start_from)
 
             async def look() -> tuple[ProcessorStatus, Plan | None]:
-                status = await read_status(store, layout, layout.processor, expiration=expiration, source=source)
+                status = await read_status(
+                    store, layout, layout.processor, expiration=expiration, source=source, begin=begin
+                )
                 plan = await next_plan(store, layout, expiration=expiration, source=source) if with_plan else None
                 return status, plan
 
@@ -76,12 +84,17 @@ def run(
             raise
 
 
+async def _begin(source: Source, start_from: str, partition: str) -> str:
+    return await first_position(source, partition, "earliest", start_from)
+
+
 def _document(status: ProcessorStatus, plan: Plan | None) -> dict[str, Any]:
     """The JSON shape in docs/cli.md: a public contract."""
     document: dict[str, Any] = {
         "processor": status.processor,
         "lag": status.lag,
         "lag_exact": status.lag_exact,
+        "lag_seconds": _rounded(status.lag_seconds),
         "members": [_member(member) for member in status.members],
         "partitions": [_partition(partition) for partition in status.partitions],
     }
@@ -91,8 +104,7 @@ def _document(status: ProcessorStatus, plan: Plan | None) -> dict[str, Any]:
 
 
 def _member(member: MemberStatus) -> dict[str, Any]:
-    age = None if member.heartbeat_age is None else round(member.heartbeat_age, 3)
-    return asdict(member) | {"heartbeat_age": age, "started": utc(member.started)}
+    return asdict(member) | {"heartbeat_age": _rounded(member.heartbeat_age), "started": utc(member.started)}
 
 
 def _partition(partition: PartitionStatus) -> dict[str, Any]:
@@ -107,6 +119,8 @@ def _partition(partition: PartitionStatus) -> dict[str, Any]:
         "end": end.position if end else None,
         "end_sequence": end.sequence if end else None,
         "lag": partition.lag,
+        "lag_seconds": _rounded(partition.lag_seconds),
+        "begins_at": partition.begins_at,
         "last_commit": utc(partition.last_commit),
         "records": totals.records,
         "rows": totals.rows,
@@ -145,6 +159,7 @@ def _headline(status: ProcessorStatus) -> Text:
         counted(sum(partition.totals.records for partition in status.partitions), "record"),
         counted(sum(partition.totals.dead_letters for partition in status.partitions), "dead letter"),
         *([f"lag {'' if status.lag_exact else '>= '}{status.lag:,}"] if status.lag is not None else []),
+        *([f"{_duration(status.lag_seconds)} behind"] if status.lag_seconds else []),
     ]
     return Text.assemble((status.processor, "bold"), "  ", ", ".join(facts))
 
@@ -170,8 +185,11 @@ def _state(member: MemberStatus) -> Text:
 
 def _partitions(partitions: Sequence[PartitionStatus]) -> Table:
     skipped = any(partition.totals.skipped for partition in partitions)
+    timed = any(partition.lag_seconds is not None for partition in partitions)
+    begins = any(partition.begins_at is not None for partition in partitions)
     table = Table(
-        "partition", "owner", _right("epoch"), _right("sequence"), _right("lag"), _right("rows"), _right("dead"),
+        "partition", "owner", _right("epoch"), _right("sequence"), *([_right("begins at")] if begins else []),
+        _right("lag"), *([_right("behind")] if timed else []), _right("rows"), _right("dead"),
         *([_right("skipped")] if skipped else []), "last commit", box=SIMPLE_HEAD,
     )  # fmt: skip
     for partition in partitions:
@@ -182,7 +200,9 @@ def _partitions(partitions: Sequence[PartitionStatus]) -> Table:
             owner.append(text(f" -> {partition.next_owner}", style="yellow")) if partition.next_owner else owner,
             str(partition.epoch),
             f"{cursor.sequence:,}" if cursor and cursor.sequence >= 0 else "-",
+            *([text(partition.begins_at or "-")] if begins else []),
             "-" if partition.lag is None else f"{partition.lag:,}",
+            *([_duration(partition.lag_seconds)] if timed else []),
             f"{totals.rows:,}",
             Text(f"{totals.dead_letters:,}", style="yellow" if totals.dead_letters else ""),
             *([f"{totals.skipped:,}"] if skipped else []),
@@ -210,12 +230,20 @@ def _since(time: float | None) -> str:
 
 
 def _ago(seconds: float | None) -> str:
+    return "-" if seconds is None else f"{_duration(seconds)} ago"
+
+
+def _duration(seconds: float | None) -> str:
     if seconds is None:
         return "-"
     for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60)):
         if seconds >= 2 * size:
-            return f"{seconds // size:.0f} {unit} ago"
-    return f"{seconds:.0f} s ago"
+            return f"{seconds // size:.0f} {unit}"
+    return f"{seconds:.0f} s"
+
+
+def _rounded(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds, 3)
 
 
 def _moves(plan: Plan) -> RenderableType:

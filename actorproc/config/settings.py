@@ -105,6 +105,11 @@ class Settings(BaseModel):
         description="A source whose `read()` yields nothing for this long, not even an empty chunk, is taken to hang: "
         "the partition is reported and restarted. A `read()` that said that it is at the end is begun anew.",
     )
+    mirror_offsets: str | None = Field(
+        None,
+        description="A Kafka consumer group that shows the progress of the processor: committed positions are written "
+        "to it every five seconds, for tools that watch groups. The group must have no members.",
+    )
     read_ahead_batches: Count = Field(2, description="Batches read ahead of the handler, per partition.")
     read_ahead_bytes: Size = Field(
         256 * 2**20,

@@ -34,9 +34,9 @@ def default_host() -> str:
     return f"{name}-{os.getpid()}" if number == 1 else f"{name}-{os.getpid()}-{number}"
 
 
-def check_types(*, name: object, host: object, container: object, settings: object) -> None:
+def check_types(*, name: object, host: object, start_from: object, container: object, settings: object) -> None:
     """Raises UsageError: names the argument, its value and the types that are allowed."""
-    for argument, value in (("name", name), ("host", host)):
+    for argument, value in (("name", name), ("host", host), ("start_from", start_from)):
         if not isinstance(value, str | None):
             raise UsageError(f"{argument} = {value!r}: a text, or None for the default")
     if not isinstance(container, str | os.PathLike | Store):

@@ -77,6 +77,7 @@ class OwnedPartitions(Mapping[str, PartitionSlot]):
         self._turns: defaultdict[str, anyio.Lock] = defaultdict(anyio.Lock)  # by partition: one task at a time
         self._warm = anyio.Event()
         self._ended = Totals()  # of actors that have ended
+        self._left_at: dict[str, str] = {}  # committed positions of partitions handed over as this host stops
         self._failures = FailureLog(context.clock, log)
         self.rows_lost: dict[str, str] = {}
         """Partition -> how its handler has lost rows on this host."""
@@ -117,6 +118,11 @@ class OwnedPartitions(Mapping[str, PartitionSlot]):
     def totals(self) -> Totals:
         """Counts since the host started, including partitions that have moved away."""
         return sum((slot.totals() for slot in self._slots.values()), self._ended)
+
+    def positions(self) -> dict[str, str]:
+        """Partition -> committed position, of those that run here or that left as the host stopped."""
+        here = {partition: slot.committed_position() for partition, slot in self._slots.items()}
+        return {partition: position for partition, position in {**self._left_at, **here}.items() if position}
 
     def failing(self) -> dict[str, str]:
         """Partition -> why it fails now."""
@@ -165,7 +171,9 @@ class OwnedPartitions(Mapping[str, PartitionSlot]):
     def forget(self, partitions: Iterable[str]) -> None:
         """Drop the slots of partitions whose leases other hosts have now."""
         for partition in partitions:
-            self._slots.pop(partition, None)
+            slot = self._slots.pop(partition, None)
+            if slot is not None and self.closing:
+                self._left_at[partition] = slot.position
 
     def fence(self) -> None:
         """Cancel all, and start none while `fenced`."""

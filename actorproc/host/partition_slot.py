@@ -54,6 +54,8 @@ class PartitionSlot:
     """Text of the latest failure."""
     blocked: str | None = None
     """Why no actor can be started: a call of an earlier one has not returned."""
+    position: str = ""
+    """Committed when the latest actor ended."""
     _failures: int = 0  # in a row, with nothing committed in between
     _is_misuse: bool = False  # the latest failure is a mistake in the handler itself
     _committed: int = -1  # sequence up to which everything was committed at the latest failure
@@ -76,9 +78,15 @@ class PartitionSlot:
 
     def drop_actor(self) -> Totals:
         """Forget the actor, which has ended. Returns its counts."""
-        totals, self.actor = self.totals(), None
+        totals = self.totals()
+        self.position = self.committed_position()
+        self.actor = None
         self._handling, self._reading = _Stillness(), _Stillness()
         return totals
+
+    def committed_position(self) -> str:
+        """As far as this host knows; empty before an actor has opened the partition."""
+        return (self.actor and self.actor.statistics.committed.position) or self.position
 
     def note_failure(self, error: Exception) -> None:
         """Note that the current actor has failed. Being fenced does not count: the partition goes on elsewhere."""

@@ -17,6 +17,7 @@ from actorproc.runtime.tasks import first_cause
 from actorproc.runtime.user_code import user_code
 from actorproc.sources import source_kind
 from actorproc.sources.protocol import Source, Start
+from actorproc.storage.listing import documents
 from actorproc.storage.locations import log_in_the_way, wrong_container
 from actorproc.storage.names import ProcessorLayout
 from actorproc.storage.probe import ensure_safe
@@ -49,6 +50,29 @@ async def opened(source: Source, start: Start, log: Any) -> AsyncIterator[None]:
     finally:
         with warn_while_slow(log, "close() of the source"):
             await source.close()
+
+
+async def check_consumers(
+    store: Store, layout: ProcessorLayout, source: Source, start_from: str | None, mirror_offsets: str | None
+) -> None:
+    """Check the names of other consumers of the source: the one to start from, and the group to show progress to.
+
+    Raises:
+        UsageError: the source knows no such consumers; or the processor is new, and the consumer to start from has no
+            position in any partition, as where its name is mistyped.
+        SourceError: the source does not answer.
+    """
+    if mirror_offsets is not None:
+        await source.mirror(mirror_offsets, {})
+    if start_from is None or await documents(store, layout.checkpoints):
+        return
+    for partition in await source.partitions():
+        if await source.position_of(start_from, partition) is not None:
+            return
+    raise UsageError(
+        f"start_from = {start_from!r}: it has no position in any partition of {source}. Check its name; leave "
+        "start_from out to begin at `start`"
+    )
 
 
 async def prepare_container(store: Store, layout: ProcessorLayout, source: Source, schema: pa.Schema, log: Any) -> None:

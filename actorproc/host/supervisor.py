@@ -24,6 +24,7 @@ from actorproc.errors import (
 )
 from actorproc.group.group import Group
 from actorproc.group.heartbeat import HostReport
+from actorproc.host.offset_mirror import OffsetMirror
 from actorproc.host.owned_partitions import GiveUp, Message, OwnedPartitions, RaiseEpoch, Wake
 from actorproc.host.statistics import Statistics
 from actorproc.partition.actor import HostContext
@@ -116,14 +117,25 @@ class Supervisor(Actor[Message]):
                 tasks.start_soon(self._renew_forever)
                 tasks.start_soon(self._fence_in_time)
                 self.partitions.begin(tasks)
+                mirror = self._offset_mirror()
+                if mirror is not None:
+                    tasks.start_soon(mirror.run)
                 await self._serve()
                 await self._leave()
+                if mirror is not None:
+                    await mirror.finish()
                 tasks.cancel_scope.cancel()
         if not self._has_left:  # a task that ends cancelled ends its group without an error
             raise ActorprocError(
                 "this host has ended, and nobody stopped it: other code of this process has cancelled one of its "
                 "tasks, for example a handler that cancels all tasks"
             )
+
+    def _offset_mirror(self) -> OffsetMirror | None:
+        group = self._settings.mirror_offsets
+        if group is None:
+            return None
+        return OffsetMirror(group, self._context.source, self.partitions, self._clock, self._log)
 
     async def _join(self) -> None:
         """Write the first heartbeat. Until then nobody counts on this host."""

@@ -46,7 +46,7 @@ from actorproc.runtime.error_text import format_error
 from actorproc.runtime.logger import get_logger
 from actorproc.runtime.tasks import first_cause
 from actorproc.runtime.user_code import user_code
-from actorproc.sources.protocol import Source, Start
+from actorproc.sources.protocol import Source, Start, first_position
 from actorproc.storage.names import ProcessorLayout
 from actorproc.storage.store import Store
 
@@ -77,6 +77,8 @@ class HostContext:
     dead_letter_summary: DeadLetterSummary
     threads: HandlerThreads
     decoder: Decoder
+    start_from: str | None = None
+    """Names another consumer of the source, whose positions come before `start`."""
 
 
 class PartitionActor(Restartable):
@@ -208,7 +210,8 @@ class PartitionActor(Restartable):
 
     async def _start(self) -> str:
         async with self._in_time("start() of the source has not ended"):
-            return await self._context.source.start(self.partition, self._context.start)
+            context = self._context
+            return await first_position(context.source, self.partition, context.start, context.start_from)
 
     async def _check_cursor(self, cursor: Cursor) -> None:
         """Check that the source has the records up to `cursor`: new ones would be passed over as processed.

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import AsyncGenerator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, aclosing
+from datetime import datetime
 from numbers import Integral
 from typing import Any
 
@@ -80,6 +81,21 @@ class GuardedSource(Source):
         position = await self._await("start", partition, at)
         self._check_position("start", position)
         return str(position)
+
+    async def position_of(self, consumer: str, partition: str) -> str | None:
+        position = await self._await("position_of", consumer, partition)
+        if position is not None:
+            self._check_position("position_of", position)
+        return None if position is None else str(position)
+
+    async def time_at(self, partition: str, position: str) -> datetime | None:
+        time = await self._await("time_at", partition, position)
+        if not isinstance(time, datetime | None) or (time is not None and time.tzinfo is None):
+            raise self._wrong("time_at", time, "a datetime with a zone, or None")
+        return time
+
+    async def mirror(self, group: str, positions: Mapping[str, str]) -> None:
+        await self._await("mirror", group, positions)
 
     async def end(self, partition: str) -> End:
         end = await self._await("end", partition)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Awaitable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal, TypeVar
@@ -122,6 +122,19 @@ class Source(ABC):
             UsageError: the source does not support this start.
         """
 
+    async def position_of(self, consumer: str, partition: str) -> str | None:
+        """Position that another consumer of this stream has committed; None if it has none in this partition.
+
+        Override it if processors can take over from consumers of another kind (`start_from`).
+
+        Args:
+            consumer: names it, such as `kafka-group:billing`.
+
+        Raises:
+            UsageError: the source does not know such consumers.
+        """
+        raise UsageError(f"start_from = {consumer!r}: {self} does not know the positions of other consumers")
+
     @abstractmethod
     async def end(self, partition: str) -> End:
         """The current end of the partition."""
@@ -146,6 +159,24 @@ class Source(ABC):
         of a chunk count once it is yielded.
         """
         return self.read(partition, position)
+
+    async def time_at(self, partition: str, position: str) -> datetime | None:
+        """Timestamp of the first record from `position` on; None if there is none, or if the source cannot tell.
+
+        Override it if it is cheap. Then `status` shows the lag in seconds.
+        """
+        return None
+
+    async def mirror(self, group: str, positions: Mapping[str, str]) -> None:
+        """Show committed positions, by partition, as those of a consumer group of the stream (`mirror_offsets`).
+
+        Called once with no positions before anything is read.
+
+        Raises:
+            UsageError: the source has no consumer groups.
+            SourceError: the positions could not be written. They are given again a few seconds later.
+        """
+        raise UsageError(f"mirror_offsets = {group!r}: {self} has no consumer groups")
 
     def sequence_before(self, partition: str, position: str) -> int | None:
         """Sequence of the last record before `position`: -1 if there is none, None if the source cannot tell.
@@ -174,6 +205,16 @@ async def with_deadline(answer: Awaitable[T], method: str, limits: StoreLimits, 
     with anyio.move_on_after(most):
         return await answer
     raise SourceError(f"{method}() of the source has not answered within {most:g} s ({setting})")
+
+
+async def first_position(source: Source, partition: str, start: Start, start_from: str | None) -> str:
+    """Where a partition without a checkpoint begins: where another consumer is, or else at `start`.
+
+    Raises:
+        UsageError: the source does not support this start, or does not know such consumers.
+    """
+    taken_over = None if start_from is None else await source.position_of(start_from, partition)
+    return await source.start(partition, start) if taken_over is None else taken_over
 
 
 async def earliest_position(source: Source, partition: str) -> str | None:

@@ -12,9 +12,8 @@ from typing import Any
 import anyio
 import orjson
 import pytest
-from pyarrow.dataset import dataset
 
-from actorproc import JsonRows, Processor, Settings, Source
+from actorproc import Processor, Settings
 from actorproc.errors import RecordsLost, SourceError, UsageError
 from actorproc.testing import check_source
 from tests import servers
@@ -26,25 +25,13 @@ from confluent_kafka.cimpl import NewTopic
 
 from actorproc.sources.kafka import KafkaSource
 from actorproc.sources.kafka.consumer import _ROUND_BYTES
+from actorproc.sources.kafka.position import Position
 from actorproc.sources.kafka.presets import parse_url
 from actorproc.sources.kafka.properties import client_properties
-from tests.kafka_topics import Topic
+from actorproc.sources.protocol import Start
+from tests.kafka_topics import Rows, Topic, numbers, process
 
 pytestmark = pytest.mark.servers
-
-
-class Rows(JsonRows):
-    output_schema = "n bigint"
-
-
-async def process(source: Source, container: Path) -> list[int]:
-    """Run until the end, and return all numbers committed so far."""
-    await Processor(Rows, source=source, container=str(container), settings=Settings()).run(until_end=True)
-    return numbers(container)
-
-
-def numbers(container: Path) -> list[int]:
-    return sorted(dataset(container / "Rows" / "output", format="parquet").to_table()["n"].to_pylist())
 
 
 async def opened(source: KafkaSource) -> KafkaSource:
@@ -127,11 +114,9 @@ async def test_a_start_is_found_by_earliest_latest_and_time(broker: Broker) -> N
     topic.send(range(5), 0, timestamp=1000 * then)
     topic.send(range(5), 0, timestamp=1000 * (then + 1_000))
     source = await opened(KafkaSource(topic.url))
-    partition = f"{topic.name}-0"
-    assert await source.start(partition, "earliest") == "0"
-    assert await source.start(partition, "latest") == "10"
-    assert await source.start(partition, datetime.fromtimestamp(then + 500, UTC)) == "5"
-    assert await source.start(partition, datetime.fromtimestamp(then + 2_000, UTC)) == "10"
+    starts: list[Start] = ["earliest", "latest", *(datetime.fromtimestamp(then + s, UTC) for s in (500, 2_000))]
+    found = [await source.start(f"{topic.name}-0", at) for at in starts]
+    assert [Position.parse(position).offset for position in found] == [0, 10, 5, 10]
     await source.close()
 
 

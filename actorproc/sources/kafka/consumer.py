@@ -130,6 +130,10 @@ class SharedConsumer:
         """Read the partition no more, unless a later `assign` reads it again."""
         self._orders.put(lambda: self._unassign(feed))
 
+    def fail(self, topic: str, error: SourceError) -> None:
+        """End the readers of all partitions of a topic with this error."""
+        self._orders.put(lambda: self._fail(topic, error))
+
     def resume_if_drained(self, feed: Feed) -> None:
         """Go on with a paused partition once its reader has taken most of what waited."""
         if feed.paused and feed.waiting <= self._share // 4:
@@ -257,6 +261,11 @@ class SharedConsumer:
 
     def _share_out(self) -> None:
         self._share = min(PAUSE_BYTES, self._most_waiting // max(1, len(self._feeds)))
+
+    def _fail(self, topic: str, error: SourceError) -> None:
+        for feed in self._feeds.values():
+            if feed.key[0] == topic:
+                feed.fail(error)
 
     def _resume(self, feed: Feed) -> None:
         if self._feeds.get(feed.key) is feed:

@@ -2,29 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
 from datetime import datetime
-from typing import Any, TypeVar
 
 import anyio
-from confluent_kafka import KafkaException, TopicPartition
+from confluent_kafka import KafkaException
 
 from actorproc.config.settings import Settings
 from actorproc.errors import RecordsLost, SourceError, UsageError
 from actorproc.records import Cursor
 from actorproc.runtime.backoff import Backoff
 from actorproc.runtime.clock import SYSTEM, Clock
+from actorproc.sources.kafka.azure_checkpoints import AzureCheckpoints
+from actorproc.sources.kafka.brokers import Brokers
 from actorproc.sources.kafka.columns import Key
 from actorproc.sources.kafka.consumer import Feed, SharedConsumer
+from actorproc.sources.kafka.position import Position
 from actorproc.sources.kafka.presets import parse_url
 from actorproc.sources.kafka.properties import client_properties, with_secrets
 from actorproc.sources.protocol import Chunk, End, Source, Start
 
-T = TypeVar("T")
+GROUP = "kafka-group:"
+"""Begins the name of a consumer group whose offsets a processor starts from."""
+
+AZURE = "eventhubs-checkpoints:"
+"""Begins the URL of the blob container in which Azure's event processors keep their checkpoints."""
 
 
 class KafkaSource(Source):
-    """Reads one or several topics. A partition is `TOPIC-NUMBER`; positions and sequences are offsets.
+    """Reads one or several topics. A partition is `TOPIC-NUMBER`; a sequence is an offset, a position a `Position`.
 
     Offsets have gaps where the topic is compacted or written in transactions.
 
@@ -54,6 +61,9 @@ class KafkaSource(Source):
         self._settings = settings or Settings.load()
         self._clock = clock
         self._shared: SharedConsumer | None = None
+        self._opened: Brokers | None = None
+        self._topic_ids: dict[str, str | None] = {}
+        self._azure: AzureCheckpoints | None = None
         self.timeout = 10.0
         """Seconds for one question to the brokers."""
 
@@ -66,26 +76,42 @@ class KafkaSource(Source):
         """
         try:
             self._shared = SharedConsumer(self._properties, self._settings.read_ahead_bytes // 4)
+            self._opened = Brokers(self.url, self._address, self._shared, self._properties, self._clock)
         except KafkaException as error:
             raise UsageError(f"source {self.url}: {error.args[0].str()}") from None
+        self._opened.timeout = self.timeout
+        try:
+            await self._first_contact()
+            cluster = await self._brokers.cluster_id()
+        except BaseException:
+            await self.close()  # it may be opened again
+            raise
+        topics = sorted(self._topic_ids) if self._address.pattern is None else self._address.topics
+        self.identity = f"kafka:{cluster}/{','.join(topics)}"
+
+    async def _first_contact(self) -> None:
         backoff, end = Backoff(0.5, 5.0), self._clock.monotonic() + self._settings.store_patience
         attempt = 0
         while True:
             attempt += 1
             try:
-                names = await self.partitions()
-                break
+                await self.partitions()
+                return
             except SourceError:
                 if self._clock.monotonic() > end:
                     raise
                 await self._clock.sleep(backoff.delay(attempt, self._clock.random))
-        cluster = await self._ask(lambda: self._consumer.client.cluster_id(timeout=self.timeout), "for its cluster id")
-        topics = sorted({_key(name)[0] for name in names}) if self._address.pattern is None else self._address.topics
-        self.identity = f"kafka:{cluster}/{','.join(topics)}"
 
     async def close(self) -> None:
-        if self._shared is not None:
-            await self._clock.run_in_thread(self._shared.close)
+        shared, self._shared, self._opened = self._shared, None, None
+        if shared is not None:
+            await self._clock.run_in_thread(shared.close)
+
+    @property
+    def _brokers(self) -> Brokers:
+        if self._opened is None:
+            raise SourceError(f"{self.url} is not open")
+        return self._opened
 
     @property
     def _consumer(self) -> SharedConsumer:
@@ -94,47 +120,76 @@ class KafkaSource(Source):
         return self._shared
 
     async def partitions(self) -> Sequence[str]:
-        """All partitions of the topics, as the brokers name them now."""
-        topics = await self._ask(self._list_topics, "for its topics")
-        for name, topic in topics.items():
-            if topic.error is not None:
-                raise SourceError(f"topic {name} of {self.url} cannot be read: {topic.error.str()}")
-        return [f"{name}-{number}" for name in sorted(topics) for number in sorted(topics[name].partitions)]
+        """All partitions of the topics, as the brokers name them now.
 
-    def _list_topics(self) -> dict[str, Any]:
-        client = self._consumer.client
-        if self._address.pattern is not None:
-            found = client.list_topics(timeout=self.timeout).topics
-            return {name: topic for name, topic in found.items() if self._address.includes(name)}
-        return {name: client.list_topics(name, timeout=self.timeout).topics[name] for name in self._address.topics}
+        Ends the readers of a topic that was created again since the last call.
+        """
+        topics = await self._brokers.topics()
+        found = await self._brokers.topic_ids(list(topics))
+        for topic, before in self._topic_ids.items():
+            if not Position(0, before).is_of(now := found.get(topic)):
+                self._consumer.fail(topic, RecordsLost(f"{self._created_again(topic, before, now)}; it was read on"))
+        self._topic_ids = found
+        return [f"{topic}-{number}" for topic, numbers in topics.items() for number in numbers]
+
+    # Positions
 
     async def start(self, partition: str, at: Start) -> str:
-        low, high = await self._watermarks(partition)
+        low, high = await self._brokers.watermarks(_key(partition))
         if at == "earliest":
-            return str(low)
-        if at == "latest":
-            return str(high)
-        return str(await self._offset_at(partition, at, high))
+            offset = low
+        elif at == "latest":
+            offset = high
+        else:
+            found = await self._brokers.offset_at(_key(partition), at)
+            offset = high if found is None else found
+        return self._position(partition, offset)
+
+    async def position_of(self, consumer: str, partition: str) -> str | None:
+        """Where a consumer group, as `kafka-group:NAME`, or Azure's processors, as `eventhubs-checkpoints:URL`, are."""
+        if group := consumer.removeprefix(GROUP) if consumer.startswith(GROUP) else None:
+            offset = await self._brokers.committed(group, _key(partition))
+        elif consumer.startswith(AZURE):
+            offset = await self._azure_offset(consumer.removeprefix(AZURE), _key(partition))
+        else:
+            raise UsageError(f"start_from = {consumer!r}: {self.url} knows the positions of {GROUP}NAME and {AZURE}URL")
+        return None if offset is None else self._position(partition, offset)
+
+    async def _azure_offset(self, url: str, key: Key) -> int | None:
+        if self._azure is None:
+            host = self._address.brokers.partition(":")[0]
+            self._azure = AzureCheckpoints(url, host)
+        topic, number = key
+        checkpoints = await self._clock.run_in_thread(self._azure.read, topic)
+        sequence = checkpoints.get(number)
+        return None if sequence is None else sequence + 1
 
     async def end(self, partition: str) -> End:
-        low, high = await self._watermarks(partition)
-        return End(str(high), high - 1 if high > low else None)
+        low, high = await self._brokers.watermarks(_key(partition))
+        return End(self._position(partition, high), high - 1 if high > low else None)
 
     def sequence_before(self, partition: str, position: str) -> int:
-        return _offset(position) - 1
+        return Position.parse(position).offset - 1
 
     def reached(self, cursor: Cursor, end: End) -> bool:
-        return _offset(cursor.position) >= _offset(end.position)
+        at, last = Position.parse(cursor.position), Position.parse(end.position)
+        return at.is_of(last.topic_id) and at.offset >= last.offset
+
+    def _position(self, partition: str, offset: int) -> str:
+        return str(Position(offset, self._topic_ids.get(_key(partition)[0])))
+
+    # Reading
 
     async def read(self, partition: str, position: str) -> AsyncGenerator[Chunk, None]:
-        offset = await self._in_range(partition, _offset(position))
+        offset, topic_id = await self._readable(partition, Position.parse(position))
         feed: Feed = self._consumer.assign(_key(partition), partition, offset)
         try:
             at_end: Chunk | None = None
             while True:
                 rounds = self._consumer.rounds
                 with anyio.move_on_after(self._settings.max_read_time / 3) as silence:
-                    chunk = await feed.next()
+                    taken = await feed.next()
+                    chunk = Chunk(taken.batch, str(Position(int(taken.next), topic_id)))
                     at_end = None if len(chunk.batch) else chunk
                 if not silence.cancelled_caught:
                     self._consumer.resume_if_drained(feed)
@@ -144,57 +199,57 @@ class KafkaSource(Source):
         finally:
             self._consumer.unassign(feed)
 
-    async def _in_range(self, partition: str, offset: int) -> int:
-        """The offset from which to read.
+    async def _readable(self, partition: str, position: Position) -> Position:
+        """Where to read on.
 
         Raises:
-            RecordsLost: records were removed at the broker before they were read, and `on_out_of_range` is "fail".
+            RecordsLost: the topic was created again, or has lost records; or records were removed at the broker before
+                they were read, and `on_out_of_range` is "fail".
         """
-        low, high = await self._watermarks(partition)
-        if low <= offset <= high:
-            return offset
+        topic, _ = _key(partition)
+        topic_id = (await self._brokers.topic_ids([topic]))[topic]
+        if not position.is_of(topic_id):
+            raise RecordsLost(self._created_again(topic, position.topic_id, topic_id))
+        offset = position.offset
+        low, high = await self._brokers.watermarks(_key(partition))
+        if offset > high:
+            raise RecordsLost(
+                f"partition {partition} of {self.url}: offset {offset} lies beyond the end {high}: the topic has lost "
+                "records, or was created again. Its next records would take offsets that are processed already"
+            )
+        if offset < low:
+            offset = self._after_loss(partition, offset, low, high)
+        return Position(offset, topic_id)
+
+    def _after_loss(self, partition: str, offset: int, low: int, high: int) -> int:
         if self._settings.on_out_of_range != "fail":
             return low if self._settings.on_out_of_range == "earliest" else high
-        if offset < low:
-            why = f"{low - offset:,} records before offset {low} were removed at the broker before they were read"
-        else:
-            why = f"offset {offset} lies beyond the end {high}: the topic was made anew or has lost records"
-        raise RecordsLost(f"partition {partition} of {self.url}: {why} (on_out_of_range = fail)")
-
-    async def _watermarks(self, partition: str) -> tuple[int, int]:
-        where = TopicPartition(*_key(partition))
-        client = self._consumer.client
-        low, high = await self._ask(
-            lambda: client.get_watermark_offsets(where, timeout=self.timeout, cached=False), f"where {partition} ends"
+        raise RecordsLost(
+            f"partition {partition} of {self.url}: {low - offset:,} records before offset {low} were removed at the "
+            "broker before they were read (on_out_of_range = fail)"
         )
-        return low, high
 
-    async def _offset_at(self, partition: str, time: datetime, high: int) -> int:
-        where = TopicPartition(*_key(partition), int(time.timestamp() * 1000))
-        client = self._consumer.client
-        [found] = await self._ask(
-            lambda: client.offsets_for_times([where], timeout=self.timeout), f"where {partition} has {time}"
+    def _created_again(self, topic: str, before: str | None, now: str | None) -> str:
+        return (
+            f"topic {topic} of {self.url} was deleted and created again (its id is {now}, not {before}): offsets of "
+            "one mean nothing in the other. Give the processor another name, which then begins the new topic"
         )
-        return found.offset if found.offset >= 0 else high
 
-    async def _ask(self, question: Callable[[], T], what: str) -> T:
-        try:
-            return await self._clock.run_in_thread(question)
-        except KafkaException as error:
-            await self._clock.run_in_thread(
-                lambda: self._consumer.client.poll(0)
-            )  # brings what the client has to report
-            cause = self._consumer.last_error or error.args[0]
-            raise SourceError(f"{self.url}: the brokers were asked {what}: {cause.str()}") from None
+    async def time_at(self, partition: str, position: str) -> datetime | None:
+        """Timestamp of the first message from `position` on; None if there is none, or none comes in time."""
+        with anyio.move_on_after(self.timeout):
+            async with aclosing(self.read(partition, position)) as chunks:
+                chunk = await anext(chunks)
+            return chunk.batch[0].timestamp if len(chunk.batch) else None
+        return None
+
+    async def mirror(self, group: str, positions: Mapping[str, str]) -> None:
+        """Commit the offsets of these positions to a consumer group that has no members."""
+        offsets = {_key(partition): Position.parse(position).offset for partition, position in positions.items()}
+        if offsets:
+            await self._brokers.commit(group, offsets)
 
 
 def _key(partition: str) -> Key:
     topic, _, number = partition.rpartition("-")
     return topic, int(number)
-
-
-def _offset(position: str) -> int:
-    try:
-        return int(position)
-    except ValueError:
-        raise SourceError(f"position {position!r} is no offset of a topic") from None

@@ -1,0 +1,137 @@
+"""Questions to the brokers: topics and their ids, offsets, and the committed offsets of consumer groups.
+
+Each is asked in a thread, by clients that do not fetch: behind a fetch an answer would wait.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from typing import Any, TypeVar
+
+from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from actorproc.errors import SourceError
+from actorproc.runtime.clock import Clock
+from actorproc.sources.kafka.address import KafkaAddress
+from actorproc.sources.kafka.columns import Key
+from actorproc.sources.kafka.consumer import SharedConsumer
+from actorproc.sources.kafka.properties import Properties
+
+T = TypeVar("T")
+
+_NO_ID = "A" * 22  # zeros in base 64
+
+
+class Brokers:
+    """Answers of the brokers at one address. A SourceError names the question.
+
+    Args:
+        name: of the source, for messages.
+        consumer: whose client asks, and which knows why it cannot.
+        properties: librdkafka's.
+    """
+
+    def __init__(
+        self, name: str, address: KafkaAddress, consumer: SharedConsumer, properties: Properties, clock: Clock
+    ) -> None:
+        self._name = name
+        self._address = address
+        self._clock = clock
+        self._consumer = consumer
+        self._client = consumer.client
+        self._admin = AdminClient(properties | {"error_cb": lambda _: None, "log_level": 0})
+        self.timeout = 10.0
+        """Seconds for one question."""
+
+    async def cluster_id(self) -> str | None:
+        return await self._ask(lambda: self._client.cluster_id(timeout=self.timeout), "for its cluster id")
+
+    async def topics(self) -> dict[str, list[int]]:
+        """Partition numbers of the topics that the address names.
+
+        Raises:
+            SourceError: a topic is missing, or may not be read.
+        """
+        topics = await self._ask(self._list_topics, "for its topics")
+        for name, topic in topics.items():
+            if topic.error is not None:
+                raise SourceError(f"topic {name} of {self._name} cannot be read: {topic.error.str()}")
+        return {name: sorted(topics[name].partitions) for name in sorted(topics)}
+
+    def _list_topics(self) -> dict[str, Any]:
+        if self._address.pattern is not None:
+            found = self._client.list_topics(timeout=self.timeout).topics
+            return {name: topic for name, topic in found.items() if self._address.includes(name)}
+        return {
+            name: self._client.list_topics(name, timeout=self.timeout).topics[name] for name in self._address.topics
+        }
+
+    async def topic_ids(self, topics: Sequence[str]) -> dict[str, str | None]:
+        """Ids that change when a topic is deleted and created again; None where the broker knows none (before 2.8)."""
+        return await self._ask(lambda: self._topic_ids(topics), f"for the ids of {', '.join(topics)}") if topics else {}
+
+    def _topic_ids(self, topics: Sequence[str]) -> dict[str, str | None]:
+        described = self._admin.describe_topics(TopicCollection(list(topics)), request_timeout=self.timeout)
+        ids = {topic: str(future.result(2 * self.timeout).topic_id) for topic, future in described.items()}
+        return {topic: None if found in (_NO_ID, "None") else found for topic, found in ids.items()}
+
+    async def watermarks(self, key: Key) -> tuple[int, int]:
+        """The first offset, and the one after the last."""
+        where = TopicPartition(*key)
+        low, high = await self._ask(
+            lambda: self._client.get_watermark_offsets(where, timeout=self.timeout, cached=False),
+            f"where {_name(key)} ends",
+        )
+        return low, high
+
+    async def offset_at(self, key: Key, time: datetime) -> int | None:
+        """Offset of the first message at or after a time; None if there is none."""
+        where = TopicPartition(*key, int(time.timestamp() * 1000))
+        [found] = await self._ask(
+            lambda: self._client.offsets_for_times([where], timeout=self.timeout), f"where {_name(key)} has {time}"
+        )
+        return found.offset if found.offset >= 0 else None
+
+    async def committed(self, group: str, key: Key) -> int | None:
+        """Offset that the consumer group has committed; None: it has not."""
+        asked = ConsumerGroupTopicPartitions(group, [TopicPartition(*key)])
+        found = await self._ask(
+            lambda: self._of_group(self._admin.list_consumer_group_offsets, asked),
+            f"what group {group} has committed of {_name(key)}",
+        )
+        [place] = found
+        return place.offset if place.offset >= 0 else None
+
+    async def commit(self, group: str, offsets: Mapping[Key, int]) -> None:
+        """Commit offsets to a group that has no members.
+
+        Raises:
+            SourceError: the group has members, or its coordinator does not answer.
+        """
+        places = [TopicPartition(*key, offset) for key, offset in offsets.items()]
+        given = ConsumerGroupTopicPartitions(group, places)
+        await self._ask(
+            lambda: self._of_group(self._admin.alter_consumer_group_offsets, given), f"to commit for group {group}"
+        )
+
+    def _of_group(self, method: Callable[..., Any], asked: ConsumerGroupTopicPartitions) -> list[TopicPartition]:
+        future = method([asked], request_timeout=self.timeout)[asked.group_id]
+        places: list[TopicPartition] = future.result(2 * self.timeout).topic_partitions
+        for place in places:
+            if place.error is not None:
+                raise KafkaException(place.error)
+        return places
+
+    async def _ask(self, question: Callable[[], T], what: str) -> T:
+        try:
+            return await self._clock.run_in_thread(question)
+        except KafkaException as error:
+            await self._clock.run_in_thread(lambda: self._client.poll(0))  # brings what the client has to report
+            cause = self._consumer.last_error or error.args[0]
+            raise SourceError(f"{self._name}: the brokers were asked {what}: {cause.str()}") from None
+
+
+def _name(key: Key) -> str:
+    return f"{key[0]}-{key[1]}"
