@@ -16,8 +16,10 @@ from actorproc.sources.protocol import Source
 MIRROR_EVERY = 5.0
 """Seconds, as often as Kafka's consumers commit by themselves (auto.commit.interval.ms)."""
 
-MIRROR_TIME = 5.0
-"""Seconds that the last write may take while a host leaves."""
+MIRROR_TIME = 3.0
+"""Seconds for the last write while a host leaves. It is tried again and again: a broker may look for a coordinator."""
+
+_PAUSE = 0.3  # seconds between these
 
 
 class OffsetMirror:
@@ -44,14 +46,18 @@ class OffsetMirror:
     async def finish(self) -> None:
         """Write the positions with which the partitions were handed over."""
         with anyio.move_on_after(MIRROR_TIME):
-            await self.write()
+            while not await self.write():
+                await self._clock.sleep(_PAUSE)
 
-    async def write(self) -> None:
+    async def write(self) -> bool:
+        """Whether it has succeeded."""
         try:
             await self._source.mirror(self._group, self._partitions.positions())
+            return True
         except SourceError as error:
             if times := self._failures.due(str(error), self._clock.monotonic()):
                 self._log.warning(
                     "mirror.failed", group=self._group, error=error_message(error), times=times,
                     why="only tools that watch the group are affected",
                 )  # fmt: skip
+            return False

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, TypeVar
 
-from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from actorproc.errors import SourceError
@@ -41,9 +41,15 @@ class Brokers:
         self._clock = clock
         self._consumer = consumer
         self._client = consumer.client
-        self._admin = AdminClient(properties | {"error_cb": lambda _: None, "log_level": 0})
+        self._properties = properties | {"error_cb": lambda _: None, "log_level": 0}
+        self._admin = AdminClient(self._properties)
+        self._group_clients: dict[str, Consumer] = {}
         self.timeout = 10.0
         """Seconds for one question."""
+
+    async def close(self) -> None:
+        for client in self._group_clients.values():
+            await self._clock.run_in_thread(client.close)
 
     async def cluster_id(self) -> str | None:
         return await self._ask(lambda: self._client.cluster_id(timeout=self.timeout), "for its cluster id")
@@ -96,13 +102,19 @@ class Brokers:
 
     async def committed(self, group: str, key: Key) -> int | None:
         """Offset that the consumer group has committed; None: it has not."""
-        asked = ConsumerGroupTopicPartitions(group, [TopicPartition(*key)])
-        found = await self._ask(
-            lambda: self._of_group(self._admin.list_consumer_group_offsets, asked),
+        # Not by the AdminClient: confluent-kafka 2.16 crashes the process when a coordinator answers it with an error.
+        client = self._group_client(group)
+        [found] = await self._ask(
+            lambda: client.committed([TopicPartition(*key)], timeout=self.timeout),
             f"what group {group} has committed of {_name(key)}",
         )
-        [place] = found
-        return place.offset if place.offset >= 0 else None
+        return found.offset if found.offset >= 0 else None
+
+    def _group_client(self, group: str) -> Consumer:
+        """A client of the group, which never joins it."""
+        if group not in self._group_clients:
+            self._group_clients[group] = Consumer(self._properties | {"group.id": group})
+        return self._group_clients[group]
 
     async def commit(self, group: str, offsets: Mapping[Key, int]) -> None:
         """Commit offsets to a group that has no members.
@@ -111,18 +123,14 @@ class Brokers:
             SourceError: the group has members, or its coordinator does not answer.
         """
         places = [TopicPartition(*key, offset) for key, offset in offsets.items()]
-        given = ConsumerGroupTopicPartitions(group, places)
-        await self._ask(
-            lambda: self._of_group(self._admin.alter_consumer_group_offsets, given), f"to commit for group {group}"
-        )
+        await self._ask(lambda: self._commit(group, places), f"to commit for group {group}")
 
-    def _of_group(self, method: Callable[..., Any], asked: ConsumerGroupTopicPartitions) -> list[TopicPartition]:
-        future = method([asked], request_timeout=self.timeout)[asked.group_id]
-        places: list[TopicPartition] = future.result(2 * self.timeout).topic_partitions
-        for place in places:
+    def _commit(self, group: str, places: list[TopicPartition]) -> None:
+        given = ConsumerGroupTopicPartitions(group, places)
+        future = self._admin.alter_consumer_group_offsets([given], request_timeout=self.timeout)[group]
+        for place in future.result(2 * self.timeout).topic_partitions:
             if place.error is not None:
                 raise KafkaException(place.error)
-        return places
 
     async def _ask(self, question: Callable[[], T], what: str) -> T:
         try:

@@ -103,7 +103,10 @@ class KafkaSource(Source):
                 await self._clock.sleep(backoff.delay(attempt, self._clock.random))
 
     async def close(self) -> None:
-        shared, self._shared, self._opened = self._shared, None, None
+        brokers, self._opened = self._opened, None
+        if brokers is not None:
+            await brokers.close()
+        shared, self._shared = self._shared, None
         if shared is not None:
             await self._clock.run_in_thread(shared.close)
 
