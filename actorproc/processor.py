@@ -253,7 +253,7 @@ class Processor:
             if self._subject is not None:
                 self.schema = await contact(partial(self._schema_of, self._subject))
             await contact(lambda: check_consumers(store, self.layout, source, self.start_from, settings.mirror_offsets))
-            await contact(lambda: prepare_container(store, self.layout, source, self.schema, self._log))
+            processor_id = await contact(lambda: prepare_container(store, self.layout, source, self.schema, self._log))
             with warn_while_slow(self._log, "shared() of the handler"):
                 shared = await stack.enter_async_context(shared_value(self.handler, self.options))
             with warn_while_slow(self._log, "register() of the source"):
@@ -264,7 +264,7 @@ class Processor:
             group = Group(store.lane(), self.layout, self.host, settings, clock=clock, nudges=nudges)
             if end is not None:
                 await contact(end.take_ends)
-            supervisor = Supervisor(group, self._context(shared))
+            supervisor = Supervisor(group, self._context(processor_id, shared))
             self._log.info("processor.started", source=str(source), container=store.url)
             stack.callback(self._supervisor_ended, supervisor)
             self._supervisor = supervisor
@@ -277,12 +277,12 @@ class Processor:
         """The columns that a subject of the schema registry declares now."""
         return parse_schema(await self.decoder.output_schema(subject))
 
-    def _context(self, shared: Any) -> HostContext:
+    def _context(self, processor_id: str, shared: Any) -> HostContext:
         settings, clock = self.settings, self.clock
         return HostContext(
-            processor=self.name, host=self.host, handler=self.handler, schema=output_schema(self.schema),
-            source=self._source, store=self._store, layout=self.layout, settings=settings, clock=clock,
-            start=self.start, options=self.options, shared=shared,
+            processor=self.name, processor_id=processor_id, host=self.host, handler=self.handler,
+            schema=output_schema(self.schema), source=self._source, store=self._store, layout=self.layout,
+            settings=settings, clock=clock, start=self.start, options=self.options, shared=shared,
             budget=ByteBudget(settings.read_ahead_bytes), held=BufferTotal(settings.uncommitted_bytes),
             dead_letter_summary=DeadLetterSummary(),
             threads=HandlerThreads(settings.handler_threads, clock, settings.max_process_time),

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import orjson
-from confluent_kafka import Producer, TopicPartition
+from confluent_kafka import Consumer, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions, NewTopic
 from pyarrow.dataset import dataset
@@ -60,7 +60,23 @@ class Topic:
         while (self.name in self.admin.list_topics(timeout=30).topics) is not listed:
             time.sleep(0.05)
 
-    def _properties(self) -> dict[str, str]:
+    def messages(self) -> list[Message]:
+        """All committed messages, by partition and offset."""
+        how = {"group.id": "tests", "enable.partition.eof": True, "auto.offset.reset": "earliest"}
+        consumer = Consumer(self._properties() | how)
+        partitions = consumer.list_topics(self.name).topics[self.name].partitions
+        consumer.assign([TopicPartition(self.name, number, 0) for number in partitions])
+        found: list[Message] = []
+        ended = 0
+        while ended < len(partitions):
+            message = consumer.poll(10)
+            assert message is not None
+            ended += message.error() is not None
+            found += [message] if message.error() is None else []
+        consumer.close()
+        return sorted(found, key=lambda message: (message.partition(), message.offset()))
+
+    def _properties(self) -> dict[str, Any]:
         return {"bootstrap.servers": self.url.removeprefix("kafka://").partition("/")[0]}
 
     def create_again(self) -> None:

@@ -9,17 +9,18 @@ from datetime import datetime
 from typing import Any, NamedTuple, Self
 
 from actorproc.admin.replay import Replay, replayed_sequences
+from actorproc.admin.replay_target import opened_target
 from actorproc.config.settings import Settings
 from actorproc.errors import UsageError
 from actorproc.output.checkpoint import read_checkpoint
 from actorproc.output.dead_letters import letter_files, purge, read_letters
 from actorproc.output.source_identity import read_source
-from actorproc.retention.readers import read_registry
+from actorproc.sources import KAFKA_SCHEMES
 from actorproc.sources.log import LogSource
 from actorproc.storage.document import whole_number
-from actorproc.storage.names import READERS, ProcessorLayout, natural, number_of, partition_of
+from actorproc.storage.names import ProcessorLayout, natural, number_of, partition_of
 from actorproc.storage.store import Store
-from actorproc.stores import OUTPUT_SCHEME, open_store
+from actorproc.stores import OUTPUT_SCHEME
 
 Letter = dict[str, Any]
 """A dead letter as `dead-letters list --json` prints it."""
@@ -85,9 +86,9 @@ class Purge:
 
 
 class Replayed(NamedTuple):
-    """Letters that a replay appended to `log`, and letters that were in the log before.
+    """Letters that a replay appended to `log`, a log or topic, and letters that were there before.
 
-    `also_read_by`: other readers of that log, which get these records again.
+    `also_read_by`: other readers of it, which get these records again.
     """
 
     log: str
@@ -160,36 +161,34 @@ class DeadLetters:
                 purged += count
         return purged
 
-    async def replay(self, selection: Selection, settings: Settings, log: str | None = None) -> Replayed:
-        """Append the selected letters to their log again, each once.
+    async def replay(self, selection: Selection, settings: Settings, source: str | None = None) -> Replayed:
+        """Append the selected letters to their log or topic again, each once.
 
         Args:
-            log: URL of the log, if it is not where the processor read it.
+            source: URL of the log or topic, if it is not where the processor read it.
 
         Raises:
-            UsageError: a letter does not exist, or the processor does not read a log.
+            UsageError: a letter does not exist, or the processor reads neither a log nor topics of Kafka.
         """
-        url = log or await self._recorded_log()
-        async with (
-            open_store(url, settings) as opened,
-            Replay.opened(self._store, self._layout.processor, opened) as replaying,
-        ):
-            registered = (await read_registry(opened, READERS)).readers
+        url = source or await self._recorded_source()
+        target = opened_target(url, settings)
+        async with Replay.opened(self._store, self._layout.processor, target) as replaying:
+            readers = await replaying.target.readers()
             appended = before = 0
             for key in await self._chosen_files(selection):
                 done = await replaying.file(key, lambda letter: self._is_wanted(letter, selection))
                 if done is not None:
                     appended += done[0]
                     before += done[1]
-        return Replayed(url, appended, before, sorted(registered.keys() - {self._layout.processor}))
+        return Replayed(url, appended, before, [name for name in readers if name != self._layout.processor])
 
     def _is_wanted(self, letter: Any, selection: Selection) -> bool:
         described = _described(letter, replayed=False)
         self.kinds[described["kind"]] += 1
         return described in selection
 
-    async def _recorded_log(self) -> str:
-        """URL of the log that the processor reads.
+    async def _recorded_source(self) -> str:
+        """URL of the log or topics that the processor reads.
 
         Raises:
             UsageError: it reads something else, or that is not recorded.
@@ -197,9 +196,9 @@ class DeadLetters:
         name = self._layout.processor
         recorded = await read_source(self._store, self._layout)
         if recorded is None:
-            raise UsageError(f"{self._store.url} does not say what {name} reads: give the log with --source")
+            raise UsageError(f"{self._store.url} does not say what {name} reads: give the log or topic with --source")
         url = recorded.name
-        if recorded.kind != LogSource.__name__:
+        if recorded.kind != LogSource.__name__ and url.partition("://")[0] not in KAFKA_SCHEMES:
             refuse_source(f"{name} reads {url}", url, own=True)
         return url
 
@@ -258,6 +257,6 @@ def refuse_source(subject: str, url: str, *, own: bool) -> None:
     else:
         return
     raise UsageError(
-        f"{subject}: dead letters are appended to a log, and this is {source}. Correct the handler and start it under "
-        "another name, or produce the letters into a log of their own"
+        f"{subject}: dead letters are appended to a log or a topic, and this is {source}. Correct the handler and "
+        "start it under another name, or produce the letters into a log of their own"
     )

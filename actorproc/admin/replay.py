@@ -1,32 +1,29 @@
-"""Replays dead letters: appends them to the log that they came from, each once.
+"""Replays dead letters: appends them to the stream that they came from, each once.
 
-A replay of a dead-letter file is a transaction of the log. Its document, below `replays/`, first records which letters
-are replayed now. Then they are staged and committed as a batch of the transaction, and the document marks them as done.
-A replay that finds an unfinished part, after a crash or beside another replay, commits the same batch again, which
-appends nothing twice.
+A replay of a dead-letter file is a transaction of the built-in log, or of Kafka. Its document, below `replays/`, first
+records which letters are replayed now. Then they are committed as a batch of the transaction, and the document marks
+them as done. A replay that finds an unfinished part, after a crash or beside another replay, commits the same batch
+again, which appends nothing twice.
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import datetime
 from typing import Any, ClassVar, Self
 
 import msgspec
-import numpy as np
 import pyarrow as pa
 from msgspec.structs import force_setattr, replace
 
+from actorproc.admin.replay_target import ReplayTarget, missing_partition
 from actorproc.errors import RESTORE, CorruptObject, UsageError, located
-from actorproc.log.metadata import LogMetadata, open_log
-from actorproc.log.staged_files import StagedFile, encode_staged
-from actorproc.log.transactions import Transactions
 from actorproc.output.dead_letters import HISTORY, corrupt_letters, decoded, read_letters
 from actorproc.output.source_identity import check_source
 from actorproc.records import Batch
 from actorproc.storage.document import Document, SharedDocument
-from actorproc.storage.names import ProcessorLayout, log_staged, number_of, partition_of
+from actorproc.storage.names import ProcessorLayout, number_of, partition_of
 from actorproc.storage.store import Conflict, Store
 
 Letter = Mapping[str, Any]
@@ -37,7 +34,7 @@ class ReplayPart(msgspec.Struct, frozen=True):
     """Letters of one dead-letter file that are replayed together: a batch of the transaction."""
 
     log: str
-    """Identity of the log."""
+    """Identity of the log, or of the topics."""
     sequences: tuple[int, ...] | None
     """Of the letters; None: all that no earlier part has."""
     done: bool
@@ -89,31 +86,24 @@ async def replayed_sequences(store: Store, layout: ProcessorLayout, key: str, le
 
 
 class Replay:
-    """Replays the dead letters of one processor into one log. Both stores are open."""
+    """Replays the dead letters of one processor into one stream. Store and target are open."""
 
-    def __init__(
-        self, store: Store, processor: str, log: Store, metadata: LogMetadata, transactions: Transactions
-    ) -> None:
+    def __init__(self, store: Store, processor: str, target: ReplayTarget) -> None:
+        self.target = target
         self._store = store
         self._processor = processor
         self._layout = ProcessorLayout(processor)
-        self._log = log
-        self._metadata = metadata
-        self._transactions = transactions
 
     @classmethod
     @asynccontextmanager
-    async def opened(cls, store: Store, processor: str, log: Store) -> AsyncIterator[Self]:
-        """Write hints for the log's readers as long as the block runs.
-
-        Raises:
-            UsageError: there is no log, or it is not the source of the processor.
-        """
-        metadata = await open_log(log)
-        with located(store.url):
-            await check_source(store, ProcessorLayout(processor), metadata.identity, log.url)
-            async with Transactions.opened(log) as transactions:
-                yield cls(store, processor, log, metadata, transactions)
+    async def opened(
+        cls, store: Store, processor: str, target: AbstractAsyncContextManager[ReplayTarget]
+    ) -> AsyncIterator[Self]:
+        """Enter the target. Raises UsageError if it is not the source of the processor."""
+        async with target as entered:
+            with located(store.url):
+                await check_source(store, ProcessorLayout(processor), entered.identity, entered.url)
+            yield cls(store, processor, entered)
 
     async def file(self, key: str, wanted: Callable[[Letter], bool] = lambda letter: True) -> tuple[int, int] | None:
         """Replay the wanted letters of one dead-letter file; None if the file was purged.
@@ -124,11 +114,12 @@ class Replay:
             Counts of letters: appended by this replay, and asked for but appended by an earlier one.
 
         Raises:
-            UsageError: the log has no such partition, or an unfinished replay of the file goes to another log.
+            UsageError: the target has no such partition, or an unfinished replay of the file goes to another stream.
             CorruptObject: an object that is needed is corrupt or gone.
             StoreUnavailable: the outcome is unknown; run it again to go on.
         """
-        self._check_partition(key)
+        if not self.target.has_partition(partition_of(key)):
+            raise missing_partition(key, partition_of(key), self.target)
         letters = await read_letters(self._store, key)
         if not letters:
             return None
@@ -144,8 +135,8 @@ class Replay:
                     if asked <= done:
                         return len(appended), len(asked - appended)
                     sequences = None if len(asked | done) == len(letters) else tuple(sorted(asked - done))
-                    part = ReplayPart(self._metadata.identity, sequences, done=False)
-                    transaction = state.transaction or f"replay-{self._log.clock.nonce()}"
+                    part = ReplayPart(self.target.identity, sequences, done=False)
+                    transaction = state.transaction or f"replay-{self._store.clock.nonce()}"
                     await document.swap(replace(state, parts=(*state.parts, part), transaction=transaction))
                 else:
                     now = await self._commit(key, state, document.key, letters)
@@ -159,21 +150,13 @@ class Replay:
                     ) from None
                 await document.read()
 
-    def _check_partition(self, key: str) -> None:
-        partition, count = partition_of(key), self._metadata.partitions
-        if not (partition.isdecimal() and int(partition) < count):
-            raise UsageError(
-                f"{key}: the log at {self._log.url} has partitions 0 to {count - 1}, none named {partition!r}; "
-                "is it the source of this processor?"
-            )
-
     async def _commit(self, key: str, state: ReplayState, state_key: str, letters: Sequence[Letter]) -> set[int]:
         """Append the letters of the pending part, once. Returns their sequences."""
         pending, batch = state.parts[-1], len(state.parts) - 1
-        if pending.log != self._metadata.identity:
+        if pending.log != self.target.identity:
             raise UsageError(
-                f"{state_key}: a replay of these letters into another log is unfinished; finish it with that --source, "
-                f"or delete this object if that log is gone (here: {self._log.url})"
+                f"{state_key}: a replay of these letters into another stream is unfinished; finish it with that "
+                f"--source, or delete this object if that stream is gone (here: {self.target.url})"
             )
         if not state.transaction:
             raise UsageError(
@@ -186,12 +169,7 @@ class Replay:
                 state_key, f"names letters that {key} has not: look who changed one of them, and {RESTORE}"
             )
         data = await self._store.clock.run_in_thread(self._records, key, replayed)
-        partition = int(partition_of(key))
-        body, partitions = encode_staged([(data, np.full(data.num_rows, partition, np.uint32))])
-        staged = StagedFile(log_staged(state.transaction, batch, self._log.clock.nonce()), data.nbytes, partitions)
-        with located(self._log.url):
-            await self._log.put(staged.key, body)
-            await self._transactions.commit(state.transaction, batch, [staged])
+        await self.target.append(state.transaction, batch, partition_of(key), data)
         return {letter["sequence"] for letter in replayed}
 
     def _records(self, key: str, letters: Sequence[Letter]) -> pa.RecordBatch:

@@ -90,7 +90,7 @@ def replay_letters(
     config: Config = None,
     settings: Set = None,
 ) -> None:
-    """Append dead letters to their log again. Each is appended once, however often this runs or is killed.
+    """Append dead letters to their log or topic again. Each is appended once, however often this runs or is killed.
 
     \b
       actorproc dead-letters replay --name Delays --container state

@@ -65,6 +65,14 @@ class PartitionHandler:
     state_ttl: ClassVar[Any] = None
     """Time to live of the keys in `ctx.state`: seconds, or text such as "30m". A dict by name for several states."""
 
+    exclusive: bool = False
+    """Whether no earlier owner of the partition can commit once this one has started.
+
+    After `opened` and before the first batch an empty file is committed, which refuses the commits of earlier owners.
+    A handler that keeps its position in another system, in one transaction with its effects there, needs it:
+    `opened` fences the earlier owners in that system, and the empty file fences them here.
+    """
+
     _arguments: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "process": ("batch", "ctx"),
         "opened": ("ctx",),

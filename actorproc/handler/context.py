@@ -45,6 +45,10 @@ class PartitionInfo:
     """Decodes values as the setting `decode` says; `ctx.decode` and `ctx.decode_arrow` use it."""
     output_schema: pa.Schema = field(default=None, repr=False)
     """Columns of the output, without `_sequence`."""
+    processor_id: str = ""
+    """Differs from that of every other processor; another one if the processor is deleted and created again."""
+    committed: int = -1
+    """Sequence up to which the partition was committed when it started here, or when the attempt began."""
 
 
 class ClosingContext(PartitionInfo):
@@ -84,7 +88,7 @@ class PartitionContext(PartitionInfo):
     ) -> None:
         super().__init__(
             info.processor, info.host, info.partition, info.epoch, info.options, info.shared, info.log,
-            info.decoder, info.output_schema,
+            info.decoder, info.output_schema, info.processor_id, info.committed,
         )  # fmt: skip
         self._attempt = attempt
         self._buffer = attempt.rows

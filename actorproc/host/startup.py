@@ -75,17 +75,18 @@ async def check_consumers(
     )
 
 
-async def prepare_container(store: Store, layout: ProcessorLayout, source: Source, schema: pa.Schema, log: Any) -> None:
-    """Probe the store, and agree with what earlier runs have stored on source and schema.
+async def prepare_container(store: Store, layout: ProcessorLayout, source: Source, schema: pa.Schema, log: Any) -> str:
+    """Probe the store, and agree with what earlier runs have stored on source and schema. Returns the processor's id.
 
     Raises:
         UsageError: source or schema do not go with what is stored.
         StoreError: the store cannot be used, or is not safe.
     """
     await ensure_safe(store, layout.probe)
-    await agree_on_source(store, layout, source.identity, str(source), source_kind(source))
+    recorded = await agree_on_source(store, layout, source.identity, str(source), source_kind(source))
     if added := await agree_on_schema(store, layout, schema):
         log.warning("processor.columns_added", columns=added, why="for good: every later handler must declare them")
+    return recorded.put_id
 
 
 @asynccontextmanager

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from actorproc.errors import UsageError
 from actorproc.storage.document import Document, SharedDocument
 from actorproc.storage.listing import documents
@@ -27,8 +29,10 @@ async def read_source(store: Store, layout: ProcessorLayout) -> SourceRecord | N
     return await SharedDocument(store, layout.origin, SourceRecord).read()
 
 
-async def agree_on_source(store: Store, layout: ProcessorLayout, identity: str | None, name: str, kind: str) -> None:
-    """Record the source at the first start; at later starts check that it is the same.
+async def agree_on_source(
+    store: Store, layout: ProcessorLayout, identity: str | None, name: str, kind: str
+) -> SourceRecord:
+    """Record the source at the first start; at later starts check that it is the same. Returns the record.
 
     Args:
         identity: `Source.identity`, which changes if a stream is deleted and created again.
@@ -38,20 +42,21 @@ async def agree_on_source(store: Store, layout: ProcessorLayout, identity: str |
     Raises:
         UsageError: the processor belongs to another stream. Names both.
     """
-    if await check_source(store, layout, identity, name, kind):
-        return
+    if recorded := await check_source(store, layout, identity, name, kind):
+        return recorded
     if identity is not None:
         await _refuse_state_of_another(store, layout, identity, name, kind)
-    try:
-        await SharedDocument(store, layout.origin, SourceRecord).swap(SourceRecord(name, identity, kind))
-    except Conflict:
-        await check_source(store, layout, identity, name, kind)
+    while recorded is None:
+        with suppress(Conflict):
+            return await SharedDocument(store, layout.origin, SourceRecord).swap(SourceRecord(name, identity, kind))
+        recorded = await check_source(store, layout, identity, name, kind)
+    return recorded
 
 
 async def check_source(
     store: Store, layout: ProcessorLayout, identity: str | None, name: str, kind: str = "", *, if_known: bool = False
-) -> bool:
-    """Check that the processor reads this stream. False if no source was recorded yet.
+) -> SourceRecord | None:
+    """Check that the processor reads this stream. Returns its record; None if no source was recorded yet.
 
     Args:
         if_known: accept any stream if the recorded one has no identity.
@@ -60,16 +65,14 @@ async def check_source(
         UsageError: the processor belongs to another stream. Names both.
     """
     recorded = await read_source(store, layout)
-    if recorded is None:
-        return False
-    if if_known and recorded.identity is None:
-        return True
+    if recorded is None or (if_known and recorded.identity is None):
+        return recorded
     if (why := _mismatch(recorded, identity, name, kind)) is not None:
         raise UsageError(
             f"{layout.processor} in {store.url} belongs to another stream: {name} is {why}. Positions of one mean "
             "nothing in the other. Give another processor name (or container), or the source it began with"
         )
-    return True
+    return recorded
 
 
 async def _refuse_state_of_another(store: Store, layout: ProcessorLayout, identity: str, name: str, kind: str) -> None:

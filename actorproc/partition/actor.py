@@ -79,6 +79,7 @@ class HostContext:
     decoder: Decoder
     start_from: str | None = None
     """Names another consumer of the source, whose positions come before `start`."""
+    processor_id: str = ""
 
 
 class PartitionActor(Restartable):
@@ -118,6 +119,7 @@ class PartitionActor(Restartable):
             self._log,
             context.decoder,
             context.schema.remove(context.schema.get_field_index(SEQUENCE.name)),
+            context.processor_id,
         )
         self._draining = anyio.Event()
         self._pace = Pace(clock, settings)
@@ -179,7 +181,10 @@ class PartitionActor(Restartable):
             async with self._in_time("an earlier call of process has not ended, and it cannot be stopped"):
                 await self._context.threads.ended(self.partition)
             await self._committer.open(self._start, self._check_cursor)
+            self._info.committed = self._committer.committed.sequence
             processor = self._processor = await self._open_handler()
+            if processor.handler.exclusive:
+                await self._committer.fence()  # after `opened`: see tests/protocol/forward_model.py
             self.statistics.state = "running"
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self._reads.run, self._committer.cursor)

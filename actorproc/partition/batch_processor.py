@@ -192,6 +192,7 @@ class _BatchRun:
 
     async def _call(self, attempt: Attempt) -> Exception | None:
         """Call `process` and encode its rows. Returns why the attempt failed; it is closed then."""
+        self._on.info.committed = self._on.committer.committed.sequence
         ctx = PartitionContext(self._on.info, attempt, self._commit, self._on.draining)
         try:
             with user_code("the handler"):

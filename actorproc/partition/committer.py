@@ -292,6 +292,15 @@ class Committer:
         self.clear()
         self.committed = statistics.committed = self.cursor
 
+    async def fence(self) -> None:
+        """Commit an empty file, after which no earlier owner can commit.
+
+        Raises:
+            Fenced: another host has committed since the chain was walked.
+        """
+        with self._settling():
+            await self._write(Pending(), self._totals)
+
     async def _write(self, pending: Pending, totals: Totals) -> None:
         """Create the next file of the chain, with rows, dead letters, state and position, and publish the letters."""
         statistics = self._statistics

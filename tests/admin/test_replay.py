@@ -13,6 +13,7 @@ import orjson
 import pytest
 
 from actorproc.admin.replay import Letter, Replay, replayed_sequences
+from actorproc.admin.replay_target import LogTarget
 from actorproc.errors import CorruptObject, StoreUnavailable, UsageError
 from actorproc.handler.context import PartitionInfo
 from actorproc.log.metadata import open_log
@@ -72,7 +73,7 @@ class World:
         limits = StoreLimits(patience=0)
         container = Store(Fragile(self.container, fate), limits=limits)
         log = Store(Fragile(self.log, fate), limits=limits)
-        async with Replay.opened(container, "flights", log) as replay:
+        async with Replay.opened(container, "flights", LogTarget.opened(log)) as replay:
             yield replay
 
     async def files(self) -> list[str]:
@@ -280,7 +281,7 @@ async def test_concurrent_replays_of_different_letters_repeat_nothing(world: Wor
 
     async def replay(wanted: Callable[[Letter], bool]) -> None:
         nonlocal appended
-        async with Replay.opened(container, "flights", log) as replaying:
+        async with Replay.opened(container, "flights", LogTarget.opened(log)) as replaying:
             for key in await world.files():
                 done = await replaying.file(key, wanted)
                 assert done is not None
@@ -301,7 +302,7 @@ async def test_concurrent_replays_beside_a_producer_repeat_nothing(world: World,
     counted: list[tuple[int, int] | None] = []
 
     async def replay() -> None:
-        async with Replay.opened(container, "flights", log) as replaying:
+        async with Replay.opened(container, "flights", LogTarget.opened(log)) as replaying:
             counted.extend([await replaying.file(key) for key in await world.files()])
 
     async def produce() -> None:
@@ -326,9 +327,8 @@ async def test_a_replay_goes_on_after_an_outage(world: World) -> None:
             return await super().put_if_absent(key, body)
 
     with pytest.raises(StoreUnavailable):
-        async with Replay.opened(
-            Store(world.container), "flights", Store(Down(world.log, Fate()), limits=StoreLimits(patience=0))
-        ) as replaying:
+        down = Store(Down(world.log, Fate()), limits=StoreLimits(patience=0))
+        async with Replay.opened(Store(world.container), "flights", LogTarget.opened(down)) as replaying:
             for key in await world.files():
                 await replaying.file(key)
     assert await world.replayed() == []
@@ -344,7 +344,7 @@ async def test_purged_letters_are_not_replayed(world: World) -> None:
 
 async def test_a_log_without_the_partition_is_refused_by_name(world: World) -> None:
     await world.dead_letter_file("7", 0)
-    with pytest.raises(UsageError, match=r"partitions 0 to 1, none named '7'"):
+    with pytest.raises(UsageError, match=r"has no partition '7'"):
         await world.run()
 
 
@@ -354,7 +354,7 @@ async def test_an_unfinished_replay_does_not_go_on_in_another_log(world: World) 
     other = World()
     await other.prepare()
     world.log = other.log
-    with pytest.raises(UsageError, match="another log is unfinished"):
+    with pytest.raises(UsageError, match="another stream is unfinished"):
         await world.run()
     assert await world.replayed() == []
 

@@ -10,6 +10,7 @@ import pytest
 
 from actorproc import Processor, Producer
 from actorproc.admin.replay import Replay
+from actorproc.admin.replay_target import LogTarget
 from actorproc.admin.retained import RetainedLog
 from actorproc.admin.trim import Trim, plan_trim, trim
 from actorproc.errors import CorruptObject, SourceError, StoreRefused, StoreUnavailable
@@ -235,7 +236,7 @@ async def kill_a_replay(store: Store, container: Store, letters: str, *, appende
 
     with pytest.MonkeyPatch.context() as patch, pytest.raises((Killed, BaseExceptionGroup)):
         patch.setattr(Transactions, "_create", killed)
-        async with Replay.opened(container, "numbers", store) as replay:
+        async with Replay.opened(container, "numbers", LogTarget.opened(store)) as replay:
             await replay.file(letters)
 
 
@@ -250,7 +251,7 @@ async def test_an_unfinished_replay_below_the_boundary_is_refused(place: Place, 
     await produce(place.store, 10, 10, first=10)
     await place.store.delete(log_file("0", 10))
     await raise_boundary(place.store, log_boundary("0"), 20)
-    async with Replay.opened(container, "numbers", place.store) as replay:
+    async with Replay.opened(container, "numbers", LogTarget.opened(place.store)) as replay:
         with pytest.raises(CorruptObject, match=UNFINISHED):
             await replay.file(letters)
 
@@ -269,7 +270,7 @@ async def test_a_replay_of_a_trimmed_segment_is_refused(place: Place, kept_log: 
     await trim_now(kept_log)
     await place.store.create(log_file("0", 10), slept.body)
     assert await place.numbers(LOG) == [10, 11]
-    async with Replay.opened(container, "numbers", place.store) as replay:
+    async with Replay.opened(container, "numbers", LogTarget.opened(place.store)) as replay:
         with pytest.raises(CorruptObject, match=UNFINISHED):
             await replay.file(letters)
     assert await end_base(place.store, "0") == 21

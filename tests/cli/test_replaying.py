@@ -13,11 +13,11 @@ def test_dead_letters_are_replayed_into_a_log_alone(run: Run, state: Path, place
     shutil.copytree(state / "state", tmp_path / "state")
     result = run("dead-letters", "replay", *place, "--source", "mysrc:Lines")
     assert (result.exit_code, result.stdout) == (2, "")
-    assert "appended to a log, and this is a source of your own, which is only read" in result.stderr
+    assert "appended to a log or a topic, and this is a source of your own, which is only read" in result.stderr
     (tmp_path / "state" / LAYOUT.origin).unlink()
     result = run("dead-letters", "replay", "--name", "Delays", "--container", tmp_path / "state")
     assert (result.exit_code, result.stdout) == (2, "")
-    assert "does not say what Delays reads: give the log with --source" in result.stderr
+    assert "does not say what Delays reads: give the log or topic with --source" in result.stderr
     told = run("dead-letters", "replay", "--help").stdout
     assert "The log that receives the letters" in told
     assert "MODULE:NAME" not in told

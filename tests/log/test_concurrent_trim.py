@@ -11,6 +11,7 @@ import orjson
 import pytest
 
 from actorproc.admin.replay import Replay
+from actorproc.admin.replay_target import LogTarget
 from actorproc.admin.retained import RetainedLog
 from actorproc.admin.trim import trim
 from actorproc.config.settings import Settings
@@ -164,7 +165,7 @@ def test_a_replay_that_slept_finds_its_letters_replayed(world: World, monkeypatc
         await world.store.put(key, orjson.dumps(letter) + b"\n")
 
         async def replay() -> tuple[int, int] | None:
-            async with Replay.opened(world.store, "H", world.store) as replay:
+            async with Replay.opened(world.store, "H", LogTarget.opened(world.store)) as replay:
                 return await replay.file(key)
 
         async def another() -> None:

@@ -20,7 +20,7 @@ from actorproc.sources.kafka.columns import Key
 from actorproc.sources.kafka.consumer import Feed, SharedConsumer
 from actorproc.sources.kafka.position import Position
 from actorproc.sources.kafka.presets import parse_url
-from actorproc.sources.kafka.properties import client_properties, with_secrets
+from actorproc.sources.kafka.properties import Properties, client_properties, with_secrets
 from actorproc.sources.protocol import Chunk, End, Source, Start
 
 GROUP = "kafka-group:"
@@ -58,6 +58,10 @@ class KafkaSource(Source):
         given = with_secrets(properties or {})
         self._address = parse_url(url, given)
         self._properties = client_properties(self._address.brokers, given, self._address.properties)
+        self.producer_properties: Properties = {
+            "bootstrap.servers": self._address.brokers, **(self._address.properties or {}), **given
+        }  # fmt: skip
+        """For a producer that writes to these topics."""
         self._settings = settings or Settings.load()
         self._clock = clock
         self._shared: SharedConsumer | None = None

@@ -299,7 +299,7 @@ _ALWAYS = {"at_end": 1.0}  # without auto_commit only the handler commits
 
 STYLES = {
     "loop": Style(Loop),
-    "thread": Style(Plain),
+    "thread": Style(Plain, traits={"exclusive": True}),
     "map": Style(Concurrent),
     "map, commits": Style(Concurrent, traits=_COMMITS),
     "map, commits, no auto commit": Style(Concurrent, _MANUAL, traits=_COMMITS | _ALWAYS),

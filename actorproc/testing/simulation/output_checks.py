@@ -97,8 +97,9 @@ class OutputChecks:
         last = self.commits[-1] if self.commits else None
         if last is not None and commit.first.sequence < last.next.sequence:
             self._broken(f"commit {number} starts at {commit.first}, before the end of the one before: {last.next}")
-        self._check_step(number, commit)
-        if not rows and not letters:
+        if rows or letters:
+            self._check_step(number, commit)
+        elif commit.next != commit.first:  # else an exclusive handler has started
             self._broken(f"commit {number} holds nothing")
         if commit.rows != len(rows):
             self._broken(f"commit {number} says {commit.rows} rows and has {len(rows)}")
