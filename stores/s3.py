@@ -15,7 +15,7 @@ Protocol: https://docs.aws.amazon.com/AmazonS3/latest/userguide/conditional-writ
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AsyncExitStack, contextmanager
 from datetime import datetime
 from email.utils import parsedate_to_datetime
@@ -38,6 +38,7 @@ from actorproc.config.validation import has_credentials
 from actorproc.errors import ConditionFailed, StoreRefused, StoreUnavailable, UsageError
 from actorproc.runtime.clock import SYSTEM, Clock
 from actorproc.storage.backend import LANE, Backend, Entry, Listing, NotModified, Stored, all_pages
+from actorproc.stores.s3_bucket import bucket_warnings
 from actorproc.stores.s3_errors import Answer, answered, unanswered
 
 _PAGE = 1000  # maximal keys of a listing
@@ -94,6 +95,9 @@ class S3Store(Backend):
                     "profile, and AWS_ENDPOINT_URL and the like in the environment"
                 ) from error
             raise
+
+    async def warnings(self) -> Sequence[str]:
+        return await bucket_warnings(self._client, self._bucket, self._prefix)
 
     async def close(self) -> None:
         await self._stack.aclose()

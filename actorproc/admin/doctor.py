@@ -30,6 +30,8 @@ class Examination:
     """Median milliseconds of each request; empty if a property does not hold."""
     clock_difference: float
     """Seconds by which the store's clock is ahead of this machine's."""
+    warnings: Sequence[str] = ()
+    """Settings of the bucket that cost money or delete what is needed."""
 
     @property
     def safe(self) -> bool:
@@ -44,7 +46,7 @@ async def examine(store: Store) -> Examination:
     """
     properties = await probe(store, _PREFIX)
     latency = await _latency(store) if all(found.held for found in properties) else {}
-    return Examination(properties, latency, await _clock_difference(store))
+    return Examination(properties, latency, await _clock_difference(store), await store.backend.warnings())
 
 
 async def _latency(store: Store) -> dict[str, float]:

@@ -11,6 +11,7 @@ from actorproc.cli.parameters import (
     Config,
     Container,
     Json,
+    MaybeLog,
     MaybeSource,
     Name,
     Partition,
@@ -295,6 +296,35 @@ def doctor(
     from actorproc.cli.doctor import run
 
     run(url, as_json, config, settings)
+
+
+@app.command()
+def verify(
+    name: Name,
+    container: Container,
+    log: MaybeLog = None,
+    repair: Annotated[
+        bool,
+        typer.Option("--repair", help="Repair what is safe: dead letters that a commit still has, and heartbeats."),
+    ] = False,
+    as_json: Json = False,
+    config: Config = None,
+    settings: Set = None,
+) -> None:
+    """Read everything that is stored, and list what is missing or altered.
+
+    \b
+      actorproc verify --name Delays --container state
+      actorproc verify --name Delays --container state --log events
+      actorproc verify --name Delays --container state --repair
+
+    Checks checksums, numbering, sequences and totals of every commit, the published dead letters, the checkpoints, and
+    with --log every segment of the log. Hosts may run meanwhile. Exit code 1 if anything is damaged and not repaired.
+    """
+    from actorproc.cli.common import opened_processor
+    from actorproc.cli.verify import run
+
+    run(opened_processor(name, container, config, settings), log, repair, as_json)
 
 
 @app.command()

@@ -45,6 +45,7 @@ def _document(url: str, endpoint: str | None, found: Examination) -> dict[str, A
         "properties": [p._asdict() for p in found.properties],
         "latency_ms": found.latency_ms,
         "clock_difference": found.clock_difference,
+        "warnings": list(found.warnings),
     }
 
 
@@ -60,6 +61,8 @@ def _print(url: str, endpoint: str | None, found: Examination) -> None:
         console.print(Text(f"latency, ms: {latency}"))
     difference = f"{found.clock_difference:+.1f} s"
     console.print(Text(f"clock: the store's is {difference} from this machine's (nothing depends on it)"))
+    for warning in found.warnings:
+        console.print(Text(f"warning: {warning}", style="yellow"))
     broken = ", ".join(p.name for p in found.properties if not p.held)
     if broken:
         console.print(Text(f"NOT safe to use: {broken}. Use another service, or a newer version", "bold red"))

@@ -268,7 +268,7 @@ class Committer:
             StoreUnavailable: the outcome is unknown; only a new start can find it out.
         """
         upto, rows = self.cursor.sequence, self._new.rows
-        is_empty = not rows and not self._pending.letters and self.cursor == self.committed
+        is_empty = not self._has_results and self.cursor == self.committed
         try:
             await self._commit()
         except Exception as error:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -104,6 +104,10 @@ class Backend(ABC):
     def fleeting(self) -> Backend:
         """The same objects with writes that need not survive a power failure."""
         return self
+
+    async def warnings(self) -> Sequence[str]:
+        """Settings of the place that cost money or may delete what is needed, a line for each."""
+        return ()
 
     async def open(self) -> None:
         """Connect. Raises StoreRefused if the place does not exist or access is denied."""

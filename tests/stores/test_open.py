@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -281,3 +281,27 @@ def test_a_certificate_that_is_not_trusted_is_refused(wrapped: bool) -> None:
     assert isinstance(refused, StoreRefused)
     assert "no TLS with https://h" in str(refused)
     assert "self-signed certificate" in str(refused)
+
+
+@pytest.mark.servers
+async def test_settings_of_a_bucket_that_delete_or_keep_too_much_are_warned_of(minio: S3Server) -> None:
+    bucket = await minio.new_bucket()
+    async with open_store(f"s3://{bucket}/state", Settings.load(**minio.settings)) as store:
+        assert not await store.backend.warnings()
+        client = store.backend._client  # type: ignore[attr-defined]
+
+        async def rules(*given: dict[str, object]) -> Sequence[str]:
+            whole = [{"ID": f"r{n}", "Status": "Enabled"} | rule for n, rule in enumerate(given)]
+            await client.put_bucket_lifecycle_configuration(Bucket=bucket, LifecycleConfiguration={"Rules": whole})
+            return await store.backend.warnings()
+
+        elsewhere = {"Filter": {"Prefix": "logs/"}, "Expiration": {"Days": 30}}
+        assert await rules(elsewhere) == []
+        (warning,) = await rules(elsewhere, {"Filter": {"Prefix": ""}, "Expiration": {"Days": 30}})
+        assert warning.startswith("lifecycle rule 'r1' deletes objects by age")
+        enabled = {"Status": "Enabled"}
+        await client.put_bucket_versioning(Bucket=bucket, VersioningConfiguration=enabled)
+        (warning,) = await rules(elsewhere)
+        assert warning.startswith("the bucket keeps all versions: each host rewrites its heartbeat")
+        expires = {"Filter": {"Prefix": "state/"}, "NoncurrentVersionExpiration": {"NoncurrentDays": 1}}
+        assert await rules(expires) == []
