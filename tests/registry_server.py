@@ -32,7 +32,7 @@ _START = 90.0
 
 @dataclass
 class Registry:
-    """A registry with its schemas in memory: one that is stopped and started again is empty."""
+    """A registry, running or stopped; its schemas stay."""
 
     folder: Path
     port: int
@@ -46,8 +46,11 @@ class Registry:
         """Start it, and wait until it answers."""
         command = ["java", "-Xmx512m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
         command += ["-Dquarkus.http.host=127.0.0.1", f"-Dquarkus.http.port={self.port}", "-jar", _JAR]
+        data = {"REGISTRY_DATASOURCE_URL": f"jdbc:h2:file:{self.folder / 'data'}"}
         with (self.folder / "registry.log").open("ab") as log:
-            self._process = subprocess.Popen(command, cwd=_PLACE, stdout=log, stderr=subprocess.STDOUT)
+            self._process = subprocess.Popen(
+                command, cwd=_PLACE, env={**os.environ, **data}, stdout=log, stderr=subprocess.STDOUT
+            )
         end = time.monotonic() + _START
         while not self._is_ready():
             if self._process.poll() is not None or time.monotonic() > end:

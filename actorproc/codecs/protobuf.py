@@ -11,6 +11,7 @@ from ptars import HandlerPool, PtarsConfig
 
 from actorproc.codecs.grouped import Group, GroupedDecoder, Part
 from actorproc.codecs.tables import TableDecoder
+from actorproc.codecs.wire_format import without_first
 from actorproc.errors import DecodeError
 
 _CONFIG = PtarsConfig(
@@ -74,7 +75,7 @@ class ProtobufFile(GroupedDecoder):
             header = first[: len(first) - len(payload)]
             alike = pc.equal(pc.binary_slice(values, 0, len(header)), header)
             chosen = alike.to_numpy(zero_copy_only=False)
-            groups.append(Group(part, pc.binary_slice(values.filter(alike), len(header)), places[chosen]))
+            groups.append(Group(part, without_first(values.filter(alike), len(header)), places[chosen]))
             places, values = places[~chosen], values.filter(pc.invert(alike))
         return groups, errors
 

@@ -12,7 +12,7 @@ from confluent_kafka.schema_registry.error import SchemaRegistryError
 
 from actorproc.errors import SettingsError, SourceError
 from actorproc.runtime.clock import SYSTEM, Clock
-from actorproc.runtime.error_text import describe_error
+from actorproc.runtime.error_text import format_error
 
 T = TypeVar("T")
 
@@ -139,4 +139,4 @@ class SchemaRegistry:
                 return None
             raise SourceError(f"schema registry {self.url}: {error}") from None
         except Exception as error:  # noqa: BLE001  # whatever its HTTP library raises
-            raise SourceError(f"schema registry {self.url}: {describe_error(error)}") from None
+            raise SourceError(f"schema registry {self.url}: {format_error(error)}") from None

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from actorproc.codecs.grouped import Group, GroupedDecoder, Part
 from actorproc.codecs.registry import RegistrySchema, SchemaRegistry
-from actorproc.codecs.wire_format import HEADER, NO_ID, no_header, payloads, schema_id, schema_ids
+from actorproc.codecs.wire_format import HEADER, NO_ID, no_header, schema_id, schema_ids, without_first
 from actorproc.errors import DecodeError, UsageError
 from actorproc.handler.decoder import Decoder
 from actorproc.runtime.clock import SYSTEM, Clock
@@ -102,7 +102,7 @@ class RegistryDecoder(GroupedDecoder):
                 errors.update({at: no_header(values[at].as_py()) for at in places.tolist()})
                 continue
             chosen = values if len(places) == len(values) else values.take(pa.array(places))
-            groups.append(Group(part, payloads(chosen), places))
+            groups.append(Group(part, without_first(chosen, HEADER), places))
         return groups, errors
 
     def _known(self, number: int) -> Part:

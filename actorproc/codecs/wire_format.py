@@ -17,6 +17,8 @@ HEADER = 5
 
 NO_ID = -1
 
+_LONGEST = 2**31 - 1  # bytes of a value; without a stop some values are "Negative buffer resize" (pyarrow 26.0)
+
 
 def schema_ids(values: pa.Array) -> npt.NDArray[np.int64]:
     """The schema id of each binary value; `NO_ID` where the value has no header."""
@@ -55,6 +57,6 @@ def no_header(value: bytes | None) -> DecodeError:
     )
 
 
-def payloads(values: pa.Array) -> pa.Array:
-    """The values behind their headers."""
-    return pc.binary_slice(values, HEADER)
+def without_first(values: pa.Array, size: int) -> pa.Array:
+    """The values without their first `size` bytes."""
+    return pc.binary_slice(values, size, _LONGEST)
