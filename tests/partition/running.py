@@ -61,7 +61,7 @@ class Commits:
     """Takes the place of the committer: `saved` has numbers, dead letters and last sequence of each commit."""
 
     def __init__(self, slow: int = 0) -> None:
-        self.cursor = Cursor("")
+        self.cursor = self.committed = Cursor("")
         self.state = PartitionState(Store(MemoryStore()), ProcessorLayout("p"), "0", limit=2**20)
         self.saved: list[tuple[list[int], list[int], int]] = []
         self.results: list[Pending] = []
