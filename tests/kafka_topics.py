@@ -79,6 +79,13 @@ class Topic:
     def _properties(self) -> dict[str, Any]:
         return {"bootstrap.servers": self.url.removeprefix("kafka://").partition("/")[0]}
 
+    def committed(self, group: str) -> list[int]:
+        """Offsets that the group has committed in two partitions."""
+        consumer = Consumer({**self._properties(), "group.id": group})
+        found = consumer.committed([TopicPartition(self.name, number) for number in range(2)], timeout=30)
+        consumer.close()
+        return [place.offset for place in found]
+
     def create_again(self) -> None:
         """Delete it, and create a topic of the same name."""
         self.admin.delete_topics([self.name])[self.name].result(30)

@@ -222,7 +222,7 @@ async def test_serve_reads_a_kafka_url_with_options_from_the_file(broker: Broker
 async def test_a_broker_that_is_stopped_and_started_loses_and_repeats_nothing(broker: Broker, tmp_path: Path) -> None:
     topic = Topic(broker)
     topic.send(range(1_000))
-    settings = Settings(commit_interval=0.2)
+    settings = Settings(commit_interval=0.2, mirror_offsets="kept")
     async with Processor(Rows, source=KafkaSource(topic.url), container=str(tmp_path), settings=settings):
         await _until(lambda: len(numbers(tmp_path)) == 1_000)
         broker.stop()
@@ -231,6 +231,7 @@ async def test_a_broker_that_is_stopped_and_started_loses_and_repeats_nothing(br
         topic.send(range(1_000, 2_000))
         await _until(lambda: len(numbers(tmp_path)) >= 2_000)
     assert numbers(tmp_path) == list(range(2_000))
+    assert topic.committed("kept") == [1_000, 1_000], "the mirror is no reason to fail, and catches up"
 
 
 async def _until(condition: Any, seconds: float = 60) -> None:

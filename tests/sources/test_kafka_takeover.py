@@ -45,14 +45,6 @@ def commit(broker: Broker, group: str, *places: tuple[str, int, int]) -> None:
             time.sleep(0.2)
 
 
-def committed(broker: Broker, group: str, topic: str) -> list[int]:
-    """Offsets of the group in both partitions of the topic."""
-    consumer = Consumer({"bootstrap.servers": broker.address, "group.id": group})
-    found = consumer.committed([TopicPartition(topic, number) for number in range(2)], timeout=30)
-    consumer.close()
-    return [place.offset for place in found]
-
-
 async def status(folder: Path, *arguments: str) -> Any:
     command = [sys.executable, "-m", "actorproc", "status", "--name", "Rows", "--container", str(folder), "--json"]
     done = await anyio.run_process([*command, *arguments], check=False)
@@ -155,7 +147,7 @@ async def test_a_group_shows_the_committed_offsets(broker: Broker, tmp_path: Pat
     topic = Topic(broker)
     topic.send(range(20))
     assert await process_mirrored(topic, tmp_path, "shown") == list(range(20))
-    assert committed(broker, "shown", topic.name) == [10, 10]
+    assert topic.committed("shown") == [10, 10]
     admin = AdminClient({"bootstrap.servers": broker.address})
     described = admin.describe_consumer_groups(["shown"])["shown"].result(30)
     assert (described.state.name, described.members) == ("EMPTY", [])

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, TypeVar
 
-from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka import KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from actorproc.errors import SourceError
@@ -17,6 +17,7 @@ from actorproc.runtime.clock import Clock
 from actorproc.sources.kafka.address import KafkaAddress
 from actorproc.sources.kafka.columns import Key
 from actorproc.sources.kafka.consumer import SharedConsumer
+from actorproc.sources.kafka.group_client import GroupClient
 from actorproc.sources.kafka.properties import Properties
 
 T = TypeVar("T")
@@ -43,13 +44,13 @@ class Brokers:
         self._client = consumer.client
         self._properties = properties | {"error_cb": lambda _: None, "log_level": 0}
         self._admin = AdminClient(self._properties)
-        self._group_clients: dict[str, Consumer] = {}
+        self._groups: dict[str, GroupClient] = {}
         self.timeout = 10.0
         """Seconds for one question."""
 
     async def close(self) -> None:
-        for client in self._group_clients.values():
-            await self._clock.run_in_thread(client.close)
+        for group in self._groups.values():
+            await self._clock.run_in_thread(group.client.close)
 
     async def cluster_id(self) -> str | None:
         return await self._ask(lambda: self._client.cluster_id(timeout=self.timeout), "for its cluster id")
@@ -100,21 +101,17 @@ class Brokers:
         )
         return found.offset if found.offset >= 0 else None
 
+    # Not by the AdminClient: librdkafka ends the process if a coordinator fails to answer it
+    # (https://github.com/confluentinc/librdkafka/issues/4605).
+
     async def committed(self, group: str, key: Key) -> int | None:
         """Offset that the consumer group has committed; None: it has not."""
-        # Not by the AdminClient: confluent-kafka 2.16 crashes the process when a coordinator answers it with an error.
-        client = self._group_client(group)
+        client = self._group(group).client
         [found] = await self._ask(
             lambda: client.committed([TopicPartition(*key)], timeout=self.timeout),
             f"what group {group} has committed of {_name(key)}",
         )
         return found.offset if found.offset >= 0 else None
-
-    def _group_client(self, group: str) -> Consumer:
-        """A client of the group, which never joins it."""
-        if group not in self._group_clients:
-            self._group_clients[group] = Consumer(self._properties | {"group.id": group})
-        return self._group_clients[group]
 
     async def commit(self, group: str, offsets: Mapping[Key, int]) -> None:
         """Commit offsets to a group that has no members.
@@ -122,23 +119,23 @@ class Brokers:
         Raises:
             SourceError: the group has members, or its coordinator does not answer.
         """
-        places = [TopicPartition(*key, offset) for key, offset in offsets.items()]
-        await self._ask(lambda: self._commit(group, places), f"to commit for group {group}")
+        client = self._group(group)
+        await self._ask(lambda: client.commit(offsets, self.timeout), f"to commit for group {group}")
 
-    def _commit(self, group: str, places: list[TopicPartition]) -> None:
-        given = ConsumerGroupTopicPartitions(group, places)
-        future = self._admin.alter_consumer_group_offsets([given], request_timeout=self.timeout)[group]
-        for place in future.result(2 * self.timeout).topic_partitions:
-            if place.error is not None:
-                raise KafkaException(place.error)
+    def _group(self, group: str) -> GroupClient:
+        if group not in self._groups:
+            self._groups[group] = GroupClient(group, self._properties)
+        return self._groups[group]
 
     async def _ask(self, question: Callable[[], T], what: str) -> T:
         try:
-            return await self._clock.run_in_thread(question)
+            answer = await self._clock.run_in_thread(question)
         except KafkaException as error:
             await self._clock.run_in_thread(lambda: self._client.poll(0))  # brings what the client has to report
             cause = self._consumer.last_error or error.args[0]
             raise SourceError(f"{self._name}: the brokers were asked {what}: {cause.str()}") from None
+        self._consumer.last_error = None
+        return answer
 
 
 def _name(key: Key) -> str:

@@ -214,11 +214,11 @@ class KafkaSource(Source):
                 they were read, and `on_out_of_range` is "fail".
         """
         topic, _ = _key(partition)
+        low, high = await self._brokers.watermarks(_key(partition))
         topic_id = (await self._brokers.topic_ids([topic]))[topic]
         if not position.is_of(topic_id):
             raise RecordsLost(self._created_again(topic, position.topic_id, topic_id))
         offset = position.offset
-        low, high = await self._brokers.watermarks(_key(partition))
         if offset > high:
             raise RecordsLost(
                 f"partition {partition} of {self.url}: offset {offset} lies beyond the end {high}: the topic has lost "
