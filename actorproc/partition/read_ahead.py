@@ -105,7 +105,7 @@ class ReadAhead:
         self._failure: Exception | None = None  # raised once the queue is empty
         self._joining = False
         self._interrupted = False
-        self._reading = anyio.CancelScope()
+        self._reading: anyio.CancelScope | None = None  # around the present read()
         self._cursor = Cursor("")  # behind the latest chunk
         self._chunks = 0
         self._awaiting = False  # the source has to yield now
@@ -124,7 +124,7 @@ class ReadAhead:
     def begin_anew(self) -> bool:
         """End this `read` and begin another one where it is. False: it has not said that it is at the end."""
         was_at_end, self._at_end = self._at_end, False
-        if was_at_end:
+        if was_at_end and self._reading is not None:
             self._reading.cancel()
         return was_at_end
 
