@@ -145,9 +145,22 @@ async def test_without_a_connection_string_event_hubs_takes_an_entra_token(
     assert set(UnsignedCredential.scopes) == {"https://127.0.0.1/.default"}
 
 
+async def test_a_login_without_a_token_is_refused_in_the_words_of_entra(monkeypatch: pytest.MonkeyPatch) -> None:
+    identity = pytest.importorskip("azure.identity", reason="azure-identity is not installed")
+    monkeypatch.setattr(identity, "DefaultAzureCredential", identity.EnvironmentCredential)
+    for name in ("AZURE_TENANT_ID", "AZURE_CLIENT_ID", "AZURE_CLIENT_SECRET"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(
+        SourceError, match=r"Entra gave no token for ns\.servicebus\.windows\.net: Environment.*`az login`"
+    ):
+        await partitions("eventhubs://ns/hub")
+
+
 def test_without_azure_identity_the_error_names_both_ways_to_log_in(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "azure.identity", None)
-    with pytest.raises(UsageError, match=r"set EVENTHUBS_CONNECTION_STRING, or log in with Microsoft Entra: install"):
+    with pytest.raises(
+        UsageError, match=r"set EVENTHUBS_CONNECTION_STRING in the environment, or log in with .* Entra: install"
+    ):
         parse_url("eventhubs://ns/hub")
 
 

@@ -9,8 +9,8 @@ from typing import Any
 from urllib.parse import parse_qs
 
 from actorproc.errors import UsageError
-from actorproc.runtime.requirements import how_to_install
 from actorproc.sources.kafka.address import KafkaAddress, address_of
+from actorproc.sources.kafka.entra import EntraTokens
 from actorproc.sources.kafka.properties import Properties
 
 KAFKA_FORM = "kafka://BROKER:PORT[,BROKER:PORT...]/TOPIC[,TOPIC...] or /^REGEX"
@@ -52,33 +52,17 @@ def _event_hubs(url: str, given: Mapping[str, Any]) -> KafkaAddress:
         "metadata.max.age.ms": 180_000,
     }
     broker = host if ":" in host else f"{host}:9093"
-    return replace(address, brokers=broker, properties=properties | _event_hubs_login(url, host, given))
+    return replace(address, brokers=broker, properties=properties | _event_hubs_login(host, given))
 
 
-def _event_hubs_login(url: str, host: str, given: Mapping[str, Any]) -> Properties:
+def _event_hubs_login(host: str, given: Mapping[str, Any]) -> Properties:
     connection_string = given.get("sasl.password") or os.environ.get(CONNECTION_STRING)
     if connection_string is not None:
         return {"sasl.mechanism": "PLAIN", "sasl.username": "$ConnectionString", "sasl.password": connection_string}
     if given.keys() & {"sasl.mechanism", "sasl.mechanisms"}:
         return {}
-    return {"sasl.mechanism": "OAUTHBEARER", "oauth_cb": _entra_tokens(url, host.partition(":")[0])}
-
-
-def _entra_tokens(url: str, host: str) -> Callable[[str], tuple[str, float]]:
-    """What librdkafka calls for a token and the time at which it expires, in seconds since 1970."""
-    try:
-        from azure.identity import DefaultAzureCredential
-    except ImportError:
-        raise UsageError(
-            f"source {url}: set {CONNECTION_STRING}, or log in with Microsoft Entra: {how_to_install('azure')}"
-        ) from None
-    credential = DefaultAzureCredential()
-
-    def token(_: str) -> tuple[str, float]:
-        found = credential.get_token(f"https://{host}/.default")
-        return found.token, float(found.expires_on)
-
-    return token
+    tokens = EntraTokens(host.partition(":")[0], f"set {CONNECTION_STRING} in the environment")
+    return {"sasl.mechanism": "OAUTHBEARER", "oauth_cb": tokens}
 
 
 def _oci_streaming(url: str, given: Mapping[str, Any]) -> KafkaAddress:

@@ -76,8 +76,10 @@ class KafkaSource(Source):
 
         Raises:
             UsageError: librdkafka refuses a property.
-            SourceError: no broker answers within `store_patience`, or a topic is missing.
+            SourceError: no broker answers within `store_patience`, a topic is missing, or there is no token to log in.
         """
+        if (login := self._properties.get("oauth_cb")) is not None:
+            await self._clock.run_in_thread(login, "")  # its error says more than what librdkafka makes of it
         try:
             self._shared = SharedConsumer(self._properties, self._settings.read_ahead_bytes // 4)
             self._opened = Brokers(self.url, self._address, self._shared, self._properties, self._clock)
