@@ -10,6 +10,7 @@ ActorprocError
     StoreRefused           fix the bucket, the credentials or the rights; trying again does not help
       CredentialsExpired   renew the credentials
       StoreAccessError     the same at the first access: a UsageError, too
+    BufferFull             send again later: the producer's buffer had no room in time, so the record was not sent
     StoreUnsafe            use another store or version: this one breaks its conditional writes
     ConditionFailed        read the object again: it is not in the state that a conditional write expected
   CorruptObject            restore the object that is named
@@ -65,6 +66,10 @@ class StoreError(ActorprocError):
 
 class StoreUnavailable(StoreError):
     """The store did not answer, is overloaded, or has no space left. A write that ended so may have been applied."""
+
+
+class BufferFull(StoreError):
+    """The buffer of a producer had no room for a record within `max_block`. The record was not sent."""
 
 
 class StoreRefused(StoreError):

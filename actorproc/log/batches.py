@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from typing import Any, NamedTuple
 
 import anyio
@@ -13,6 +13,7 @@ import pyarrow as pa
 from actorproc.errors import StoreRefused
 from actorproc.log.serializers import RECORD_WEIGHT
 from actorproc.records import RECORD_SCHEMA
+from actorproc.runtime.logger import get_logger
 
 _FEW = 32
 """Fewer records than this are kept one by one, because Arrow columns take some thousand bytes more."""
@@ -36,11 +37,28 @@ class DeliveryReport(NamedTuple):
 _Columns = tuple[list[bytes | None], list[bytes | None], list[list[dict[str, Any]] | None], list[int]]
 """Keys, values, headers and timestamps (microseconds since 1970) of records that were added one by one."""
 
+Callback = Callable[[DeliveryReport | None, Exception | None], object]
+"""Called with the report of a record, or with the error."""
+
+log = get_logger(__name__)
+
 
 class ProducerBatch:
     """Records for one partition that are appended together. `weight`: bytes of the buffer that they take."""
 
-    __slots__ = ("_base", "_columns", "_pieces", "born", "done", "error", "partition", "ripe", "rows", "weight")
+    __slots__ = (
+        "_base",
+        "_callbacks",
+        "_columns",
+        "_pieces",
+        "born",
+        "done",
+        "error",
+        "partition",
+        "ripe",
+        "rows",
+        "weight",
+    )
 
     def __init__(self, partition: str, born: float) -> None:
         self.partition = partition
@@ -54,6 +72,7 @@ class ProducerBatch:
         self._pieces: list[pa.RecordBatch | _Columns] = []
         self._columns: _Columns | None = None  # the last piece, while records are added one by one
         self._base = -1
+        self._callbacks: list[tuple[int, Callback]] = []  # with the index of the record
 
     def add(
         self, value: bytes | None, key: bytes | None, headers: list[dict[str, Any]] | None, time: int, weight: int
@@ -100,6 +119,16 @@ class ProducerBatch:
         self._base, self.error = base, error
         self._pieces, self._columns = [], None  # a Delivery that is kept must not keep the records
         self.done.set()
+        callbacks, self._callbacks = self._callbacks, []
+        for index, callback in callbacks:
+            try:
+                callback(None if error else DeliveryReport(self.partition, base + index), error)
+            except Exception:  # the user's code must not end the producer
+                log.exception("producer.callback_failed", partition=self.partition)
+
+    def call_back(self, callback: Callback) -> None:
+        """Call `callback` once the record that was added last is in the log, or has failed."""
+        self._callbacks.append((self.rows - 1, callback))
 
     async def base(self) -> int:
         """Wait for the append. Returns the sequence of the first record, or raises the error of the append."""

@@ -18,7 +18,7 @@ import pyarrow as pa
 from actorproc.config.settings import Settings
 from actorproc.config.units import count_of_bytes, duration
 from actorproc.errors import ActorprocError, UsageError
-from actorproc.log.batches import Deliveries, Delivery, weight_of
+from actorproc.log.batches import Callback, Deliveries, Delivery, weight_of
 from actorproc.log.hints import HintWriter
 from actorproc.log.metadata import checked_partitions, create_log, open_log
 from actorproc.log.partitioner import Partitioner, Router, Unkeyed
@@ -66,6 +66,7 @@ class Producer:
         linger: seconds that a batch waits for more records. Each batch costs a PUT.
         batch_bytes: bytes of records at which a batch is sent at once; at most 1 GiB.
         buffer_bytes: bytes of records that wait or are in flight; `send` waits while there are more.
+        max_block: seconds for which `send` and `send_many` wait for room; default: as long as it takes.
         compression: a Parquet codec: 'zstd', 'lz4', 'snappy', 'gzip' or 'none'. Up to 4 KiB are not compressed.
         delivery_timeout: seconds after the end of its `linger` at which a batch fails that is not confirmed. The
             outcome is unknown then. While it waits behind another batch it accepts records for a tenth of that time.
@@ -84,6 +85,7 @@ class Producer:
         linger: float | str = 0.2,
         batch_bytes: int | str = 4 * 2**20,
         buffer_bytes: int | str = 64 * 2**20,
+        max_block: float | str | None = None,
         compression: str = "zstd",
         delivery_timeout: float | str = 120.0,
         settings: Settings | None = None,
@@ -96,6 +98,7 @@ class Producer:
         seconds = duration("linger", linger)
         self._batch_bytes = min(COLUMNS_LIMIT, count_of_bytes("batch_bytes", batch_bytes))
         most = count_of_bytes("buffer_bytes", buffer_bytes)
+        self._max_block = None if max_block is None else duration("max_block", max_block)
         timeout = duration("delivery_timeout", delivery_timeout, least=1)
         self._owns_store = not isinstance(log, Store)
         self._store = given_store("log", log, "the URL or path of a log", settings, clock)
@@ -169,6 +172,8 @@ class Producer:
         key: Key = None,
         headers: Headers | None = None,
         timestamp: datetime | None = None,
+        partition: int | None = None,
+        callback: Callback | None = None,
     ) -> Delivery:
         """Send a record. Returns when it is in the buffer; waits only while the buffer is full.
 
@@ -177,12 +182,16 @@ class Producer:
                 is a tombstone.
             key: bytes as they are; text as UTF-8; an int as its digits. Records of one key keep their order.
             timestamp: aware; default: now.
+            partition: index of the partition; default: the partitioner chooses.
+            callback: called once, on the event loop, as `callback(report, error)`: with the record's report, or with
+                the error that awaiting raises. The other one is None. It must not block.
 
         Returns:
             An awaitable for (partition, sequence), which returns when the record is durable.
 
         Raises:
             UsageError: an argument cannot be sent.
+            BufferFull: the buffer had no room within `max_block`; the record was not sent.
         """
         tasks = self._opened()
         body = value if type(value) is bytes and len(value) <= VALUE_LIMIT else value_bytes(value)
@@ -196,12 +205,15 @@ class Producer:
         ):  # before the record is buffered: a send that is cancelled here has sent nothing
             self._unbroken = 0
             await anyio.lowlevel.checkpoint()
-        index = self._router.choose(key, body)  # may raise: a callable partitioner is user code
+        # The choice may raise: a callable partitioner is user code.
+        index = self._router.choose(key, body) if partition is None else self._checked_index(partition)
         await self._make_room(weight, tasks)
         batch = self._sender.open_batch(index, tasks)
-        if key is None:
+        if key is None and partition is None:
             self._router.stick(index, batch.ripe)
         delivery = batch.add(body, key, listed, time, weight)
+        if callback is not None:
+            batch.call_back(callback)
         if batch.weight >= self._batch_bytes:
             batch.ripe.set()
         return delivery
@@ -225,6 +237,7 @@ class Producer:
 
         Raises:
             UsageError: an argument cannot be sent. Records before it may have been sent, also after a cancellation.
+            BufferFull: the buffer had no room within `max_block`. `into` has the records that were sent.
         """
         tasks = self._opened()
         for name, column in (("keys", keys), ("headers", headers), ("timestamps", timestamps)):
@@ -269,8 +282,13 @@ class Producer:
             raise UsageError("the producer is not open: use it within `async with Producer(...) as producer`")
         return self._tasks
 
+    def _checked_index(self, partition: int) -> int:
+        if type(partition) is not int or not 0 <= partition < self._count:
+            raise UsageError(f"partition = {partition!r}: an int from 0 to {self._count - 1}")
+        return partition
+
     async def _make_room(self, weight: int, tasks: anyio.abc.TaskGroup) -> None:
-        await self._sender.make_room(weight)
+        await self._sender.make_room(weight, self._max_block)
         if self._tasks is not tasks:
             self._sender.give_back(weight)
             raise UsageError("the producer was closed while a record waited for room in its buffer: it was not sent")

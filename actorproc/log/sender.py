@@ -8,7 +8,7 @@ from typing import NamedTuple
 import anyio
 import anyio.abc
 
-from actorproc.errors import ActorprocError, StoreError, StoreUnavailable
+from actorproc.errors import ActorprocError, BufferFull, StoreError, StoreUnavailable
 from actorproc.log.appender import Appender
 from actorproc.log.batches import ProducerBatch
 from actorproc.log.hints import HintWriter
@@ -75,13 +75,27 @@ class Sender:
     def statistics(self) -> ProducerStatistics:
         return ProducerStatistics(self._records, self._files, self._failed, self._budget.used)
 
-    async def make_room(self, weight: int) -> None:
-        """Wait for buffer space of `weight` bytes. It is released when the batch that uses it is settled."""
-        if self._budget.used + weight > self._budget.size:
+    async def make_room(self, weight: int, max_block: float | None) -> None:
+        """Wait for buffer space of `weight` bytes. It is released when the batch that uses it is settled.
+
+        Raises:
+            BufferFull: there was none within `max_block` seconds.
+        """
+        full = self._budget.used + weight > self._budget.size
+        if full:
             for queue in self._queues.values():  # end the linger of batches that are not behind another one
                 if queue:
                     queue[0].ripe.set()
-        await self._budget.take(weight)
+        if max_block is None or not (full or self._budget.crowded):
+            await self._budget.take(weight)
+            return
+        with anyio.move_on_after(max_block):
+            await self._budget.take(weight)
+            return
+        raise BufferFull(
+            f"the producer's buffer of {self._budget.size:,} bytes had no room for {max_block:g} s: the record was not "
+            "sent"
+        )
 
     def give_back(self, weight: int) -> None:
         """Release buffer space that no batch uses."""

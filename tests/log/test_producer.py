@@ -17,7 +17,7 @@ import pyarrow as pa
 import pytest
 
 from actorproc.config.settings import Settings
-from actorproc.errors import StoreError, StoreRefused, UsageError
+from actorproc.errors import BufferFull, StoreError, StoreRefused, UsageError
 from actorproc.log.batches import DeliveryReport, ProducerBatch, weight_of
 from actorproc.log.partitioner import partition_of_key
 from actorproc.log.producer import Producer
@@ -539,3 +539,63 @@ async def test_few_records_per_partition_are_kept_without_columns() -> None:
     many = pa.concat_batches([data] * 100)
     assert weight_of(many) > many.nbytes + 1000
     assert min(weights) > 200
+
+
+async def test_a_record_goes_to_the_named_partition() -> None:
+    async with Store(MemoryStore()) as store, Producer(store, partitions=4) as producer:
+        deliveries = [await producer.send(b"x", key=b"k", partition=n) for n in range(4)]
+        assert [await delivery for delivery in deliveries] == [(str(n), 0) for n in range(4)]
+        for wrong in (4, -1, True, "1"):
+            with pytest.raises(UsageError, match="from 0 to 3"):
+                await producer.send(b"x", partition=wrong)  # type: ignore[arg-type]
+
+
+async def test_a_callback_gets_the_report_or_the_error() -> None:
+    class Refusing(MemoryStore):
+        refuses = False
+
+        async def put_if_absent(self, key: str, body: bytes) -> str:
+            if self.refuses and key.startswith("partition="):
+                raise StoreRefused("no")
+            return await super().put_if_absent(key, body)
+
+    told: list[tuple[DeliveryReport | None, Exception | None]] = []
+    backend = Refusing()
+    async with Store(backend) as store:
+        async with Producer(store, partitions=1, linger=0) as producer:
+
+            def note(report: DeliveryReport | None, error: Exception | None) -> None:
+                told.append((report, error))
+                raise ValueError("a callback that fails")
+
+            await producer.send(b"a")
+            await producer.send(b"b", callback=note)
+            await producer.flush()
+            assert told == [(("0", 1), None)]
+            backend.refuses = True
+            await producer.send(b"c", callback=note)
+            with pytest.raises(StoreRefused):
+                await producer.flush()
+        assert [type(error) for _, error in told] == [type(None), StoreRefused]
+
+
+def test_send_waits_for_room_no_longer_than_max_block() -> None:
+    async def main() -> None:
+        class Slow(MemoryStore):
+            async def put_if_absent(self, key: str, body: bytes) -> str:
+                if key.startswith("partition="):
+                    await clock.sleep(10)
+                return await super().put_if_absent(key, body)
+
+        clock = VirtualClock("p")
+        store = Store(Slow(clock=clock), clock=clock)
+        async with Producer(store, partitions=1, buffer_bytes=2_000, max_block=5, clock=clock) as producer:
+            await producer.send(b"x" * 1_500)
+            began = clock.monotonic()
+            with pytest.raises(BufferFull, match="no room for 5 s"):
+                await producer.send(b"x" * 1_500)
+            assert clock.monotonic() - began == pytest.approx(5, abs=0.5)
+            assert producer.statistics().waiting_bytes < 2_000
+        assert [record.value for record in await records(store)] == [b"x" * 1_500]
+
+    run(main(), seed=0)
