@@ -28,6 +28,7 @@ from actorproc.host.run_until_end import RunUntilEnd
 from actorproc.host.startup import check_consumers, check_container, opened, prepare_container, shared_value
 from actorproc.host.statistics import Statistics
 from actorproc.host.supervisor import Supervisor
+from actorproc.output.source_identity import SourceRecord
 from actorproc.partition.actor import HostContext
 from actorproc.partition.dead_letter_summary import DeadLetterSummary
 from actorproc.partition.handler_threads import HandlerThreads
@@ -253,7 +254,9 @@ class Processor:
             if self._subject is not None:
                 self.schema = await contact(partial(self._schema_of, self._subject))
             await contact(lambda: check_consumers(store, self.layout, source, self.start_from, settings.mirror_offsets))
-            processor_id = await contact(lambda: prepare_container(store, self.layout, source, self.schema, self._log))
+            recorded = await contact(
+                lambda: prepare_container(store, self.layout, source, self.start, self.schema, self._log)
+            )
             with warn_while_slow(self._log, "shared() of the handler"):
                 shared = await stack.enter_async_context(shared_value(self.handler, self.options))
             with warn_while_slow(self._log, "register() of the source"):
@@ -264,7 +267,7 @@ class Processor:
             group = Group(store.lane(), self.layout, self.host, settings, clock=clock, nudges=nudges)
             if end is not None:
                 await contact(end.take_ends)
-            supervisor = Supervisor(group, self._context(processor_id, shared))
+            supervisor = Supervisor(group, self._context(recorded, shared))
             self._log.info("processor.started", source=str(source), container=store.url)
             stack.callback(self._supervisor_ended, supervisor)
             self._supervisor = supervisor
@@ -277,10 +280,10 @@ class Processor:
         """The columns that a subject of the schema registry declares now."""
         return parse_schema(await self.decoder.output_schema(subject))
 
-    def _context(self, processor_id: str, shared: Any) -> HostContext:
+    def _context(self, recorded: SourceRecord, shared: Any) -> HostContext:
         settings, clock = self.settings, self.clock
         return HostContext(
-            processor=self.name, processor_id=processor_id, host=self.host, handler=self.handler,
+            processor=self.name, processor_id=recorded.put_id, host=self.host, handler=self.handler,
             schema=output_schema(self.schema), source=self._source, store=self._store, layout=self.layout,
             settings=settings, clock=clock, start=self.start, options=self.options, shared=shared,
             budget=ByteBudget(settings.read_ahead_bytes), held=BufferTotal(settings.uncommitted_bytes),
@@ -288,6 +291,7 @@ class Processor:
             threads=HandlerThreads(settings.handler_threads, clock, settings.max_process_time),
             decoder=self.decoder,
             start_from=self.start_from,
+            latest_partitions=None if recorded.partitions is None else frozenset(recorded.partitions),
         )  # fmt: skip
 
     def _supervisor_ended(self, supervisor: Supervisor) -> None:

@@ -11,7 +11,7 @@ import pyarrow as pa
 from actorproc.errors import HandlerError, SourceError, StoreError, UsageError
 from actorproc.handler.base import PartitionHandler
 from actorproc.output.schema import agree_on_schema
-from actorproc.output.source_identity import agree_on_source
+from actorproc.output.source_identity import SourceRecord, agree_on_source
 from actorproc.runtime.logger import warn_while_slow
 from actorproc.runtime.tasks import first_cause
 from actorproc.runtime.user_code import user_code
@@ -75,18 +75,22 @@ async def check_consumers(
     )
 
 
-async def prepare_container(store: Store, layout: ProcessorLayout, source: Source, schema: pa.Schema, log: Any) -> str:
-    """Probe the store, and agree with what earlier runs have stored on source and schema. Returns the processor's id.
+async def prepare_container(
+    store: Store, layout: ProcessorLayout, source: Source, start: Start, schema: pa.Schema, log: Any
+) -> SourceRecord:
+    """Probe the store, and agree with what earlier runs have stored on source and schema.
 
     Raises:
         UsageError: source or schema do not go with what is stored.
         StoreError: the store cannot be used, or is not safe.
+        SourceError: the source does not list its partitions.
     """
     await ensure_safe(store, layout.probe)
-    recorded = await agree_on_source(store, layout, source.identity, str(source), source_kind(source))
+    partitions = await source.partitions() if start == "latest" else None
+    recorded = await agree_on_source(store, layout, source.identity, str(source), source_kind(source), partitions)
     if added := await agree_on_schema(store, layout, schema):
         log.warning("processor.columns_added", columns=added, why="for good: every later handler must declare them")
-    return recorded.put_id
+    return recorded
 
 
 @asynccontextmanager

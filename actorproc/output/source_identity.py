@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 
 from actorproc.errors import UsageError
@@ -18,6 +19,9 @@ class SourceRecord(Document, frozen=True):
     identity: str | None = None
     kind: str = ""
     """Class of the source, which stands in for an identity if it has none."""
+    partitions: tuple[str, ...] | None = None
+    """Partitions at the first start, if that was at 'latest'. Partitions that came later begin with their first record:
+    their end would pass over what came before they were found."""
 
 
 async def read_source(store: Store, layout: ProcessorLayout) -> SourceRecord | None:
@@ -30,7 +34,12 @@ async def read_source(store: Store, layout: ProcessorLayout) -> SourceRecord | N
 
 
 async def agree_on_source(
-    store: Store, layout: ProcessorLayout, identity: str | None, name: str, kind: str
+    store: Store,
+    layout: ProcessorLayout,
+    identity: str | None,
+    name: str,
+    kind: str,
+    partitions: Sequence[str] | None = None,
 ) -> SourceRecord:
     """Record the source at the first start; at later starts check that it is the same. Returns the record.
 
@@ -38,6 +47,7 @@ async def agree_on_source(
         identity: `Source.identity`, which changes if a stream is deleted and created again.
         name: of the source, for messages.
         kind: class name of the source.
+        partitions: that begin at 'latest'; recorded at the first start.
 
     Raises:
         UsageError: the processor belongs to another stream. Names both.
@@ -46,9 +56,10 @@ async def agree_on_source(
         return recorded
     if identity is not None:
         await _refuse_state_of_another(store, layout, identity, name, kind)
+    first = SourceRecord(name, identity, kind, None if partitions is None else tuple(partitions))
     while recorded is None:
         with suppress(Conflict):
-            return await SharedDocument(store, layout.origin, SourceRecord).swap(SourceRecord(name, identity, kind))
+            return await SharedDocument(store, layout.origin, SourceRecord).swap(first)
         recorded = await check_source(store, layout, identity, name, kind)
     return recorded
 

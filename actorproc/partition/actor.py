@@ -79,6 +79,9 @@ class HostContext:
     decoder: Decoder
     start_from: str | None = None
     """Names another consumer of the source, whose positions come before `start`."""
+    latest_partitions: frozenset[str] | None = None
+    """With the start 'latest': the partitions of the first start. Those that came later begin with their first record.
+    None: they are not known, and all begin at 'latest'."""
     processor_id: str = ""
 
 
@@ -215,8 +218,11 @@ class PartitionActor(Restartable):
 
     async def _start(self) -> str:
         async with self._in_time("start() of the source has not ended"):
-            context = self._context
-            return await first_position(context.source, self.partition, context.start, context.start_from)
+            context, known = self._context, self._context.latest_partitions
+            came_later = known is not None and self.partition not in known
+            return await first_position(
+                context.source, self.partition, context.start, context.start_from, came_later=came_later
+            )
 
     async def _check_cursor(self, cursor: Cursor) -> None:
         """Check that the source has the records up to `cursor`: new ones would be passed over as processed.

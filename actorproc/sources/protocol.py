@@ -207,14 +207,22 @@ async def with_deadline(answer: Awaitable[T], method: str, limits: StoreLimits, 
     raise SourceError(f"{method}() of the source has not answered within {most:g} s ({setting})")
 
 
-async def first_position(source: Source, partition: str, start: Start, start_from: str | None) -> str:
+async def first_position(
+    source: Source, partition: str, start: Start, start_from: str | None, *, came_later: bool = False
+) -> str:
     """Where a partition without a checkpoint begins: where another consumer is, or else at `start`.
+
+    Args:
+        came_later: than the processor's first start. Then 'latest' means its first record: since the partition exists,
+            nobody has looked at it.
 
     Raises:
         UsageError: the source does not support this start, or does not know such consumers.
     """
-    taken_over = None if start_from is None else await source.position_of(start_from, partition)
-    return await source.start(partition, start) if taken_over is None else taken_over
+    position = None if start_from is None else await source.position_of(start_from, partition)
+    if position is None and came_later and start == "latest":
+        position = await earliest_position(source, partition)
+    return await source.start(partition, start) if position is None else position
 
 
 async def earliest_position(source: Source, partition: str) -> str | None:
