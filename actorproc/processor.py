@@ -237,6 +237,16 @@ class Processor:
             return Statistics(self.name, self.host, error=self._contact.error)
         return self._last_statistics
 
+    @property
+    def source(self) -> str:
+        """The source's URL, or the name of its class."""
+        return str(self._source)
+
+    @property
+    def container(self) -> str:
+        """The container's URL."""
+        return self._store.url
+
     # Starting
 
     @asynccontextmanager

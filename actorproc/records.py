@@ -227,6 +227,12 @@ class Batch:
         """Sequence of the last record."""
         return int(self.sequence_array[-1].as_py())
 
+    @property
+    def first_time(self) -> float | None:
+        """Timestamp of the first record, in seconds since 1970; None if it has none."""
+        time = self.data.column("timestamp")[0].cast(pa.int64()).as_py()
+        return None if time is None else float(time) / 1e6
+
     @cached_property
     def nbytes(self) -> int:
         """Bytes that the columns take in memory."""

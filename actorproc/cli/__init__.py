@@ -24,8 +24,8 @@ from actorproc.cli.usage import Group, message_of
 from actorproc.errors import ActorprocError, UsageError
 
 _ORDER = [
-    "produce", "serve", "spark", "status", "output", "dead-letters", "readers", "trim", "compact", "verify", "doctor",
-    "demo",
+    "produce", "serve", "spark", "status", "top", "explain", "dashboard", "output", "dead-letters", "readers", "trim",
+    "compact", "verify", "doctor", "demo",
 ]  # fmt: skip
 """Order of the commands in `--help`. Others come after these."""
 

@@ -162,6 +162,15 @@ def serve(
         str | None,
         typer.Option(metavar="URL", callback=location, help="Checkpoint of that Spark query."),
     ] = None,
+    http: Annotated[
+        str | None,
+        typer.Option(
+            "--http",
+            metavar="HOST:PORT",
+            help="Serve health, metrics and the dashboard there, such as 127.0.0.1:8600. Worker number i of --workers "
+            "takes port + i. Other than loopback addresses need ACTORPROC_HTTP_TOKEN.",
+        ),
+    ] = None,
     config: Config = None,
     settings: Set = None,
 ) -> None:
@@ -192,6 +201,7 @@ def serve(
         start=start,
         start_from=start_from,
         until_end=until_end,
+        http=http,
         options=option or [],
         spark=spark,
         spark_checkpoint=spark_checkpoint,
@@ -244,6 +254,71 @@ def status(
         name, container, config, settings, source_options=source_option, may_be_new=start_from is not None
     )
     run(opened, source, start_from, as_json, watch, plan)
+
+
+@app.command()
+def explain(
+    partition: Annotated[str, typer.Argument(metavar="PARTITION", help="Name of the partition, such as 3.")],
+    name: Name,
+    container: Container,
+    config: Config = None,
+    settings: Set = None,
+) -> None:
+    """Explain one partition: where it is and why, how far behind it is, the cause, and what to do.
+
+    \b
+      actorproc explain 3 --name Delays --container state
+    """
+    from actorproc.cli.common import opened_processor
+    from actorproc.cli.top import explain_one
+
+    explain_one(opened_processor(name, container, config, settings), partition)
+
+
+@app.command()
+def top(
+    name: Name,
+    container: Container,
+    every: Annotated[
+        float, typer.Option("--every", parser=positive, metavar="SECONDS", help="Time between two looks.")
+    ] = 2.0,
+    once: Annotated[bool, typer.Option("--once", help="Look once and end.")] = False,
+    config: Config = None,
+    settings: Set = None,
+) -> None:
+    """Watch hosts and partitions, the worst first, until Ctrl-C. Cheap also for thousands of partitions.
+
+    \b
+      actorproc top --name Delays --container state
+    """
+    from actorproc.cli.common import opened_processor
+    from actorproc.cli.top import run
+
+    run(opened_processor(name, container, config, settings), every, once)
+
+
+@app.command()
+def dashboard(
+    container: Container,
+    http: Annotated[
+        str,
+        typer.Option("--http", metavar="HOST:PORT", help="Where to listen. Other than loopback needs a token."),
+    ] = "127.0.0.1:8600",
+    config: Config = None,
+    settings: Set = None,
+) -> None:
+    """Serve the dashboard of all processors in a container, until Ctrl-C.
+
+    \b
+      actorproc dashboard --container state
+      actorproc dashboard --container s3://logs/state --http :8600
+
+    Replaying and purging dead letters needs the token ACTORPROC_HTTP_TOKEN. Reading needs a token unless the address
+    is a loopback one.
+    """
+    from actorproc.cli.dashboard import run
+
+    run(container, http, config, settings)
 
 
 @app.command()

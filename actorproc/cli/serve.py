@@ -9,6 +9,7 @@ from pathlib import Path
 import typer
 
 from actorproc.cli.common import load_settings, pairs, run_async, setting_keywords, shown_settings
+from actorproc.cli.dashboard import address_of_worker, serving
 from actorproc.cli.exit_codes import FAILED, REACHED_END
 from actorproc.cli.loading import load_handler, load_source
 from actorproc.cli.spark import check
@@ -39,6 +40,7 @@ def run(
     start: str,
     start_from: str | None,
     until_end: bool,
+    http: str | None,
     options: Sequence[str],
     spark: str | None,
     spark_checkpoint: str | None,
@@ -77,7 +79,10 @@ def run(
         again += [part for option in source_options for part in ("--source-option", option)]
         again += [part for option in options for part in ("--option", option)]
         hosts = [host] if workers is None else [f"{host}-{index}" for index in range(workers)]
-        commands = {host: command_line([*again, "--host", host]) for host in hosts}
+        commands = {
+            host: command_line([*again, "--host", host, *address_of_worker(http, index)])
+            for index, host in enumerate(hosts)
+        }
         raise typer.Exit(_supervise(commands, f"{host}-spark", query and [*root, *query], until_end))
     longest = processor.settings.max_handoff_time + _LEAVING
     is_worker = stop_with_parent(longest)
@@ -87,7 +92,8 @@ def run(
     async def work() -> None:
         began, drained = SYSTEM.monotonic(), deadline(longest, "first")
         try:
-            await processor.run(until_end=until_end, signals=True, draining=drained.start, aborting=end_soon)
+            async with serving(processor, http):
+                await processor.run(until_end=until_end, signals=True, draining=drained.start, aborting=end_soon)
         finally:
             drained.cancel()
             statistics = processor.statistics()

@@ -88,6 +88,11 @@ class Settings(BaseModel):
         description="How often an idle source is polled: a log once per host, an output once per partition. An output "
         "is polled less often the longer nothing comes.",
     )
+    lag_interval: Seconds = Field(
+        30,
+        description="How often a host asks the source for the end of each partition that it has not read to the end. "
+        "Their lag is computed from it.",
+    )
     source_options: Annotated[dict[str, str | int | float | bool], BeforeValidator(_json_object)] = Field(
         {},
         repr=False,
@@ -219,6 +224,22 @@ class Settings(BaseModel):
         512 * 2**20,
         description="Most bytes of keyed state, keys and values, that a partition may hold. They are kept in memory, "
         "with some 150 bytes for each key. A partition with more stops with an error.",
+    )
+
+    # HTTP
+    http_token: str | None = Field(
+        None,
+        repr=False,
+        min_length=16,
+        description="Token for everything that the HTTP server offers, or `@FILE` that holds it. Needed to listen on "
+        "other than a loopback address, and to replay or purge dead letters. At least 16 characters.",
+    )
+    http_read_token: str | None = Field(
+        None, repr=False, min_length=16, description="Token, or `@FILE` that holds it, that allows reading only."
+    )
+    http_partition_metrics: bool = Field(
+        False,
+        description="Whether `/metrics` has series for each partition. They are many: some six for each partition.",
     )
 
     # Store

@@ -11,11 +11,12 @@ import anyio
 from actorproc.config.settings import Settings
 from actorproc.errors import Fenced, RemovedFromGroup
 from actorproc.group.assignment import Lease, Member, Move, Plan, given_up, plan
-from actorproc.group.heartbeat import TRUST, HeartbeatWriter, HostReport, Incarnation
+from actorproc.group.heartbeat import TRUST, HeartbeatWriter, Incarnation
 from actorproc.group.liveness import LivenessTracker
 from actorproc.group.membership import GroupDocument
 from actorproc.group.nudge import Nudges
 from actorproc.group.other_hosts import OtherHosts
+from actorproc.group.reports import HostReport
 from actorproc.runtime.backoff import Backoff
 from actorproc.runtime.clock import SYSTEM, Clock
 from actorproc.runtime.logger import get_logger

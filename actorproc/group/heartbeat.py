@@ -10,6 +10,7 @@ import msgspec
 
 from actorproc.config.settings import Settings
 from actorproc.errors import CorruptObject, StoreUnavailable
+from actorproc.group.reports import HostReport
 from actorproc.runtime.clock import Clock
 from actorproc.runtime.logger import get_logger
 from actorproc.runtime.tasks import gather
@@ -26,19 +27,6 @@ Hosts may have different expirations. As part of the name, each is in every list
 
 TRUST = 0.8
 """Share of the expiration for which a host trusts its own heartbeat. The rest allows for clocks of different speed."""
-
-
-class HostReport(msgspec.Struct, frozen=True, kw_only=True):
-    """A host's report in its heartbeat, for `status` and for runs until the end."""
-
-    partitions: int = 0
-    """Number of partitions that run there."""
-    failing: dict[str, str] = {}
-    """Partition -> error, for the first few."""
-    failed_for_good: tuple[str, ...] = ()
-    """Partitions that have failed repeatedly, with nothing committed in between."""
-    error: str | None = None
-    """Why it cannot look at the group or the source."""
 
 
 class Heartbeat(Document, frozen=True):

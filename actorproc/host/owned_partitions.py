@@ -16,6 +16,7 @@ from actorproc.errors import HandlerError, PartitionStuck, RowsLost, StaleEpoch,
 from actorproc.group.assignment import Lease
 from actorproc.handler.base import CloseReason
 from actorproc.host.failure_log import FailureLog
+from actorproc.host.origins import Origins
 from actorproc.host.partition_slot import PartitionSlot
 from actorproc.output.checkpoint import Totals
 from actorproc.partition.actor import HostContext, PartitionActor
@@ -25,6 +26,7 @@ from actorproc.runtime.actor import Restarts, keep_running
 from actorproc.runtime.backoff import Backoff
 from actorproc.runtime.error_text import describe_error
 from actorproc.runtime.user_code import user_code
+from actorproc.storage.names import natural
 
 _DRAIN_WAITS_FOR = {
     "drained": "the source's read() has not ended: a thread of it may be blocked",
@@ -79,6 +81,7 @@ class OwnedPartitions(Mapping[str, PartitionSlot]):
         self._ended = Totals()  # of actors that have ended
         self._left_at: dict[str, str] = {}  # committed positions of partitions handed over as this host stops
         self._failures = FailureLog(context.clock, log)
+        self.origins = Origins(context.host)
         self.rows_lost: dict[str, str] = {}
         """Partition -> how its handler has lost rows on this host."""
         self.fenced = False
@@ -114,6 +117,10 @@ class OwnedPartitions(Mapping[str, PartitionSlot]):
     def draining(self) -> bool:
         """Whether some partitions are draining, and will be released soon."""
         return any(slot.draining and not slot.released for slot in self._slots.values())
+
+    def by_name(self) -> list[PartitionSlot]:
+        """All slots in the order of their partitions' names. May be called from any thread."""
+        return sorted(self._slots.values(), key=lambda slot: natural(slot.partition))
 
     def totals(self) -> Totals:
         """Counts since the host started, including partitions that have moved away."""
@@ -160,7 +167,10 @@ class OwnedPartitions(Mapping[str, PartitionSlot]):
             intensity=settings.restart_intensity,
             period=settings.restart_period,
         )
-        slot = self._slots[partition] = PartitionSlot(partition, epoch, restarts, DeadLetterLimit(settings))
+        slot = self._slots[partition] = PartitionSlot(
+            partition, epoch, restarts, DeadLetterLimit(settings), self._clock,
+            since=self._clock.wall(), origin=self.origins.of(partition),
+        )  # fmt: skip
         return slot
 
     def drain_all(self) -> None:
@@ -217,6 +227,7 @@ class OwnedPartitions(Mapping[str, PartitionSlot]):
     def _handle_failure(self, slot: PartitionSlot, error: Exception, delay: float) -> None:
         locate(error, self._context.store.url)  # an error of the source names its own place
         slot.note_failure(error)
+        slot.trouble()  # notes since when
         if isinstance(error, RowsLost):
             self.rows_lost[slot.partition] = str(error)
         self._ended += slot.drop_actor()

@@ -6,12 +6,13 @@ from dataclasses import dataclass, field, replace
 
 import anyio
 
-from actorproc.errors import Fenced, HandlerMisuse, RowsLost
+from actorproc.errors import Fenced, HandlerMisuse, PartitionStuck, RowsLost
 from actorproc.output.checkpoint import Totals
 from actorproc.partition.actor import PartitionActor
 from actorproc.partition.dead_letter_limit import DeadLetterLimit
-from actorproc.partition.statistics import PartitionState, PartitionStatistics
+from actorproc.partition.statistics import PartitionState, PartitionStatistics, Trouble, TroubleKind
 from actorproc.runtime.actor import Restarts
+from actorproc.runtime.clock import Clock
 from actorproc.runtime.error_text import describe_error
 
 FAILURES_FOR_GOOD = 5
@@ -44,8 +45,13 @@ class PartitionSlot:
     epoch: int
     restarts: Restarts
     limit: DeadLetterLimit
+    clock: Clock
     scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
     """Around the task that runs the actors."""
+    since: float = 0.0
+    """When this host got the lease, in seconds since 1970."""
+    origin: str = ""
+    """Why this host got the lease."""
     actor: PartitionActor | None = None
     draining: bool = False
     released: bool = False
@@ -56,6 +62,8 @@ class PartitionSlot:
     """Why no actor can be started: a call of an earlier one has not returned."""
     position: str = ""
     """Committed when the latest actor ended."""
+    _kind: TroubleKind = "failing"  # of the latest failure
+    _trouble_since: float | None = None
     _failures: int = 0  # in a row, with nothing committed in between
     _is_misuse: bool = False  # the latest failure is a mistake in the handler itself
     _committed: int = -1  # sequence up to which everything was committed at the latest failure
@@ -63,11 +71,18 @@ class PartitionSlot:
     _reading: _Stillness = field(default_factory=_Stillness)
 
     def statistics(self) -> PartitionStatistics:
-        if self.actor is None:
-            error = self._error_now()
+        trouble, actor = self.trouble(), self.actor
+        error = trouble.error if trouble else None
+        if actor is None:
             state: PartitionState = "released" if self.released else "opening" if error is None else "waiting"
-            return PartitionStatistics(self.partition, self.epoch, state, error=error)
-        return replace(self.actor.statistics, lag=self.actor.lag, error=self._error_now())
+            return PartitionStatistics(
+                self.partition, self.epoch, state, since=self.since, origin=self.origin, trouble=trouble, error=error
+            )
+        return replace(
+            actor.statistics, lag=actor.lag, lag_seconds=actor.lag_seconds, since=self.since, origin=self.origin,
+            activity=actor.time.activity, activity_since=actor.time.since, seconds=actor.time.seconds(),
+            retry=actor.retry, trouble=trouble, error=error,
+        )  # fmt: skip
 
     def totals(self) -> Totals:
         """Counts of the current actor."""
@@ -97,17 +112,30 @@ class PartitionSlot:
             # After RowsLost a restart goes on behind the committed records.
             self._is_misuse = isinstance(error, HandlerMisuse) and not isinstance(error, RowsLost)
         self.error = describe_error(error)
+        self._kind = "stuck" if isinstance(error, PartitionStuck) else "failing"
 
-    def _error_now(self) -> str | None:
+    def trouble(self) -> Trouble | None:
         """Why it fails or does not start. None once an actor has processed records after the failure."""
         actor = self.actor
-        if actor is None or actor.aborted is not None:
-            return self.blocked or self.error
-        return actor.trouble or (None if actor.statistics.records else self.error)
+        if actor is not None and actor.aborted is None:
+            if actor.trouble is not None:
+                return actor.trouble
+            if actor.statistics.records:
+                self._trouble_since = None
+                return None
+        elif self.blocked is not None or actor is not None:  # an aborted actor may never end
+            self._kind = "stuck"
+        error = self.blocked or self.error
+        if error is None:
+            self._trouble_since = None
+            return None
+        self._trouble_since = self.clock.wall() if self._trouble_since is None else self._trouble_since
+        return Trouble(self._kind, error, self._trouble_since)
 
     def current_error(self) -> str | None:
         """Why it fails or does not start, and whether it was started again."""
-        error = self._error_now()
+        trouble = self.trouble()
+        error = trouble.error if trouble else None
         is_aborted = self.actor is not None and self.actor.aborted is not None  # it may never end
         if error is None or error is not self.error or is_aborted:
             return error

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from actorproc.partition.statistics import PartitionStatistics
+from actorproc.partition.time_spent import Activity, Durations
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,8 +22,8 @@ class Statistics:
     members: tuple[str, ...] = ()
     """Hosts of the group, as this one saw it last."""
     error: str | None = None
-    """Why this host cannot start yet, or why the latest look at the group or at the source's partitions failed.
-    Running partitions go on."""
+    """Why this host cannot start yet, or why the latest look at the group or at the source's partitions, or the latest
+    heartbeat failed. Running partitions go on."""
     records: int = 0
     """Processed since this host started, including partitions that have moved away. A repeated record counts again."""
     rows: int = 0
@@ -35,6 +36,12 @@ class Statistics:
     """Requests to the container's store, by verb."""
     read_ahead_bytes: int = 0
     """Bytes that were read and not processed yet."""
+    uncommitted_bytes: int = 0
+    """Bytes of rows and dead letters that wait for a commit."""
+    seconds: dict[Activity, float] = field(default_factory=dict)
+    """Where the time of all partition actors went since this host started."""
+    durations: dict[Activity, Durations] = field(default_factory=dict)
+    """Histograms: how long batches and commits took."""
 
     @property
     def lag(self) -> int | None:

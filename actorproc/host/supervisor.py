@@ -23,9 +23,11 @@ from actorproc.errors import (
     locate,
 )
 from actorproc.group.group import Group
-from actorproc.group.heartbeat import HostReport
+from actorproc.group.reports import HostReport
+from actorproc.host.end_watch import EndWatch
 from actorproc.host.offset_mirror import OffsetMirror
 from actorproc.host.owned_partitions import GiveUp, Message, OwnedPartitions, RaiseEpoch, Wake
+from actorproc.host.reporting import progress_of
 from actorproc.host.statistics import Statistics
 from actorproc.partition.actor import HostContext
 from actorproc.runtime.actor import Actor
@@ -74,6 +76,7 @@ class Supervisor(Actor[Message]):
         self._renewed = anyio.Event()
         self._looking: anyio.CancelScope | None = None
         self._error: str | None = None  # of the latest look, if it failed
+        self._renewal_error: str | None = None  # of the latest heartbeat, if it failed
         self._group_needs_repair = False  # its document is corrupt, or the store refuses it
         self._failing_since = 0.0
         self._repeats = LogThrottle()
@@ -96,9 +99,12 @@ class Supervisor(Actor[Message]):
         slots = self.partitions
         return Statistics(
             processor=context.processor, host=context.host, running=running, incarnation=self._group.incarnation,
-            fenced=slots.fenced, members=tuple(self._members), error=self._error, **asdict(slots.totals()),
-            partitions=tuple(slots[partition].statistics() for partition in sorted(slots)),
+            fenced=slots.fenced, members=tuple(self._members), error=self._error or self._renewal_error,
+            **asdict(slots.totals()),
+            partitions=tuple(slot.statistics() for slot in slots.by_name()),
             store_requests=dict(context.store.requests), read_ahead_bytes=context.budget.used,
+            uncommitted_bytes=context.held.used, seconds=dict(context.times.seconds),
+            durations={activity: found.copy() for activity, found in context.times.durations.items()},
         )  # fmt: skip
 
     async def run(self) -> None:
@@ -117,6 +123,7 @@ class Supervisor(Actor[Message]):
                 tasks.start_soon(self._renew_forever)
                 tasks.start_soon(self._fence_in_time)
                 self.partitions.begin(tasks)
+                tasks.start_soon(EndWatch(self._context, self.partitions, self._log).run)
                 mirror = self._offset_mirror()
                 if mirror is not None:
                     tasks.start_soon(mirror.run)
@@ -157,11 +164,14 @@ class Supervisor(Actor[Message]):
         await self._group.renew(
             HostReport(
                 partitions=len(self.partitions),
+                progress=progress_of(slot.statistics() for slot in self.partitions.by_name()),
+                max_process_time=self._settings.max_process_time,
                 failing={partition: _cut(error) for partition, error in failing},
                 failed_for_good=tuple(sorted(self.partitions.failed_for_good())),
                 error=None if self._error is None else _cut(self._error),
             )
         )
+        self._renewal_error = None
         self._renewed.set()
         self._renewed = anyio.Event()
 
@@ -185,6 +195,7 @@ class Supervisor(Actor[Message]):
         try:
             await self._renew()
         except StoreError as error:
+            self._renewal_error = str(error)
             self._log.warning("supervisor.renew_failed", error=str(error))
             return False
         return True
@@ -256,6 +267,7 @@ class Supervisor(Actor[Message]):
         self._members = sorted(view.members)
         if not fenced and fences == self._fences:
             # A view from before or during a fencing may be stale; a look follows the renewal.
+            self.partitions.origins.note(view)
             self.partitions.apply(view.mine)
         await self._hand_over()
         pause = self._clock.jitter(self._settings.lease_acquire_interval)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -37,7 +37,8 @@ from actorproc.partition.dead_letter_summary import DeadLetterSummary
 from actorproc.partition.handler_threads import HandlerThreads
 from actorproc.partition.read_ahead import Read, ReadAhead
 from actorproc.partition.retry_pause import Interrupted
-from actorproc.partition.statistics import PartitionStatistics
+from actorproc.partition.statistics import PartitionStatistics, Retry, Trouble
+from actorproc.partition.time_spent import HostTimes, TimeSpent
 from actorproc.records import SEQUENCE, Cursor
 from actorproc.runtime.actor import Restartable
 from actorproc.runtime.budget import BufferTotal, ByteBudget
@@ -46,7 +47,7 @@ from actorproc.runtime.error_text import format_error
 from actorproc.runtime.logger import get_logger
 from actorproc.runtime.tasks import first_cause
 from actorproc.runtime.user_code import user_code
-from actorproc.sources.protocol import Source, Start, first_position
+from actorproc.sources.protocol import End, Source, Start, first_position
 from actorproc.storage.names import ProcessorLayout
 from actorproc.storage.store import Store
 
@@ -83,6 +84,7 @@ class HostContext:
     """With the start 'latest': the partitions of the first start. Those that came later begin with their first record.
     None: they are not known, and all begin at 'latest'."""
     processor_id: str = ""
+    times: HostTimes = field(default_factory=HostTimes)
 
 
 class PartitionActor(Restartable):
@@ -111,6 +113,10 @@ class PartitionActor(Restartable):
         self._closing_for = CloseReason.HANDOFF
         self._is_closed = False  # the handler's `closing` was called
         self.statistics = PartitionStatistics(partition, epoch)
+        self.time = TimeSpent(clock, context.times)
+        self._end: int | None = None  # sequence of the source's newest record, when it was asked last
+        self._begin = -1  # sequence of the last record before the first one to process
+        self._oldest_time: float | None = None  # timestamp of the oldest record that is read and not committed
         self._log = log.bind(processor=context.processor, host=context.host, partition=partition, epoch=epoch)
         self._info = PartitionInfo(
             context.processor,
@@ -131,8 +137,8 @@ class PartitionActor(Restartable):
         )
         self._committer = Committer(
             self.statistics, host=context.host, schema=context.schema, store=context.store, layout=context.layout,
-            settings=settings, clock=clock, held=context.held, dead_letter_summary=context.dead_letter_summary,
-            log=self._log,
+            settings=settings, clock=clock, time=self.time, held=context.held,
+            dead_letter_summary=context.dead_letter_summary, log=self._log,
         )  # fmt: skip
         self._processor: BatchProcessor | None = None
 
@@ -162,15 +168,40 @@ class PartitionActor(Restartable):
         return self._reads.begin_anew()
 
     @property
-    def trouble(self) -> str | None:
+    def trouble(self) -> Trouble | None:
         """Why the current batch does not begin, or is tried again; None: neither."""
         return self._processor.retries.trouble if self._processor else None
 
     @property
+    def retry(self) -> Retry | None:
+        """The records of the batch in hand that failed and are tried again."""
+        return self._processor.retries.retry if self._processor else None
+
+    @property
+    def is_at_end(self) -> bool:
+        """Whether everything that the source had is read."""
+        return self._reads.newest is not None
+
+    def note_end(self, end: End) -> None:
+        """The source was asked for its end, since it has more to read."""
+        self._end, committed = end.sequence, self.statistics.committed
+        if committed.sequence < 0:
+            self._begin = self._context.source.sequence_before(self.partition, committed.position) or -1
+
+    @property
     def lag(self) -> int | None:
-        """Records of the source that are not committed; None until reading has come to the end of the source."""
-        newest = self._reads.newest
-        return None if newest is None else max(0, newest - self.statistics.committed.sequence)
+        """Records that the source has after the committed ones; None: not known yet."""
+        newest, committed = self._reads.newest, self.statistics.committed.sequence
+        if newest is not None:
+            return max(0, newest - committed)
+        return None if self._end is None else max(0, self._end - max(committed, self._begin))
+
+    @property
+    def lag_seconds(self) -> float | None:
+        """Age of the oldest record that is read and not committed, by its timestamp; 0 without lag."""
+        if self._oldest_time is not None:
+            return max(0.0, self._clock.wall() - self._oldest_time)
+        return 0.0 if self.lag == 0 else None
 
     async def run(self) -> None:
         """Claim the partition, walk its commits, process and commit.
@@ -258,7 +289,7 @@ class PartitionActor(Restartable):
         return BatchProcessor(
             handler, self._info, self._context.schema, self._settings, self._clock,
             committer=self._committer, reads=self._reads, pace=self._pace,
-            threads=self._context.threads, limit=self._limit, draining=self._draining,
+            threads=self._context.threads, limit=self._limit, draining=self._draining, time=self.time,
         )  # fmt: skip
 
     @asynccontextmanager
@@ -276,7 +307,8 @@ class PartitionActor(Restartable):
         while not self._draining.is_set():
             due = self._committer.due_at()  # a commit comes before the next read
             try:
-                read = await self._reads.next(None if due is None else due - self._clock.monotonic())
+                with self.time.at("wait" if self.is_at_end else "read"):
+                    read = await self._reads.next(None if due is None else due - self._clock.monotonic())
             except Exception:
                 await self._commit_before_failing()
                 raise
@@ -293,6 +325,8 @@ class PartitionActor(Restartable):
                 await self._committer.commit()
             if self.flushing:
                 await self._flush()
+            if self._committer.committed.sequence == self._committer.cursor.sequence:
+                self._oldest_time = None
 
     async def _handle(self, processor: BatchProcessor, read: Read) -> None:
         if not read.pieces:
@@ -300,12 +334,15 @@ class PartitionActor(Restartable):
             return
         batch = await read.take(self._clock)
         settled = self._committer.committed.sequence == self._committer.cursor.sequence
+        if settled or self._oldest_time is None:
+            self._oldest_time = batch.first_time
         begun = self._clock.monotonic()
         try:
             if self._settings.delivery == "at-most-once":
                 await self._committer.go_ahead(read.cursor)  # before the handler sees the batch
             self._pace.begin()
-            results = await processor.process(batch)
+            with self.time.at("handle"):
+                results = await processor.process(batch)
             self._pace.done(len(batch), len(batch) - len(results.letters) - results.skipped)
         except HandlerError:
             await self._commit_before_failing()

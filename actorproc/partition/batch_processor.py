@@ -25,6 +25,7 @@ from actorproc.partition.dead_letter_limit import DeadLetterLimit
 from actorproc.partition.handler_threads import HandlerThreads
 from actorproc.partition.read_ahead import ReadAhead
 from actorproc.partition.retry_pause import RetryPause
+from actorproc.partition.time_spent import TimeSpent
 from actorproc.records import Batch, Cursor
 from actorproc.rows.encoder import RowEncoder
 from actorproc.rows.row_buffer import RowBuffer
@@ -49,6 +50,7 @@ class BatchProcessor:
         pace: does not count those pauses.
         threads: run a plain `def process`.
         draining: set when the partition should end soon.
+        time: counts the pauses before another attempt.
     """
 
     def __init__(
@@ -65,6 +67,7 @@ class BatchProcessor:
         threads: HandlerThreads,
         limit: DeadLetterLimit,
         draining: anyio.Event,
+        time: TimeSpent,
     ) -> None:
         self.handler = handler
         self.info = info
@@ -82,6 +85,7 @@ class BatchProcessor:
         """Set when rows came after `process` had returned."""
         self._reads = reads
         self._pace = pace
+        self._time = time
         self._run: _BatchRun | None = None  # None between batches, so that the memory of the last one is free
         self._wanted = -1
         self._given_up: Set[int] = frozenset()
@@ -127,7 +131,7 @@ class BatchProcessor:
         with self._pace.pause():
             if self.committer.is_due():
                 await self.committer.commit()
-            with self._reads.aside():
+            with self._reads.aside(), self._time.at("wait"):
                 await self.retries.pause(attempt, records)
 
     @property

@@ -21,6 +21,7 @@ from actorproc.output.chain import Commit, OutputChain, encode_commit
 from actorproc.output.checkpoint import Checkpoint, CheckpointKeeper, Totals
 from actorproc.partition.dead_letter_summary import DeadLetterSummary, summarize
 from actorproc.partition.statistics import PartitionStatistics
+from actorproc.partition.time_spent import TimeSpent
 from actorproc.records import Batch, Cursor
 from actorproc.rows.sequence_order import rows_after, rows_upto
 from actorproc.runtime.budget import BufferShare, BufferTotal
@@ -89,6 +90,7 @@ class Committer:
         layout: ProcessorLayout,
         settings: Settings,
         clock: Clock,
+        time: TimeSpent,
         held: BufferTotal,
         dead_letter_summary: DeadLetterSummary,
         log: Any,
@@ -97,6 +99,7 @@ class Committer:
         self._host = host
         self._schema = schema
         self._settings, self._clock = settings, clock
+        self._time_spent = time
         self._held = BufferShare(held)
         self._dead_letter_summary = dead_letter_summary
         self._log = log
@@ -367,7 +370,8 @@ class Committer:
         if not self.settled:
             raise StoreUnavailable("a commit was cut short, and only a new start can find out whether it was made")
         self.settled = False
-        yield
+        with self._time_spent.at("commit"):
+            yield
         self.settled = True
 
     def _now(self) -> float:

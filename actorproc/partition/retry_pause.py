@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import anyio
 
 from actorproc.config.settings import Settings
+from actorproc.partition.statistics import Retry, Trouble
 from actorproc.runtime.backoff import Backoff
 from actorproc.runtime.clock import Clock
 from actorproc.runtime.error_text import format_error
@@ -35,13 +37,18 @@ class RetryPause:
         self._draining = draining
         self._waited = 0.0  # seconds of pauses since a drain began
         self._repeats, self._skips = LogThrottle(), LogThrottle()
-        self._again: str | None = None
-        self._no_thread: str | None = None  # why none is free
+        self._again: Trouble | None = None
+        self._no_thread: Trouble | None = None  # none is free
+        self.retry: Retry | None = None
+        """The records of the current batch that failed and are tried again."""
 
     def log_failed(self, attempt: int, failed: Sequence[int], error: Exception) -> None:
         """Log that these records failed and are tried again. A repeated warning is logged only now and then."""
         records = f"record {failed[0]}" if len(failed) == 1 else f"{len(failed):,} records from {failed[0]} on"
-        self._again = f"tries {records} again, after attempt {attempt}: {format_error(error)}"
+        text = f"tries {records} again, after attempt {attempt}: {format_error(error)}"
+        now = self._clock.wall()
+        self._again = Trouble("retrying", text, now if self._again is None else self._again.since)
+        self.retry = Retry(failed[0], len(failed), attempt, None)
         say = self._log.warning if self._repeats.due("", self._clock.monotonic()) else self._log.debug
         say(
             "partition.attempt_failed", attempt=attempt, records=len(failed), first=failed[0], error=format_error(error)
@@ -56,21 +63,23 @@ class RetryPause:
 
     def batch_done(self) -> None:
         """The batch is processed."""
-        self._again = None
+        self._again = self.retry = None
 
     @property
-    def trouble(self) -> str | None:
+    def trouble(self) -> Trouble | None:
         """Why the current batch does not begin, or is tried again; None: neither."""
         return self._no_thread or self._again
 
     def no_thread(self, why: str) -> None:
         """The handler has waited long for a thread, and goes on waiting."""
-        self._no_thread = why
+        self._no_thread = self._no_thread or Trouble("starved", why, self._clock.wall())
         self._log.error("partition.starved", why=why)
 
     def called(self) -> None:
         """The handler is called: it has a thread, or needs none."""
         self._no_thread = None
+        if self.retry is not None:
+            self.retry = replace(self.retry, next_at=None)
 
     async def pause(self, attempt: int, records: int) -> None:
         """Wait after attempt number `attempt` at a batch with this number of records.
@@ -79,6 +88,8 @@ class RetryPause:
             Interrupted: a drain began, and the pause is too long to wait for.
         """
         delay = self._backoff.delay(attempt, self._clock.random)
+        if self.retry is not None:
+            self.retry = replace(self.retry, next_at=self._clock.wall() + delay)
         if self._waited + delay <= _SHORT:
             await self._clock.sleep(delay)
             if self._draining.is_set():

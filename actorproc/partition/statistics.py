@@ -1,4 +1,4 @@
-"""Counters of one partition since its actor started on this host."""
+"""Counters of one partition since its actor started on this host, and what it is doing."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal
 
+from actorproc.partition.time_spent import Activity
 from actorproc.records import Cursor
 
 PartitionState = Literal["opening", "running", "draining", "drained", "closing", "released", "waiting"]
@@ -13,6 +14,35 @@ PartitionState = Literal["opening", "running", "draining", "drained", "closing",
 - `released`: drained, and about to be handed over.
 - `waiting`: failed, and started again after a pause.
 """
+
+TroubleKind = Literal["stuck", "failing", "starved", "retrying"]
+"""- `stuck`: a call of the handler or of the source does not end.
+- `failing`: the actor failed, and is started again.
+- `starved`: the handler has waited long for a thread.
+- `retrying`: the batch in hand failed, and is tried again.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """Why a partition does not get on. `since`: seconds since 1970, by the host's clock."""
+
+    kind: TroubleKind
+    error: str
+    since: float
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """The records of the batch in hand that failed and are tried again."""
+
+    first: int
+    """Sequence of the first of them."""
+    records: int
+    attempt: int
+    """Number of the attempt that failed, from 1 on."""
+    next_at: float | None
+    """When the next attempt begins, in seconds since 1970; None: it has begun."""
 
 
 @dataclass(slots=True)
@@ -39,4 +69,17 @@ class PartitionStatistics:
     with a source knows it.
     """
     last_commit: datetime | None = None
+    lag_seconds: float | None = None
+    """Age of the oldest record that is read and not committed, by its timestamp; 0 without lag; None: not known."""
+    since: float = 0.0
+    """When this host got the lease, in seconds since 1970."""
+    origin: str = ""
+    """Why this host got the lease, such as "b handed it over: b is leaving"."""
+    activity: Activity = "wait"
+    activity_since: float = 0.0
+    """When it began with `activity`, in seconds since 1970."""
+    seconds: dict[Activity, float] = field(default_factory=dict)
+    """Where the actor's time went."""
+    retry: Retry | None = None
+    trouble: Trouble | None = None
     error: str | None = None

@@ -23,8 +23,9 @@ from actorproc.errors import (
     UsageError,
 )
 from actorproc.group.assignment import Lease, Member
-from actorproc.group.heartbeat import Heartbeat, HostReport
+from actorproc.group.heartbeat import Heartbeat
 from actorproc.group.membership import GroupDocument
+from actorproc.group.reports import HostReport
 from actorproc.output.chain import LETTERS_LIMIT, Commit, encode_commit, read_cursor
 from actorproc.output.checkpoint import Checkpoint, Totals
 from actorproc.output.follower import ChainFollower, ChainPosition

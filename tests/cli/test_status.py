@@ -11,8 +11,9 @@ import orjson
 
 from actorproc import Cursor, Producer
 from actorproc.group.assignment import Lease, Member
-from actorproc.group.heartbeat import Heartbeat, HostReport
+from actorproc.group.heartbeat import Heartbeat
 from actorproc.group.membership import GroupDocument
+from actorproc.group.reports import HostReport
 from actorproc.output.checkpoint import Checkpoint, Totals
 from actorproc.stores import open_store
 from tests.cli.conftest import Run, events

@@ -10,7 +10,8 @@ from structlog.testing import capture_logs
 
 from actorproc.errors import StoreUnavailable
 from actorproc.group.group import Group
-from actorproc.group.heartbeat import HostReport, expiration_of, read_heartbeats
+from actorproc.group.heartbeat import expiration_of, read_heartbeats
+from actorproc.group.reports import HostReport
 from actorproc.storage.backend import Stored
 from actorproc.storage.store import Store
 from actorproc.stores.memory import MemoryStore

@@ -10,8 +10,9 @@ import pytest
 import structlog
 
 from actorproc.group.assignment import Lease, Member
-from actorproc.group.heartbeat import Heartbeat, HostReport
+from actorproc.group.heartbeat import Heartbeat
 from actorproc.group.membership import GroupDocument
+from actorproc.group.reports import HostReport
 from actorproc.host.run_until_end import RunUntilEnd
 from actorproc.output.checkpoint import Checkpoint
 from actorproc.records import Cursor

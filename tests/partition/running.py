@@ -19,6 +19,7 @@ from actorproc.partition.committer import Committer, Pending
 from actorproc.partition.dead_letter_limit import DeadLetterLimit
 from actorproc.partition.handler_threads import HandlerThreads
 from actorproc.partition.read_ahead import ReadAhead
+from actorproc.partition.time_spent import HostTimes, TimeSpent
 from actorproc.records import Batch, Cursor
 from actorproc.rows.schema import parse_schema
 from actorproc.runtime.budget import ByteBudget
@@ -99,6 +100,7 @@ def processor(
         committer=cast(Committer, commits or Commits()), pace=pace, threads=HandlerThreads(2, clock),
         reads=ReadAhead(MemorySource(1), "0", settings, ByteBudget(2**20), pace),
         limit=limit or DeadLetterLimit(settings), draining=draining or anyio.Event(),
+        time=TimeSpent(clock, HostTimes()),
     )  # fmt: skip
 
 

@@ -44,7 +44,8 @@ def test_retries_are_logged_now_and_then_and_shown_until_they_succeed() -> None:
             async with world.running(1) as actor:
                 await anyio.sleep(50)
                 assert re.fullmatch(
-                    r"tries 2 records from 9 on again, after attempt \d+: Refused: 503", actor.trouble or ""
+                    r"tries 2 records from 9 on again, after attempt \d+: Refused: 503",
+                    actor.trouble.error if actor.trouble else "",
                 )
                 await anyio.sleep(50)
                 assert actor.trouble is None

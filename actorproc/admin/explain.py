@@ -1,0 +1,85 @@
+"""Explains one partition in a paragraph: where it is and why, how far behind it is, the cause, and what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from actorproc.admin.fleet import HostView, PartitionView
+
+_ADVICE = {
+    "stuck": "The handler does not return: look at the log of {owner} for its stack, bound the calls that it waits "
+    "for, or raise max_process_time if a batch may take that long. A plain def ends only with its process.",
+    "failing": "The actor is started again with back-off. Correct the cause that the error names; nothing is lost "
+    "meanwhile, and the partition goes on at its last commit.",
+    "starved": "All threads of the host are in use: raise handler_threads, or bound the calls that hold them.",
+    "retrying": "Correct the cause that the error names. After max_attempts the records that fail alone become dead "
+    "letters, unless on_error decides otherwise.",
+    "slow": "Nothing needs to be done unless it lasts for max_process_time; then the partition is restarted.",
+    "silent": "If {owner} is dead, another host takes over by itself. If no other host runs, start one.",
+    "unowned": "Start a host of this processor, with `actorproc serve`.",
+    "unreadable": "Run `actorproc doctor` on the container, and correct what the error names.",
+    "opening": "Look at the log of {owner}: opened() of the handler may wait for something.",
+    "behind": "If the lag grows, start more hosts while there are fewer hosts than partitions, or make the handler "
+    "faster.",
+    "moving": "It moves by itself within max_handoff_time.",
+    "ok": "Nothing needs to be done.",
+}
+
+
+def explain(view: PartitionView, hosts: Sequence[HostView], now: float) -> str:
+    """The paragraph. `now`: seconds since 1970."""
+    sentences = [_place(view, now), _progress(view, now), _state(view, now), _attempt(view, now)]
+    host = next((host for host in hosts if host.host == view.owner), None)
+    if host is not None and host.error:
+        sentences.append(f"{host.host} cannot look at the group or the source: {host.error}.")
+    sentences.append(_ADVICE.get(view.verdict, "").format(owner=view.owner))
+    return " ".join(filter(None, sentences))
+
+
+def _place(view: PartitionView, now: float) -> str:
+    if view.owner is None:
+        return f"Partition {view.partition} has no owner."
+    since = f" for {_ago(now, view.owned_since)}" if view.owned_since else ""
+    why = f": {view.origin}" if view.origin else ""
+    moves = f" It is about to move to {view.next_owner}." if view.next_owner else ""
+    return f"Partition {view.partition} has been on {view.owner}{since}, with epoch {view.epoch}{why}.{moves}"
+
+
+def _progress(view: PartitionView, now: float) -> str:
+    if view.sequence is None:
+        done = "Nothing is committed yet"
+    else:
+        at = f", {_ago(now, view.last_commit)} ago" if view.last_commit else ""
+        done = f"Everything up to record {view.sequence:,} is committed{at}"
+    if view.lag is None:
+        return f"{done}; its lag is not known."
+    late = f", the oldest {duration(view.lag_seconds)} old" if view.lag_seconds else ""
+    return f"{done}; {view.lag:,} records wait{late}." if view.lag else f"{done}; it has caught up."
+
+
+def _state(view: PartitionView, now: float) -> str:
+    if view.verdict == "ok":
+        return ""
+    since = f" for {_ago(now, view.since)}" if view.since else ""
+    return f"It has been {view.verdict}{since}: {view.reason.rstrip('.')}."
+
+
+def _attempt(view: PartitionView, now: float) -> str:
+    if view.retry is None:
+        return ""
+    first, records, attempt, next_at = view.retry
+    then = "the next one runs now" if not next_at or next_at <= now else f"the next one begins in {next_at - now:.0f} s"
+    return f"Attempt {attempt} at {records:,} records from {first} on has failed; {then}."
+
+
+def _ago(now: float, then: float | None) -> str:
+    return duration(now - (then or now))
+
+
+def duration(seconds: float | None) -> str:
+    """`12 s`, `5 min`, `3 h`, `2 d`."""
+    seconds = max(0.0, seconds or 0.0)
+    for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds // size:.0f} {unit}"
+    return f"{seconds:.0f} s"

@@ -1,0 +1,72 @@
+"""What a host reports of itself and its partitions in its heartbeat: for `status`, dashboards, runs until the end."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class RetryReport(msgspec.Struct, frozen=True, array_like=True):
+    """The records of the batch in hand that failed and are tried again. See `partition.statistics.Retry`."""
+
+    first: int
+    records: int
+    attempt: int
+    next_at: int | None = None
+
+
+class TimesReport(msgspec.Struct, frozen=True, array_like=True):
+    """Seconds that the partition's actor has spent on each activity; it has waited for the rest of its time.
+
+    See `partition.time_spent.Activity`.
+    """
+
+    read: float = 0.0
+    handle: float = 0.0
+    commit: float = 0.0
+
+
+class PartitionReport(msgspec.Struct, frozen=True, array_like=True):
+    """One partition as its owner sees it. Stored as an array, since there may be thousands: only append fields.
+
+    Times are seconds since 1970 by the host's clock. Counts are those of the actor, so a restart begins anew at 0.
+    """
+
+    epoch: int
+    state: str = "opening"
+    since: int = 0
+    """When the host got the lease."""
+    origin: str = ""
+    """Why the host got the lease."""
+    sequence: int = -1
+    """Of the last committed record."""
+    lag: int | None = None
+    lag_seconds: float | None = None
+    records: int = 0
+    rows: int = 0
+    dead_letters: int = 0
+    skipped: int = 0
+    last_commit: int | None = None
+    activity: str = "wait"
+    activity_since: int = 0
+    times: TimesReport = TimesReport()
+    retry: RetryReport | None = None
+    trouble: str | None = None
+    """Kind of its trouble: see `partition.statistics.TroubleKind`. The text is in `HostReport.failing`."""
+    trouble_since: int | None = None
+
+
+class HostReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What a host reports of itself."""
+
+    partitions: int = 0
+    """How many run there."""
+    failing: dict[str, str] = {}
+    """Partition -> error, for the first few."""
+    failed_for_good: tuple[str, ...] = ()
+    """Partitions that have failed repeatedly, with nothing committed in between."""
+    error: str | None = None
+    """Why it cannot look at the group or the source."""
+    progress: dict[str, PartitionReport] = {}
+    """By partition. Empty in heartbeats of older versions."""
+    max_process_time: float | None = None
+    """Its setting: a handler without progress for that long is stuck."""

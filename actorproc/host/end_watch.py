@@ -1,0 +1,34 @@
+"""Asks the source for the ends of partitions that have more to read, so that their lag is known."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from actorproc.errors import ActorprocError
+from actorproc.host.owned_partitions import OwnedPartitions
+from actorproc.partition.actor import HostContext, PartitionActor
+from actorproc.sources.protocol import with_deadline
+
+
+class EndWatch:
+    """Asks for one partition after another, each `lag_interval`. Partitions that are read to the end cost nothing."""
+
+    def __init__(self, context: HostContext, partitions: OwnedPartitions, log: Any) -> None:
+        self._context = context
+        self._partitions = partitions
+        self._log = log
+
+    async def run(self) -> None:
+        """Ask until cancelled."""
+        while True:
+            await self._context.clock.sleep(self._context.settings.lag_interval)
+            for slot in list(self._partitions.values()):
+                if slot.actor is not None and slot.actor.statistics.state == "running" and not slot.actor.is_at_end:
+                    await self._ask(slot.actor)
+
+    async def _ask(self, actor: PartitionActor) -> None:
+        source, store = self._context.source, self._context.store
+        try:
+            actor.note_end(await with_deadline(source.end(actor.partition), "end", store.limits))
+        except ActorprocError as error:  # its lag stays as it was; reading finds out by itself
+            self._log.debug("partition.end_unknown", partition=actor.partition, error=str(error))

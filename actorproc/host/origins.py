@@ -1,0 +1,43 @@
+"""Why each partition came to this host, from successive views of the group."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from actorproc.group.assignment import Lease, Member, Move
+from actorproc.group.group import GroupView
+
+
+class Origins:
+    """Remembers the latest view of the group, and explains the leases that the next one brings."""
+
+    def __init__(self, host: str) -> None:
+        self._host = host
+        self._members: Mapping[str, Member] = {}
+        self._leases: Mapping[str, Lease] = {}
+        self._before: tuple[Mapping[str, Member], Mapping[str, Lease]] = ({}, {})
+        self._moves: dict[str, Move] = {}
+
+    def note(self, view: GroupView) -> None:
+        """The group was looked at."""
+        self._before = self._members, self._leases
+        self._members, self._leases = view.members, view.leases
+        self._moves = {move.partition: move for move in view.moves}
+
+    def of(self, partition: str) -> str:
+        """Why this host has the lease since the latest view."""
+        move = self._moves.get(partition)
+        if move is not None and move.target == self._host:
+            return "it had no owner" if move.source is None else move.reason
+        members, leases = self._before
+        former = leases.get(partition)
+        if former is None:
+            return "" if not leases else "it is a new partition"
+        if former.owner is None:
+            return "it had no owner"
+        if former.owner == self._host:
+            return f"{self._host} had it before"
+        if former.owner not in self._members:
+            return f"{former.owner} is no longer in the group"
+        leaving = any(former.owner in group and group[former.owner].leaving for group in (members, self._members))
+        return f"{former.owner} handed it over: " + ("it is leaving" if leaving else "to even the counts")

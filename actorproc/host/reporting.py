@@ -1,0 +1,46 @@
+"""Makes the report of a host's partitions for its heartbeat, from their statistics."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime
+
+from actorproc.group.reports import PartitionReport, RetryReport, TimesReport
+from actorproc.partition.statistics import PartitionStatistics, Retry
+from actorproc.partition.time_spent import Activity
+
+_REPORTED: tuple[Activity, ...] = ("read", "handle", "commit")  # the fields of TimesReport
+
+
+def progress_of(partitions: Iterable[PartitionStatistics]) -> dict[str, PartitionReport]:
+    """The reports by partition."""
+    return {found.partition: report_of(found) for found in partitions}
+
+
+def report_of(found: PartitionStatistics) -> PartitionReport:
+    """The report of one partition. Times are whole seconds, to keep the heartbeat small."""
+    trouble = found.trouble
+    return PartitionReport(
+        epoch=found.epoch, state=found.state, since=int(found.since), origin=found.origin,
+        sequence=found.committed.sequence, lag=found.lag, lag_seconds=_tenths(found.lag_seconds),
+        records=found.records, rows=found.rows, dead_letters=found.dead_letters, skipped=found.skipped,
+        last_commit=_whole(found.last_commit),
+        activity=found.activity, activity_since=int(found.activity_since),
+        times=TimesReport(*(round(found.seconds.get(activity, 0.0), 1) for activity in _REPORTED)),
+        retry=None if found.retry is None else _retry(found.retry),
+        trouble=None if trouble is None else trouble.kind,
+        trouble_since=None if trouble is None else int(trouble.since),
+    )  # fmt: skip
+
+
+def _retry(retry: Retry) -> RetryReport:
+    next_at = None if retry.next_at is None else int(retry.next_at)
+    return RetryReport(retry.first, retry.records, retry.attempt, next_at)
+
+
+def _whole(time: datetime | None) -> int | None:
+    return None if time is None else int(time.timestamp())
+
+
+def _tenths(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds, 1)

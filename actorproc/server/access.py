@@ -1,0 +1,126 @@
+"""Who may see and do what over HTTP: tokens, and the names under which a server without a token answers."""
+
+from __future__ import annotations
+
+import ipaddress
+from hmac import compare_digest
+from pathlib import Path
+
+from starlette.datastructures import Headers
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from actorproc.config.settings import Settings
+from actorproc.errors import SettingsError, UsageError
+
+_OPEN = ("/livez", "/readyz", "/static/")
+"""Answered without a token, since probes have none: these say nothing about data. So is the page itself."""
+
+_READS = ("GET", "HEAD")
+
+
+class Tokens:
+    """The tokens of one server.
+
+    Raises:
+        SettingsError: the file of a token cannot be read, or is too short.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self.write = _token("http_token", settings.http_token)
+        self.read = _token("http_read_token", settings.http_read_token)
+
+    @property
+    def are_set(self) -> bool:
+        return self.write is not None or self.read is not None
+
+    def allow(self, headers: Headers, *, write: bool) -> bool:
+        """Whether the bearer of these headers may read, or also write."""
+        scheme, _, given = headers.get("authorization", "").partition(" ")
+        known = [token for token in (self.write, None if write else self.read) if token is not None]
+        return scheme.lower() == "bearer" and any(compare_digest(given.strip().encode(), t.encode()) for t in known)
+
+
+def _token(name: str, given: str | None) -> str | None:
+    if given is None or not given.startswith("@"):
+        return given
+    path = Path(given[1:])
+    try:
+        token = path.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingsError(f"{name}: cannot read the file {path}: {error}") from None
+    if len(token) < 16:
+        raise SettingsError(f"{name}: the token in {path} has less than 16 characters")
+    return token
+
+
+def parse_address(address: str, offset: int = 0) -> tuple[str, int]:
+    """Host and port of `127.0.0.1:8600`, `[::1]:8600`, `:8600` (all addresses) or `8600` (loopback).
+
+    Args:
+        offset: added to the port.
+
+    Raises:
+        UsageError: it is none of these.
+    """
+    host, colon, port = address.rpartition(":")
+    if not port.isdecimal() or not 0 <= int(port) <= 65535 - offset:
+        raise UsageError(f"--http {address!r}: write HOST:PORT, such as 127.0.0.1:8600, or a port alone")
+    host = host.strip("[]") or ("0.0.0.0" if colon else "127.0.0.1")  # noqa: S104  # asks for a token
+    return host, int(port) + offset
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach a server that listens on `host`."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def check_exposure(host: str, tokens: Tokens) -> None:
+    """Raises UsageError: other machines could read everything without a token."""
+    if not is_loopback(host) and not tokens.are_set:
+        raise UsageError(
+            f"--http {host}: other machines can reach this address, so a token is needed: set ACTORPROC_HTTP_TOKEN "
+            "(all rights) or ACTORPROC_HTTP_READ_TOKEN in the environment, or listen on 127.0.0.1"
+        )
+
+
+class Guard:
+    """ASGI middleware that asks for a token.
+
+    Without tokens everybody who reaches the server may read. Then only loopback names are answered, so that a web page
+    cannot read from a visitor's machine under a name of its own. Writing always needs the write token.
+
+    Args:
+        own_server: False for an app that is mounted in another one, whose names are not known.
+    """
+
+    def __init__(self, app: ASGIApp, tokens: Tokens, *, own_server: bool) -> None:
+        self._app = app
+        self._tokens = tokens
+        self._own_server = own_server
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        refusal = self._refusal(scope) if scope["type"] == "http" else None
+        await (refusal or self._app)(scope, receive, send)
+
+    def _refusal(self, scope: Scope) -> JSONResponse | None:
+        headers, tokens, write = Headers(scope=scope), self._tokens, scope["method"] not in _READS
+        path = scope["path"].removeprefix(scope.get("root_path", "")) or "/"
+        if write and tokens.write is None:
+            return _answer(403, "this server has no write token: set ACTORPROC_HTTP_TOKEN where it starts")
+        if write or tokens.are_set:
+            is_open = not write and (path == "/" or path.startswith(_OPEN))
+            return None if is_open or tokens.allow(headers, write=write) else _answer(401, "a token is needed")
+        name = headers.get("host", "").rpartition("]")[0].strip("[") or headers.get("host", "").partition(":")[0]
+        if self._own_server and not is_loopback(name):
+            return _answer(403, f"without a token only loopback names are answered, not {name!r}")
+        return None
+
+
+def _answer(status: int, error: str) -> JSONResponse:
+    return JSONResponse({"error": error}, status, {"WWW-Authenticate": "Bearer"} if status == 401 else None)

@@ -1,0 +1,25 @@
+"""JSON answers and server-sent events."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import msgspec
+from starlette.responses import Response, StreamingResponse
+
+
+def json_answer(content: Any, status: int = 200) -> Response:
+    """Any dataclass, struct, list or dictionary as JSON. Never cached."""
+    return Response(msgspec.json.encode(content), status, {"Cache-Control": "no-store"}, "application/json")
+
+
+def event(name: str, content: Any) -> bytes:
+    """One server-sent event (https://html.spec.whatwg.org/multipage/server-sent-events.html)."""
+    return b"event: " + name.encode() + b"\ndata: " + msgspec.json.encode(content) + b"\n\n"
+
+
+def event_stream(events: AsyncIterator[bytes]) -> StreamingResponse:
+    """`events` as they come. Proxies are asked not to buffer them."""
+    headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+    return StreamingResponse(events, media_type="text/event-stream", headers=headers)

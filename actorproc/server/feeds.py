@@ -1,0 +1,166 @@
+"""Feeds: one watch per processor that somebody looks at, shared by all viewers, and ended some time after the last."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import msgspec
+
+from actorproc.admin.fleet import ErrorGroup, Fleet, FleetWatch, HostView, PartitionView, changed
+from actorproc.config.settings import Settings
+from actorproc.errors import ActorprocError
+from actorproc.runtime.clock import SYSTEM
+from actorproc.runtime.logger import get_logger
+from actorproc.storage.names import ProcessorLayout
+from actorproc.stores import open_store
+
+log = get_logger(__name__)
+
+LOOK_EVERY = 1.0
+"""Seconds between two looks while somebody watches."""
+
+LINGER = 300.0
+"""Seconds for which a watch goes on after its last viewer, so that the history of lag is there when one returns."""
+
+_LINGER_EVERY = 10.0  # seconds between two looks meanwhile
+
+
+class View(msgspec.Struct, frozen=True, kw_only=True):
+    """What a viewer gets: first everything, and then what has changed."""
+
+    processor: str
+    time: float
+    version: int
+    hosts: list[HostView]
+    partitions: list[PartitionView]
+    errors: list[ErrorGroup]
+    lags: list[int]
+    problem: str | None = None
+    """Why the latest look failed; what is shown is older then."""
+
+
+class Feed:
+    """Looks at one processor while it is viewed.
+
+    Args:
+        container: URL of its container.
+    """
+
+    def __init__(self, container: str, processor: str, settings: Settings) -> None:
+        self._container = container
+        self._processor = processor
+        self._settings = settings
+        self._fleet: Fleet | None = None
+        self._watch: FleetWatch | None = None
+        self._problem: str | None = None
+        self._version = 0
+        self._changed_in: dict[str, int] = {}  # partition -> version of its latest change
+        self._news = asyncio.Event()
+        self._viewers = 0
+        self._left_at = 0.0
+        self._task: asyncio.Task[None] | None = None
+
+    async def view(self, since: int = 0) -> View:
+        """The latest view, or what has changed after version `since`.
+
+        Raises:
+            ActorprocError: the first look failed.
+        """
+        self._left_at = SYSTEM.monotonic()
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._run())
+        news = self._news
+        if self._fleet is None:
+            await news.wait()
+        if self._fleet is None or self._watch is None:
+            raise ActorprocError(self._problem or f"{self._processor} cannot be read")
+        views = self._fleet.partitions.values()
+        return View(
+            processor=self._processor, time=self._fleet.time, version=self._version, hosts=self._fleet.hosts,
+            partitions=[view for view in views if self._changed_in[view.partition] > since],
+            errors=self._fleet.errors(), lags=list(self._watch.lags), problem=self._problem,
+        )  # fmt: skip
+
+    async def views(self) -> AsyncIterator[View]:
+        """The view, and another one after each change."""
+        self._viewers += 1
+        try:
+            view = await self.view()
+            while True:
+                yield view
+                news, since = self._news, view.version
+                await news.wait()
+                view = await self.view(since)
+        finally:
+            self._viewers -= 1
+            self._left_at = SYSTEM.monotonic()
+
+    def history(self, partition: str) -> list[int | None]:
+        """The latest lags of one partition."""
+        return list(self._watch.history.get(partition, ())) if self._watch else []
+
+    async def close(self) -> None:
+        """Look no more."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+
+    async def _run(self) -> None:
+        try:
+            async with open_store(self._container, self._settings) as store:
+                layout = ProcessorLayout(self._processor)
+                self._watch = FleetWatch(store, layout, self._settings.lease_expiration_interval)
+                while self._viewers or SYSTEM.monotonic() < self._left_at + LINGER:
+                    await self._look(self._watch)
+                    await SYSTEM.sleep(LOOK_EVERY if self._viewers else _LINGER_EVERY)
+        except ActorprocError as error:
+            self._problem = str(error)
+            log.warning("dashboard.look_failed", processor=self._processor, error=str(error))
+            self._tell()
+        finally:
+            self._fleet = None
+
+    async def _look(self, watch: FleetWatch) -> None:
+        before, problem = self._fleet, self._problem
+        try:
+            fleet, self._problem = await watch.look(), None
+        except ActorprocError as error:
+            self._problem = str(error)
+            if before is None or problem is None:
+                self._version += 1
+                self._tell()
+            return
+        views = changed(before.partitions if before else {}, fleet.partitions)
+        hosts_changed = before is None or _state_of(before.hosts) != _state_of(fleet.hosts)
+        self._fleet = fleet
+        if views or hosts_changed or problem != self._problem:
+            self._version += 1
+            self._changed_in.update((view.partition, self._version) for view in views)
+            self._tell()
+
+    def _tell(self) -> None:
+        self._news.set()
+        self._news = asyncio.Event()
+
+
+def _state_of(hosts: list[HostView]) -> list[Any]:
+    """The hosts without the age of their heartbeats, which grows all the time."""
+    return [msgspec.structs.replace(host, age=0.0 if host.alive else None) for host in hosts]
+
+
+class Feeds:
+    """The feeds of one server, by processor.
+
+    Args:
+        container: URL of the container with the processors.
+    """
+
+    def __init__(self, container: str, settings: Settings) -> None:
+        self.container = container
+        self.settings = settings
+        self._feeds: dict[str, Feed] = {}
+
+    def of(self, processor: str) -> Feed:
+        return self._feeds.setdefault(processor, Feed(self.container, processor, self.settings))

@@ -1,0 +1,145 @@
+"""`/api/...`: the processors of a container, their hosts and partitions, and their dead letters."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from actorproc.admin.dead_letters import DeadLetters, LetterId, Selection
+from actorproc.admin.explain import explain
+from actorproc.errors import ActorprocError, StoreError, UsageError
+from actorproc.server.answers import event, event_stream, json_answer
+from actorproc.server.feeds import Feed, Feeds
+from actorproc.storage.locations import find_processors, missing_processor
+from actorproc.storage.names import ProcessorLayout
+from actorproc.stores import open_store
+
+MOST_LETTERS = 200
+"""Dead letters in one answer."""
+
+_Endpoint = Callable[[Request], Awaitable[Response]]
+
+
+class FleetRoutes:
+    """Answers for all processors of a container.
+
+    Args:
+        own: the processor of the host that answers, which is shown first; None: no host answers.
+    """
+
+    def __init__(self, feeds: Feeds, own: str | None) -> None:
+        self._feeds = feeds
+        self._own = own
+        self._known: set[str] = {own} if own else set()
+
+    def routes(self) -> list[Route]:
+        return [
+            Route("/api/processors", _told(self.processors)),
+            Route("/api/processors/{name}", _told(self.fleet)),
+            Route("/api/processors/{name}/events", _told(self.events)),
+            Route("/api/processors/{name}/partitions/{partition:path}", _told(self.partition)),
+            Route("/api/processors/{name}/dead-letters", _told(self.letters)),
+            Route("/api/processors/{name}/dead-letters/{action}", _told(self.act), methods=["POST"]),
+        ]
+
+    async def processors(self, request: Request) -> Response:
+        """Names of the processors in the container."""
+        async with open_store(self._feeds.container, self._feeds.settings) as store:
+            names = await find_processors(store)
+        return json_answer({"container": self._feeds.container, "own": self._own, "processors": names})
+
+    async def fleet(self, request: Request) -> Response:
+        """Hosts and partitions, once."""
+        return json_answer(await (await self._feed(request)).view())
+
+    async def events(self, request: Request) -> Response:
+        """The same as events: first everything, then what has changed, at most once a second."""
+        feed = await self._feed(request)
+
+        async def stream() -> AsyncIterator[bytes]:
+            try:
+                async for view in feed.views():
+                    yield event("view", view)
+            except ActorprocError as error:
+                yield event("problem", str(error))
+
+        return event_stream(stream())
+
+    async def partition(self, request: Request) -> Response:
+        """One partition with its history and an explanation."""
+        feed, name = await self._feed(request), request.path_params["partition"]
+        fleet = await feed.view()
+        found = next((view for view in fleet.partitions if view.partition == name), None)
+        if found is None:
+            raise UsageError(f"no partition {name!r}")
+        return json_answer(
+            {"partition": found, "history": feed.history(name), "explanation": explain(found, fleet.hosts, fleet.time)}
+        )
+
+    async def letters(self, request: Request) -> Response:
+        """Dead letters that match `partition`, `kind` and `replayed`; from `after` on, at most `limit`."""
+        query = request.query_params
+        limit = min(int(query.get("limit", MOST_LETTERS)), MOST_LETTERS)
+        async with self._letters(request) as letters:
+            found: list[Any] = []
+            async for letter in letters.select(_selection(query)):
+                found.append(letter)
+                if len(found) > limit:
+                    break
+        return json_answer({"letters": found[:limit], "more": len(found) > limit, "kinds": dict(letters.kinds)})
+
+    async def act(self, request: Request) -> Response:
+        """Replay or purge the letters of `ids`, or all that match `partition` and `kind`."""
+        action, wanted = request.path_params["action"], await request.json()
+        if not isinstance(wanted, dict) or action not in ("replay", "purge"):
+            raise UsageError("POST an object with `ids`, or `partition` and `kind`, to .../replay or .../purge")
+        selection = _selection(wanted, frozenset(map(LetterId.parse, wanted.get("ids", ()))))
+        async with self._letters(request) as letters:
+            if action == "replay":
+                done = await letters.replay(selection, self._feeds.settings)
+                return json_answer({"replayed": done.appended, "before": done.before, "log": done.log})
+            planned = await letters.plan_purge(selection)
+            purged = await letters.purge(planned)
+            return json_answer({"purged": purged, "kept": planned.letters - purged, "held": planned.held})
+
+    async def _feed(self, request: Request) -> Feed:
+        """Raises UsageError: there is no such processor."""
+        name = ProcessorLayout(request.path_params["name"]).processor
+        if name not in self._known:
+            async with open_store(self._feeds.container, self._feeds.settings) as store:
+                if (missing := await missing_processor(store, name)) is not None:
+                    raise UsageError(missing)
+            self._known.add(name)
+        return self._feeds.of(name)
+
+    @asynccontextmanager
+    async def _letters(self, request: Request) -> AsyncIterator[DeadLetters]:
+        layout = ProcessorLayout(request.path_params["name"])
+        async with open_store(self._feeds.container, self._feeds.settings) as store:
+            yield await DeadLetters.opened(store, layout)
+
+
+def _selection(given: Any, ids: frozenset[LetterId] = frozenset()) -> Selection:
+    replayed = {"yes": True, "no": False}.get(given.get("replayed") or "")
+    return Selection(ids, given.get("partition") or None, given.get("kind") or None, replayed)
+
+
+def _told(endpoint: _Endpoint) -> _Endpoint:
+    """The endpoint, with errors as JSON."""
+
+    async def answer(request: Request) -> Response:
+        try:
+            return await endpoint(request)
+        except (UsageError, ValueError) as error:
+            return json_answer({"error": str(error)}, 400)
+        except StoreError as error:
+            return json_answer({"error": str(error)}, 503)
+        except ActorprocError as error:
+            return json_answer({"error": str(error)}, 500)
+
+    return answer

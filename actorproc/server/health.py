@@ -1,0 +1,59 @@
+"""Is this host alive, and is it ready: with reasons. A pure function of its statistics."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import msgspec
+
+from actorproc.admin.verdict import Verdict, judge
+from actorproc.host.reporting import report_of
+from actorproc.host.statistics import Statistics
+from actorproc.partition.statistics import PartitionStatistics
+
+
+class Problem(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One reason why a host is not ready. `since`: seconds since 1970."""
+
+    problem: str
+    reason: str
+    partition: str | None = None
+    since: float | None = None
+
+
+def problems(host: Statistics, *, now: float, max_process_time: float, blocked: float = 0.0) -> list[Problem]:
+    """Why the host is not ready; empty if it is.
+
+    Args:
+        now: seconds since 1970.
+        blocked: seconds for which its event loop has not answered.
+    """
+    return [*_of_host(host, now, blocked), *_of_partitions(host.partitions, now, max_process_time)]
+
+
+def _of_host(host: Statistics, now: float, blocked: float) -> Iterator[Problem]:
+    if blocked:
+        why = "its event loop does not answer: a handler blocks it. Await, or write a plain `def process`"
+        yield Problem(problem="blocked", reason=why, since=now - blocked)
+    if not host.running:
+        yield Problem(problem="stopped", reason="it has not joined the group yet, or has left it")
+    elif host.fenced:
+        yield Problem(problem="fenced", reason="no heartbeat was written in time, so nothing runs until one is")
+    elif not host.members:
+        yield Problem(problem="joining", reason="it has not seen the group yet")
+    if host.error is not None:
+        yield Problem(problem="away", reason=host.error)
+
+
+def _of_partitions(partitions: Iterable[PartitionStatistics], now: float, max_process_time: float) -> Iterator[Problem]:
+    for found in partitions:
+        verdict = judge_own(found, now, max_process_time)
+        if verdict.is_bad:
+            yield Problem(
+                problem=verdict.kind, reason=verdict.reason, partition=found.partition, since=verdict.since
+            )  # fmt: skip
+
+
+def judge_own(found: PartitionStatistics, now: float, max_process_time: float) -> Verdict:
+    """The verdict about a partition of this host."""
+    return judge(report_of(found), found.error, now, max_process_time)

@@ -1,0 +1,154 @@
+"""Metrics of one host for Prometheus, made from its statistics at each scrape.
+
+Names follow https://prometheus.io/docs/practices/naming/. Two series bear the names that OpenTelemetry gives to every
+consumer of messages: https://opentelemetry.io/docs/specs/semconv/messaging/messaging-metrics/
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from prometheus_client.metrics_core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    InfoMetricFamily,
+    Metric,
+)
+from prometheus_client.registry import Collector
+
+from actorproc.host.statistics import Statistics
+from actorproc.partition.statistics import PartitionStatistics
+from actorproc.partition.time_spent import BUCKETS, Durations
+from actorproc.server.health import judge_own
+
+_Labels = dict[str, str]
+
+
+class HostCollector(Collector):
+    """Collects one host.
+
+    Args:
+        look: the statistics, and the seconds for which the event loop has not answered.
+        wall: seconds since 1970.
+        per_partition: adds series for each partition.
+    """
+
+    def __init__(
+        self,
+        look: Callable[[], tuple[Statistics, float]],
+        *,
+        source: str,
+        wall: Callable[[], float],
+        max_process_time: float,
+        per_partition: bool,
+    ) -> None:
+        self._look = look
+        self._source = source
+        self._wall = wall
+        self._max_process_time = max_process_time
+        self._per_partition = per_partition
+
+    def describe(self) -> list[Metric]:
+        """Nothing is collected when the collector is registered."""
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        host, blocked = self._look()
+        labels = {"processor": host.processor, "host": host.host}
+        yield InfoMetricFamily("actorproc_host", "The host.", value=labels | {"incarnation": host.incarnation or ""})
+        yield from self._of_host(host, blocked, labels)
+        yield from self._of_partitions(host, labels)
+        yield from self._of_messaging(host)
+        if self._per_partition:
+            yield from self._each(host.partitions, labels)
+
+    def _of_host(self, host: Statistics, blocked: float, labels: _Labels) -> Iterator[Metric]:
+        yield _gauge("actorproc_host_running", "1: it has joined the group.", labels, host.running)
+        yield _gauge("actorproc_host_fenced", "1: no heartbeat in time, nothing runs.", labels, host.fenced)
+        yield _gauge("actorproc_host_failing", "1: store, group or source are away.", labels, host.error is not None)
+        yield _gauge("actorproc_event_loop_blocked_seconds", "How long the loop is silent.", labels, blocked)
+        yield _gauge("actorproc_group_members", "Hosts of the group.", labels, len(host.members))
+        yield _counter("actorproc_records_processed", "Records, those processed again too.", labels, host.records)
+        yield _counter("actorproc_rows_committed", "Output rows.", labels, host.rows)
+        yield _counter("actorproc_dead_letters_committed", "Dead letters.", labels, host.dead_letters)
+        yield _counter("actorproc_records_skipped", "Records that on_error skipped.", labels, host.skipped)
+        yield _gauge("actorproc_read_ahead_bytes", "Read and not processed.", labels, host.read_ahead_bytes)
+        yield _gauge("actorproc_uncommitted_bytes", "Waiting for a commit.", labels, host.uncommitted_bytes)
+        yield _by("actorproc_store_requests", "Requests to the store.", labels, "verb", host.store_requests)
+        yield _by("actorproc_activity_seconds", "Time of partitions.", labels, "activity", host.seconds)
+        if "commit" in host.durations:
+            yield _histogram("actorproc_commit_duration_seconds", "Commits.", labels, host.durations["commit"])
+
+    def _of_partitions(self, host: Statistics, labels: _Labels) -> Iterator[Metric]:
+        verdicts = Counter(judge_own(p, self._wall(), self._max_process_time).kind for p in host.partitions)
+        family = GaugeMetricFamily("actorproc_partitions", "By verdict.", labels=[*labels, "verdict"])
+        for kind, count in verdicts.items():
+            family.add_metric([*labels.values(), kind], count)
+        yield family
+        lags = [p.lag for p in host.partitions if p.lag is not None]
+        seconds = [p.lag_seconds for p in host.partitions if p.lag_seconds is not None]
+        unknown = len(host.partitions) - len(lags)
+        yield _gauge("actorproc_lag_records", "Sum over the partitions whose lag is known.", labels, sum(lags))
+        yield _gauge("actorproc_lag_seconds", "Of the partition furthest behind.", labels, max(seconds, default=0.0))
+        yield _gauge("actorproc_lag_unknown_partitions", "Partitions whose lag is not known.", labels, unknown)
+
+    def _of_messaging(self, host: Statistics) -> Iterator[Metric]:
+        labels = {
+            "messaging_system": "kafka" if self._source.startswith("kafka://") else "actorproc",
+            "messaging_destination_name": self._source.rpartition("/")[2],
+            "messaging_consumer_group_name": host.processor,
+            "messaging_client_id": host.host,
+        }
+        yield _counter("messaging_client_consumed_messages", "Records processed.", labels, host.records)
+        if "handle" in host.durations:
+            yield _histogram("messaging_process_duration_seconds", "Of batches.", labels, host.durations["handle"])
+
+    def _each(self, partitions: tuple[PartitionStatistics, ...], labels: _Labels) -> Iterator[Metric]:
+        gauges: dict[str, tuple[str, Callable[[PartitionStatistics], float | None]]] = {
+            "actorproc_partition_lag_records": ("Records behind.", lambda p: p.lag),
+            "actorproc_partition_lag_seconds": ("Age of the oldest record in hand.", lambda p: p.lag_seconds),
+            "actorproc_partition_committed_sequence": ("Committed up to.", lambda p: p.committed.sequence),
+            "actorproc_partition_epoch": ("Grows with each owner.", lambda p: p.epoch),
+            "actorproc_partition_troubled": ("1: it does not get on.", lambda p: p.trouble is not None),
+            "actorproc_partition_last_commit_timestamp_seconds": (
+                "When it was committed last.",
+                lambda p: None if p.last_commit is None else p.last_commit.timestamp(),
+            ),
+        }
+        for name, (text, of) in gauges.items():
+            family = GaugeMetricFamily(name, text, labels=[*labels, "partition"])
+            for partition in partitions:
+                if (value := of(partition)) is not None:
+                    family.add_metric([*labels.values(), partition.partition], value)
+            yield family
+
+
+def _gauge(name: str, text: str, labels: _Labels, value: float) -> Metric:
+    family = GaugeMetricFamily(name, text, labels=list(labels))
+    family.add_metric(list(labels.values()), value)
+    return family
+
+
+def _counter(name: str, text: str, labels: _Labels, value: float) -> Metric:
+    family = CounterMetricFamily(name, text, labels=list(labels))
+    family.add_metric(list(labels.values()), value)
+    return family
+
+
+def _by(name: str, text: str, labels: _Labels, label: str, values: dict[Any, float] | dict[str, int]) -> Metric:
+    family = CounterMetricFamily(name, text, labels=[*labels, label])
+    for key, value in values.items():
+        family.add_metric([*labels.values(), key], value)
+    return family
+
+
+def _histogram(name: str, text: str, labels: _Labels, durations: Durations) -> Metric:
+    family, count, buckets = HistogramMetricFamily(name, text, labels=list(labels)), 0, []
+    for bound, more in zip([*map(str, BUCKETS), "+Inf"], durations.counts, strict=True):
+        count += more
+        buckets.append((bound, count))
+    family.add_metric(list(labels.values()), buckets, durations.sum)
+    return family

@@ -1,0 +1,212 @@
+// The page: which processor and view, the live stream, and the fleet.
+import {events, get} from "./api.js";
+import {chip, count, counted, duration, h, line, mark, table, tone, VERDICTS} from "./format.js";
+import "./heatmap.js";
+import * as letters from "./letters.js";
+
+const $ = id => document.getElementById(id);
+const SAMPLES = 90;
+const fleet = {views: new Map(), hosts: [], errors: [], lags: [], time: 0, heard: 0, history: new Map()};
+let processors = [], shown = {}, stream = null, loaded = 0;
+
+/** The processor, view, partition or letter, and filter that the address names. */
+function route() {
+  const [path, query = ""] = location.hash.slice(2).split("?");
+  const [processor, view, ...rest] = path.split("/").map(decodeURIComponent);
+  return {processor: processor || processors[0], view: view || "fleet", id: rest.join("/"), query: new URLSearchParams(query)};
+}
+
+const link = (...parts) => `#/${parts.map(encodeURIComponent).join("/")}`;
+const now = () => fleet.time + (performance.now() - fleet.heard) / 1000;
+
+async function start() {
+  try {
+    const answer = await get("api/processors");
+    processors = [...new Set([answer.own, ...answer.processors].filter(Boolean))];
+  } catch (error) {
+    return problem(error.message);
+  }
+  $("processor").replaceChildren(...processors.map(name => h("option", {value: name}, name)));
+  $("processor").addEventListener("change", event => { location.hash = link(event.target.value); });
+  $("map").addEventListener("choose", event => { location.hash = link(shown.processor, "partition", event.detail); });
+  addEventListener("hashchange", navigate);
+  setInterval(tick, 1000);
+  navigate();
+}
+
+function navigate() {
+  const next = route(), before = shown.processor;
+  if (!next.processor) return problem("No processor has run in this container yet.");
+  shown = next;
+  $("processor").value = next.processor;
+  $("to-fleet").href = link(next.processor);
+  $("to-letters").href = link(next.processor, "letters");
+  const isLetters = next.view === "letters";
+  $("fleet").hidden = isLetters;
+  $("letters").hidden = !isLetters;
+  for (const [id, current] of [["to-fleet", !isLetters], ["to-letters", isLetters]])
+    current ? $(id).setAttribute("aria-current", "page") : $(id).removeAttribute("aria-current");
+  document.title = `${next.processor} · actorproc`;
+  if (isLetters) letters.show(next.processor, next.id, next.query).catch(error => problem(error.message));
+  if (before !== next.processor) follow(next.processor);
+  else if (!isLetters) partition();
+}
+
+/** Follow the live stream of a processor, and begin again when it ends. */
+async function follow(processor) {
+  stream?.abort();
+  const {signal} = stream = new AbortController();
+  Object.assign(fleet, {views: new Map(), history: new Map()});
+  $("map").clear();
+  while (!signal.aborted) {
+    try {
+      for await (const {name, content} of events(`api/processors/${encodeURIComponent(processor)}/events`, signal)) {
+        if (signal.aborted) return;
+        if (name === "problem") throw new Error(content);
+        receive(content);
+      }
+    } catch (error) {
+      if (!signal.aborted) problem(error.message);
+    }
+    await new Promise(resolve => setTimeout(resolve, 2000));
+  }
+}
+
+function receive(view) {
+  problem(view.problem);
+  Object.assign(fleet, {hosts: view.hosts, errors: view.errors, lags: view.lags, time: view.time, heard: performance.now()});
+  const changed = view.partitions.map(found => ({verdict: "ok", ...found}));  // defaults are left out
+  for (const found of changed) {
+    fleet.views.set(found.partition, found);
+    const past = fleet.history.get(found.partition) ?? [];
+    past.push(found.lag ?? 0);
+    fleet.history.set(found.partition, past.slice(-SAMPLES));
+  }
+  draw(changed);
+}
+
+function problem(text) {
+  $("problem").hidden = !text;
+  $("problem").textContent = text ?? "";
+}
+
+function draw(changed) {
+  const views = [...fleet.views.values()], most = Math.max(0, ...views.map(view => view.lag ?? 0));
+  const kinds = {};
+  for (const view of views) kinds[view.verdict] = (kinds[view.verdict] ?? 0) + 1;
+  const bad = views.filter(view => tone(view.verdict) === "bad").length;
+  const odd = views.filter(view => tone(view.verdict) === "warn").length;
+  $("headline").textContent = bad ? `${counted(bad, "partition")} of ${count(views.length)} ${bad === 1 ? "does" : "do"} not get on`
+    : odd ? `All partitions run, ${count(odd)} with trouble` : `All ${counted(views.length, "partition")} run`;
+  summary(views);
+  $("legend").replaceChildren(...Object.keys(VERDICTS).filter(kind => kinds[kind]).map(kind =>
+    h("span", {}, h("i", {class: `swatch ${tone(kind)}`, "aria-hidden": "true"}, mark(kind)), `${kind} ${count(kinds[kind])}`)),
+    h("span", {}, "stronger colour: more lag"));
+  $("map").update(fleet.hosts, changed, most);
+  $("map").mark(shown.view === "partition" ? shown.id : null);
+  errors();
+  behind(views);
+  if (!$("partition").dataset.of || changed.some(view => view.partition === shown.id)) partition();
+  tick();
+}
+
+function summary(views) {
+  const sum = key => views.reduce((total, view) => total + (view[key] ?? 0), 0);
+  const alive = fleet.hosts.filter(host => host.alive).length;
+  const known = views.filter(view => view.lag != null).length;
+  const oldest = Math.max(0, ...views.map(view => view.lag_seconds ?? 0));
+  const fact = (name, ...value) => h("div", {}, h("dt", {}, name), h("dd", {}, ...value));
+  $("summary").replaceChildren(
+    fact("Hosts", `${alive} of ${fleet.hosts.length} alive`),
+    fact("Lag", `${known < views.length ? "at least " : ""}${count(sum("lag"))} `, line(fleet.lags)),
+    fact("Oldest record", duration(oldest)),
+    fact("Since their actors started", `${counted(sum("records"), "record")}, ${counted(sum("rows"), "row")}, `,
+      h("a", {href: link(shown.processor, "letters")}, counted(sum("dead_letters"), "dead letter"))),
+  );
+}
+
+function errors() {
+  const where = names => names.slice(0, 12).flatMap((name, i) =>
+    [i ? ", " : "", h("a", {href: link(shown.processor, "partition", name)}, name)]);
+  $("errors").replaceChildren(...fleet.errors.slice(0, 20).map(({reason, verdict, since, partitions}) => h("li", {},
+    h("span", {}, chip(verdict)), h("span", {class: "text"}, reason),
+    h("span", {class: "muted"}, since ? `since ${duration(now() - since)}` : ""),
+    h("span", {class: "where"}, `${counted(partitions.length, "partition")}: `, ...where(partitions),
+      partitions.length > 12 ? " and more" : ""))));
+  if (!fleet.errors.length) $("errors").append(h("li", {class: "none"}, "Nothing."));
+}
+
+function behind(views) {
+  const worst = views.filter(view => view.lag).sort((a, b) => b.lag - a.lag).slice(0, 12);
+  const columns = [["Partition", ""], ["Host", ""], ["Lag", "number"], ["Oldest", "number"], ["Trend", ""], ["Time goes to", ""], ["Verdict", ""]];
+  table($("behind"), columns, worst.map(view => ({cells: [
+    h("a", {href: link(shown.processor, "partition", view.partition)}, view.partition), view.owner ?? "nobody",
+    count(view.lag), duration(view.lag_seconds), line(fleet.history.get(view.partition) ?? []), mostly(view), chip(view.verdict),
+  ]})));
+  if (!worst.length) $("behind").replaceChildren(h("tbody", {}, h("tr", {}, h("td", {class: "none"}, "Every partition has caught up."))));
+}
+
+/** Shares of the actor's time by activity. */
+function shares(view) {
+  if (!view.times || !view.owned_since) return [];
+  const [read, handle, commit] = view.times, busy = read + handle + commit;
+  const all = Math.max(busy, now() - view.owned_since, 0.001);
+  return [["read", read], ["handle", handle], ["commit", commit], ["wait", all - busy]].map(([name, spent]) => [name, spent / all]);
+}
+
+function mostly(view) {
+  const busy = shares(view).filter(([name]) => name !== "wait").sort((a, b) => b[1] - a[1])[0];
+  return busy && busy[1] >= 0.005 ? `${busy[0]} ${Math.round(busy[1] * 100)} %` : "–";
+}
+
+/** The chosen partition, with what the server says about it. */
+async function partition() {
+  const name = shown.view === "partition" ? shown.id : null, box = $("partition");
+  $("map").mark(name);
+  $("detail-title").textContent = name == null ? "Partition" : `Partition ${name}`;
+  box.dataset.of = name ?? "";
+  if (name == null) return box.replaceChildren(h("p", {class: "muted"}, "Choose a partition."));
+  const asked = ++loaded;
+  try {
+    const answer = await get(`api/processors/${encodeURIComponent(shown.processor)}/partitions/${encodeURIComponent(name)}`);
+    if (asked === loaded) box.replaceChildren(...detail({verdict: "ok", ...answer.partition}, answer));
+  } catch (error) {
+    if (asked === loaded) box.replaceChildren(h("p", {class: "muted"}, error.message));
+  }
+}
+
+function detail(view, {explanation, history}) {
+  const fact = (name, ...value) => [h("dt", {}, name), h("dd", {}, ...value)];
+  const parts = shares(view), past = history.length > 1 ? history : fleet.history.get(view.partition) ?? [];
+  return [
+    h("p", {}, chip(view.verdict), " ", explanation),
+    h("dl", {class: "facts"},
+      fact("Owner", view.owner ?? "nobody", view.next_owner ? ` → ${view.next_owner}` : ""), fact("Epoch", count(view.epoch)),
+      fact("Here since", view.owned_since ? `${duration(now() - view.owned_since)}${view.origin ? `: ${view.origin}` : ""}` : "–"),
+      fact("Committed", view.sequence == null ? "nothing yet" : `record ${count(view.sequence)}`,
+        view.last_commit ? `, ${duration(now() - view.last_commit)} ago` : ""),
+      fact("Now", view.activity ? `${view.activity} for ${duration(now() - view.activity_since)}` : view.state ?? "–"),
+      view.retry ? fact("Attempt in hand", `number ${view.retry[2]} failed at ${counted(view.retry[1], "record")} from ${count(view.retry[0])} on`,
+        view.retry[3] && view.retry[3] > now() ? `; the next in ${duration(view.retry[3] - now())}` : "; the next runs") : [],
+      fact("Records", count(view.records ?? 0)), fact("Rows", count(view.rows ?? 0)),
+      fact("Dead letters", h("a", {href: `${link(shown.processor, "letters")}?partition=${encodeURIComponent(view.partition)}`}, count(view.dead_letters ?? 0)))),
+    h("h3", {class: "small"}, `Lag ${count(view.lag)}${view.lag_seconds ? `, oldest ${duration(view.lag_seconds)}` : ""}`), line(past, true),
+    ...(parts.length ? [h("h3", {class: "small"}, "Where time goes"), bar(parts),
+      h("p", {class: "legend"}, parts.map(([name, share]) => h("span", {}, h("i", {class: `dot ${name}`, "aria-hidden": "true"}), `${name} ${Math.round(share * 100)} %`)))] : []),
+  ];
+}
+
+function bar(parts) {
+  return h("div", {class: "bar", "aria-hidden": "true"}, parts.map(([name, share]) => {
+    const part = h("i", {class: name});
+    part.style.width = `${share * 100}%`;
+    return part;
+  }));
+}
+
+function tick() {
+  const age = (performance.now() - fleet.heard) / 1000, beats = fleet.hosts.filter(host => host.alive).map(host => host.age + age);
+  if (fleet.heard) $("live").textContent = beats.length ? `live, newest report ${duration(Math.min(...beats))} ago` : "live, no host reports";
+}
+
+start();

@@ -1,0 +1,121 @@
+// Dead letters: filter, look at one, replay or purge.
+import {get, post} from "./api.js";
+import {counted, h, table} from "./format.js";
+
+const $ = id => document.getElementById(id);
+let state = {processor: null, id: null, query: null, letters: [], chosen: new Set()};
+
+const filter = () => Object.fromEntries([...new FormData($("filter"))].filter(([, value]) => value));
+
+/** The address of this view with its filter and letter, for permalinks. */
+const address = (id = state.id) =>
+  `#/${encodeURIComponent(state.processor)}/letters${id ? `/${encodeURIComponent(id)}` : ""}?${new URLSearchParams(filter())}`;
+
+export async function show(processor, id, query) {
+  const form = $("filter");
+  const again = processor === state.processor && query.toString() === state.query;
+  Object.assign(state, {processor, id, query: query.toString()});
+  if (!again) {
+    for (const name of ["partition", "replayed"]) form.elements[name].value = query.get(name) ?? "";
+    await load(query.get("kind") ?? "");
+  }
+  list();
+  one();
+}
+
+async function load(kind) {
+  state.chosen.clear();
+  const query = new URLSearchParams({...filter(), kind});
+  const answer = await get(`api/processors/${encodeURIComponent(state.processor)}/dead-letters?${query}`);
+  state.letters = answer.letters;
+  const kinds = [...new Set([...Object.keys(answer.kinds), ...(kind ? [kind] : [])])].sort();
+  $("filter").elements.kind.replaceChildren(
+    h("option", {value: ""}, "any"),
+    ...kinds.map(name => h("option", {value: name, selected: name === kind}, `${name} (${answer.kinds[name] ?? 0})`)),
+  );
+  const more = answer.more ? ", the first of more" : "";
+  $("letters-note").textContent = answer.letters.length ? `${counted(answer.letters.length, "dead letter")}${more}` : "No dead letter matches.";
+}
+
+function list() {
+  const columns = [["Select", ""], ["Letter", ""], ["Time", ""], ["Kind", ""], ["Message", "text"], ["Replayed", ""]];
+  table($("letter-list"), columns, state.letters.map(letter => ({
+    class: letter.id === state.id ? "chosen" : null,
+    cells: [
+      h("input", {type: "checkbox", "aria-label": `Select ${letter.id}`, checked: state.chosen.has(letter.id),
+        onchange: event => choose(letter.id, event.target.checked)}),
+      h("a", {href: address(letter.id)}, letter.id),
+      letter.time.slice(0, 19).replace("T", " "),
+      letter.kind, letter.error.message, letter.replayed ? "yes" : "",
+    ],
+  })));
+  $("letter-list").hidden = !state.letters.length;
+  buttons();
+}
+
+function choose(id, chosen) {
+  state.chosen[chosen ? "add" : "delete"](id);
+  buttons();
+}
+
+/** The buttons say what they act upon. */
+function buttons() {
+  const which = state.chosen.size ? counted(state.chosen.size, "letter") : Object.keys(filter()).length ? "all that match" : "all";
+  for (const [id, verb] of [["replay", "Replay"], ["purge", "Purge"]]) {
+    $(id).textContent = `${verb} ${which}`;
+    $(id).disabled = !state.letters.length;
+  }
+}
+
+function one() {
+  const letter = state.letters.find(found => found.id === state.id);
+  $("letter").hidden = !letter;
+  if (!letter) return;
+  const payload = text => { try { return JSON.stringify(JSON.parse(text), null, 2); } catch { return text ?? "null"; } };
+  const fact = (name, value) => [h("dt", {}, name), h("dd", {}, value)];
+  $("letter").replaceChildren(
+    h("h2", {}, `Letter ${letter.id}`),
+    h("dl", {class: "facts"},
+      fact("Error", `${letter.kind}: ${letter.error.message}`),
+      fact("Failed", `${letter.time.slice(0, 19).replace("T", " ")} on ${letter.host}, epoch ${letter.epoch}, attempts ${letter.attempts}`),
+      fact("Record of", letter.timestamp ?? "–"), fact("Key", letter.key ?? "–"),
+      letter.headers.map(header => fact(`Header ${header.key}`, header.value ?? "–"))),
+    h("h2", {}, `Payload${letter.encoding ? ` (${letter.encoding})` : ""}`), h("pre", {tabindex: 0}, payload(letter.value)),
+    ...(letter.error.traceback ? [h("h2", {}, "Traceback"), h("pre", {tabindex: 0}, letter.error.traceback)] : []),
+  );
+}
+
+function confirm(title, text, action) {
+  const dialog = $("confirm");
+  $("confirm-title").textContent = title;
+  $("confirm-text").textContent = text;
+  $("confirm-ok").textContent = action;
+  dialog.returnValue = "";
+  dialog.showModal();
+  return new Promise(resolve => dialog.addEventListener("close", () => resolve(dialog.returnValue === "ok"), {once: true}));
+}
+
+async function act(action, title, consequence, done) {
+  const ids = [...state.chosen];
+  const {kind, partition, replayed} = filter();
+  const which = ids.length ? counted(ids.length, "selected letter")
+    : Object.keys(filter()).length ? "all letters that match the filter" : "all dead letters of this processor";
+  if (!await confirm(title, `${which}. ${consequence}`, title)) return;
+  const path = `api/processors/${encodeURIComponent(state.processor)}/dead-letters/${action}`;
+  try {
+    const answer = await post(path, ids.length ? {ids} : {kind, partition, replayed});
+    await load(kind ?? "");
+    list();
+    one();
+    $("letters-note").textContent = done(answer);
+  } catch (error) {
+    $("letters-note").textContent = error.message;
+  }
+}
+
+$("filter").addEventListener("change", () => { location.hash = address(null); });
+$("filter").addEventListener("submit", event => event.preventDefault());
+$("replay").addEventListener("click", () => act("replay", "Replay", "They are appended to their log again, each once.",
+  answer => `${answer.replayed} replayed${answer.before ? `, ${answer.before} were replayed before` : ""}.`));
+$("purge").addEventListener("click", () => act("purge", "Purge", "They are deleted for good. Letters of one commit go together only.",
+  answer => `${answer.purged} purged${answer.held ? `; ${answer.held} stay, since they share a commit with letters that are not chosen` : ""}.`));

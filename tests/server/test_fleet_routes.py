@@ -1,0 +1,119 @@
+"""The fleet over HTTP, from what hosts have written."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from actorproc.config.settings import Settings
+from actorproc.server import dashboard_app
+from actorproc.server.feeds import Feed
+from tests.server.fleet import NAME, FakeFleet
+
+
+@asynccontextmanager
+async def client(fleet: FakeFleet, **settings: Any) -> AsyncIterator[httpx.AsyncClient]:
+    app = dashboard_app(fleet.container, Settings(**settings))
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test/api/processors/") as opened:
+        yield opened
+
+
+async def test_verdicts_with_reasons_and_errors_grouped(tmp_path: Path) -> None:
+    fleet = FakeFleet(tmp_path)
+    await fleet.write()
+    async with client(fleet) as http:
+        assert (await http.get("../processors")).json()["processors"] == [NAME]
+        view = (await http.get(NAME)).json()
+    verdicts = {found["partition"]: found.get("verdict", "ok") for found in view["partitions"]}
+    assert verdicts == dict.fromkeys(fleet.partitions, "ok") | {"3": "retrying", "5": "stuck", "7": "moving"}
+    assert [(group["verdict"], group["partitions"]) for group in view["errors"]] == [
+        ("retrying", ["3"]),
+        ("stuck", ["5"]),
+    ]
+    assert [host["leases"] for host in view["hosts"]] == [8, 8]
+
+
+async def test_partitions_of_silent_hosts_are_read_from_their_commits(tmp_path: Path) -> None:
+    fleet = FakeFleet(tmp_path)
+    await fleet.write(hosts=["host-00"])
+    async with client(fleet) as http:
+        view = (await http.get(NAME)).json()
+        silent = [found for found in view["partitions"] if found.get("verdict") == "silent"]
+        assert {found["owner"] for found in silent} == {"host-01"}
+        assert "has no heartbeat" in silent[0]["reason"]
+        answer = (await http.get(f"{NAME}/partitions/1")).json()
+    assert "another host takes over" in answer["explanation"]
+
+
+async def test_a_partition_is_explained_with_cause_and_advice(tmp_path: Path) -> None:
+    fleet = FakeFleet(tmp_path)
+    await fleet.write()
+    async with client(fleet) as http:
+        stuck = (await http.get(f"{NAME}/partitions/5")).json()["explanation"]
+        retried = (await http.get(f"{NAME}/partitions/3")).json()["explanation"]
+        unknown = await http.get(f"{NAME}/partitions/99")
+    assert "has been on host-01 for 15 min, with epoch 3: it had no owner" in stuck
+    assert "has been stuck for 2 min: PartitionStuck: no progress for 300 s" in stuck
+    assert "Attempt 3 at 40 records from 10004 on has failed; the next one begins in" in retried
+    assert unknown.status_code == 400
+
+
+async def test_only_changed_partitions_follow_the_first_view(tmp_path: Path) -> None:
+    fleet = FakeFleet(tmp_path)
+    await fleet.write()
+    feed = Feed(fleet.container, NAME, Settings())
+    views = feed.views()
+    assert len((await anext(views)).partitions) == 16
+    await fleet.write(hosts=["host-00"], records=20_000)
+    changed = {view.partition for view in (await anext(views)).partitions}
+    assert changed == {name for name in fleet.partitions if fleet.owner(name) == "host-00"}
+    await feed.close()
+
+
+async def test_an_unknown_processor_is_refused(tmp_path: Path) -> None:
+    fleet = FakeFleet(tmp_path)
+    await fleet.write()
+    async with client(fleet) as http:
+        answer = await http.get("Flihgts")
+    assert answer.status_code == 400
+    assert "there are: Flights" in answer.json()["error"]
+
+
+@pytest.mark.parametrize(("token", "status"), [(None, 401), ("r" * 16, 401), ("w" * 16, 200)])
+async def test_writing_needs_the_write_token(tmp_path: Path, token: str | None, status: int) -> None:
+    fleet = FakeFleet(tmp_path)
+    await fleet.write()
+    async with client(fleet, http_token="w" * 16, http_read_token="r" * 16) as http:
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        answer = await http.post(f"{NAME}/dead-letters/purge", json={}, headers=headers)
+        assert answer.status_code == status, answer.text
+
+
+async def test_without_a_write_token_nobody_may_write(tmp_path: Path) -> None:
+    fleet = FakeFleet(tmp_path)
+    await fleet.write()
+    async with client(fleet) as http:
+        answer = await http.post(f"{NAME}/dead-letters/purge", json={})
+    assert answer.status_code == 403
+    assert "ACTORPROC_HTTP_TOKEN" in answer.json()["error"]
+
+
+async def test_twenty_hosts_and_two_thousand_partitions_fit_the_first_view(tmp_path: Path) -> None:
+    fleet = FakeFleet(tmp_path, hosts=20, partitions=2_000)
+    await fleet.write()
+    async with client(fleet) as http:
+        began = time.perf_counter()
+        async with http.stream("GET", NAME) as answer:
+            size = sum([len(part) async for part in answer.aiter_raw()])
+        seconds = time.perf_counter() - began
+        assert answer.headers["content-encoding"] == "gzip"
+        assert len(json.loads((await http.get(NAME)).content)["partitions"]) == 2_000
+    assert size < 200 * 1024
+    assert seconds < 10  # under 1 s on a quiet machine: docs/monitoring.md

@@ -1,0 +1,189 @@
+"""Health, metrics and state of a host over HTTP."""
+
+from __future__ import annotations
+
+import io
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import httpx
+import pytest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
+from prometheus_client.parser import text_fd_to_metric_families
+
+from actorproc import Batch, PartitionContext, PartitionHandler, Processor
+from actorproc.server import http_app
+from actorproc.server.serving import serving
+from actorproc.testing.memory_source import MemorySource
+
+TOKEN = "w" * 16
+QUICK: dict[str, Any] = {
+    "lease_renew_interval": 0.2, "lease_acquire_interval": 0.3, "lease_expiration_interval": 2.0,
+    "rebalance_delay": 0.1, "commit_interval": 0.1, "loop_block_warning": 0.3,
+}  # fmt: skip
+
+
+class Copy(PartitionHandler):
+    output_schema = "n long"
+
+    async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+        for record in batch:
+            if record.value == b"block":
+                time.sleep(2)
+            if record.value == b"hang":
+                await anyio.sleep(1000)
+            ctx.emit(record, {"n": 1})
+
+
+def host(folder: Path, values: list[bytes], **settings: Any) -> Processor:
+    source = MemorySource(2)
+    source.append("0", values)
+    return Processor(Copy, source=source, container=folder, host="h", **QUICK | settings)
+
+
+@asynccontextmanager
+async def client(processor: Processor) -> AsyncIterator[httpx.AsyncClient]:
+    """Of an app that is mounted in another one, as `http://test`."""
+    transport = httpx.ASGITransport(http_app(processor))
+    async with httpx.AsyncClient(transport=transport, base_url="http://test") as opened:
+        yield opened
+
+
+async def until(there: Any) -> None:
+    with anyio.fail_after(20):
+        while not await there():
+            await anyio.sleep(0.05)
+
+
+async def test_a_host_is_ready_once_it_has_joined_and_counts_what_it_did(tmp_path: Path) -> None:
+    processor = host(tmp_path, [b"1"] * 10)
+    async with client(processor) as http:
+        before = await http.get("/readyz")
+        assert (before.status_code, before.json()["problems"][0]["problem"]) == (503, "stopped")
+        async with processor:
+
+            async def committed() -> bool:
+                state = (await http.get("/state")).json()
+                return bool(state["rows"] == 10 and state["partitions"][0]["lag"] == 0)
+
+            await until(committed)
+            assert (await http.get("/readyz")).json() == {"ready": True, "problems": []}
+            assert (await http.get("/livez")).status_code == 200
+            text = (await http.get("/metrics")).text
+    values = {s.name: s.value for family in text_fd_to_metric_families(io.StringIO(text)) for s in family.samples}
+    assert values["actorproc_records_processed_total"] == 10
+    assert values["messaging_client_consumed_messages_total"] == 10
+    assert values["actorproc_commit_duration_seconds_count"] >= 1
+    assert values["actorproc_lag_records"] == 0
+    assert values["actorproc_host_running"] == 1
+    assert not any("partition_" in name for name in values)
+
+
+async def test_openmetrics_and_series_of_partitions_are_offered(tmp_path: Path) -> None:
+    processor = host(tmp_path, [b"1"], http_partition_metrics=True)
+    async with processor, client(processor) as http:
+
+        async def shown() -> bool:
+            accept = {"Accept": "application/openmetrics-text; version=1.0.0"}
+            text = (await http.get("/metrics", headers=accept)).text
+            families = {f.name: f for f in parse_openmetrics(text)}  # type: ignore[no-untyped-call]
+            lags = families["actorproc_partition_lag_records"].samples
+            return {sample.labels["partition"] for sample in lags} == {"0", "1"}
+
+        await until(shown)
+
+
+async def test_a_stuck_partition_is_named_with_its_reason(tmp_path: Path) -> None:
+    processor = host(tmp_path, [b"hang"], max_process_time=0.5, restart_backoff=5.0)
+    async with processor, client(processor) as http:
+
+        async def stuck() -> bool:
+            answer = await http.get("/readyz")
+            found = answer.json()["problems"]
+            return answer.status_code == 503 and [(p["problem"], p.get("partition")) for p in found] == [("stuck", "0")]
+
+        await until(stuck)
+        (problem,) = (await http.get("/readyz")).json()["problems"]
+        assert "max_process_time = 0.5 s" in problem["reason"]
+        assert problem["since"] <= time.time()
+
+
+async def test_a_blocked_event_loop_is_reported_by_the_servers_own_thread(tmp_path: Path) -> None:
+    processor = host(tmp_path, [b"block"])
+    found: list[Any] = []
+
+    def ask(url: str) -> None:
+        give_up = time.monotonic() + 20
+        while time.monotonic() < give_up and not found:
+            problems = httpx.get(f"{url}readyz").json()["problems"]
+            found.extend(p for p in problems if p["problem"] == "blocked")
+            time.sleep(0.05)
+
+    async with serving(processor, "127.0.0.1", 0) as url, anyio.create_task_group() as tasks:
+        tasks.start_soon(anyio.to_thread.run_sync, ask, url)
+        async with processor:
+            await anyio.sleep(3)
+            tasks.cancel_scope.cancel()
+    assert found
+    assert "does not answer" in found[0]["reason"]
+
+
+async def test_state_comes_as_events_while_it_changes(tmp_path: Path) -> None:
+    processor = host(tmp_path, [b"1"])
+    async with (
+        processor,
+        serving(processor, "127.0.0.1", 0) as url,
+        httpx.AsyncClient(base_url=url) as http,
+        http.stream("GET", "/events") as events,
+    ):
+        lines = events.aiter_lines()
+        assert await anext(lines) == "event: state"
+        assert '"processor":"Copy"' in await anext(lines)
+
+
+@pytest.mark.parametrize(
+    ("path", "token", "status"),
+    [
+        ("/state", None, 401),
+        ("/state", "wrong" * 4, 401),
+        ("/state", "r" * 16, 200),
+        ("/metrics", TOKEN, 200),
+        ("/livez", None, 200),
+        ("/", None, 200),
+    ],
+)
+async def test_everything_but_the_probes_asks_for_a_token(
+    tmp_path: Path, path: str, token: str | None, status: int
+) -> None:
+    async with client(host(tmp_path, [], http_token=TOKEN, http_read_token="r" * 16)) as http:
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        assert (await http.get(path, headers=headers)).status_code == status
+
+
+async def test_a_probe_without_a_token_gets_no_reasons(tmp_path: Path) -> None:
+    async with client(host(tmp_path, [], http_token=TOKEN)) as http:
+        assert (await http.get("/readyz")).json() == {"ready": False}
+        assert (await http.get("/readyz", headers={"Authorization": f"Bearer {TOKEN}"})).json()["problems"]
+
+
+async def test_no_answer_contains_the_tokens(tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_text("very-secret-token-of-a-file\n")
+    processor = host(tmp_path / "state", [b"1"], http_token=f"@{file}")
+    headers = {"Authorization": "Bearer very-secret-token-of-a-file"}
+    async with processor, client(processor) as http:
+        for path in ("/state", "/metrics", "/readyz", "/api/processors"):
+            answer = await http.get(path, headers=headers)
+            assert answer.status_code in (200, 503)
+            assert "very-secret" not in answer.text
+
+
+async def test_without_a_token_only_loopback_names_are_answered(tmp_path: Path) -> None:
+    processor = host(tmp_path, [])
+    async with serving(processor, "127.0.0.1", 0) as url, httpx.AsyncClient(base_url=url) as http:
+        assert (await http.get("/state")).status_code == 200
+        assert (await http.get("/state", headers={"Host": "rebound.example"})).status_code == 403
