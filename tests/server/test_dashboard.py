@@ -1,0 +1,190 @@
+"""The dashboard in a real browser: content, keyboard, live changes, narrow screens, light and dark, accessibility.
+
+`python -m tests.server.test_dashboard FILE.png` makes the picture of docs/monitoring.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Any, Literal
+
+import anyio
+import httpx
+import pytest
+from playwright.async_api import Browser, Page, async_playwright, expect
+
+from actorproc import Batch, PartitionContext, PartitionHandler, Processor, Producer
+from tests.server.fleet import NAME, FakeFleet
+from tests.servers import CACHE, free_ports
+
+AXE = "axe-core@4.11.0"
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+TOKEN = "a-token-for-the-tests"
+
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.skipif(CHROMIUM is None, reason="no chromium on PATH (Debian: apt install chromium)"),
+]
+
+
+def axe() -> str:
+    """The accessibility checker, from npm."""
+    script = CACHE / AXE / "package" / "axe.min.js"
+    if not script.exists():
+        if shutil.which("npm") is None:
+            pytest.skip("npm, which brings axe-core, is not on PATH")
+        script.parent.parent.mkdir(parents=True, exist_ok=True)
+        subprocess.run(["npm", "pack", "--silent", AXE], cwd=script.parent.parent, check=True)
+        (archive,) = script.parent.parent.glob("*.tgz")
+        subprocess.run(["tar", "xf", archive], cwd=script.parent.parent, check=True)
+    return script.read_text()
+
+
+@contextmanager
+def dashboard(container: str) -> Iterator[str]:
+    """The command itself, in a process of its own."""
+    (port,) = free_ports(1)
+    command = [sys.executable, "-m", "actorproc", "dashboard", "--container", container, "--http", f"127.0.0.1:{port}"]
+    environment = {**os.environ, "ACTORPROC_HTTP_TOKEN": TOKEN}
+    with subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        try:
+            yield f"http://127.0.0.1:{port}/"
+        finally:
+            process.terminate()
+
+
+@asynccontextmanager
+async def browser() -> AsyncIterator[Browser]:
+    async with async_playwright() as playwright:
+        arguments = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
+        opened = await playwright.chromium.launch(executable_path=CHROMIUM, args=arguments)
+        yield opened
+        await opened.close()
+
+
+@asynccontextmanager
+async def page(
+    opened: Browser, url: str, width: int = 1440, scheme: Literal["light", "dark"] = "light"
+) -> AsyncIterator[Page]:
+    """The page with the token, which fails the test if a script fails."""
+    context = await opened.new_context(color_scheme=scheme, viewport={"width": width, "height": 900})
+    await context.add_init_script(f"sessionStorage.setItem('actorproc-token', '{TOKEN}')")
+    failures: list[str] = []
+    shown = await context.new_page()
+    shown.on("pageerror", lambda error: failures.append(str(error)))
+    await until_answered(url)
+    await shown.goto(url)
+    yield shown
+    await context.close()
+    assert failures == []
+
+
+async def until_answered(url: str) -> None:
+    async with httpx.AsyncClient() as http:
+        with anyio.fail_after(60):
+            while True:
+                try:
+                    await http.get(url)
+                    return
+                except httpx.ConnectError:
+                    await anyio.sleep(0.1)
+
+
+async def test_the_fleet_is_shown_well_on_each_screen_and_axe_finds_nothing(tmp_path: Path) -> None:
+    fleet, checker = FakeFleet(tmp_path), axe()
+    await fleet.write()
+    screens: list[tuple[int, Literal["light", "dark"]]] = [
+        (1440, "light"),
+        (1440, "dark"),
+        (390, "light"),
+        (390, "dark"),
+    ]
+    with dashboard(fleet.container) as url:
+        async with browser() as opened:
+            for width, scheme in screens:
+                async with page(opened, f"{url}#/{NAME}/partition/5", width, scheme) as shown:
+                    await expect(shown.get_by_role("heading", level=1)).to_have_text(
+                        "1 partition of 16 does not get on"
+                    )
+                    await expect(shown.locator("#errors")).to_contain_text("PartitionStuck: no progress for 300 s")
+                    await expect(shown.locator("#partition")).to_contain_text("has been on host-01 for 15 min")
+                    assert await shown.evaluate("document.documentElement.scrollWidth") <= width
+                    await shown.evaluate(checker)
+                    found: dict[str, Any] = await shown.evaluate("axe.run()")
+                    assert [(v["id"], v["nodes"][0]["html"]) for v in found["violations"]] == []
+
+
+async def test_arrow_keys_move_between_partitions_and_enter_chooses_one(tmp_path: Path) -> None:
+    fleet = FakeFleet(tmp_path)
+    await fleet.write()
+    with dashboard(fleet.container) as url:
+        async with browser() as opened, page(opened, url) as shown:
+            await shown.locator(".cell").first.focus()
+            for key in ("ArrowRight", "ArrowDown", "Enter"):
+                await shown.keyboard.press(key)
+            await expect(shown).to_have_url(f"{url}#/{NAME}/partition/3")
+            await expect(shown.locator("#partition")).to_contain_text("40 records from 10,004 on")
+
+
+async def test_a_new_heartbeat_changes_the_page_without_a_reload(tmp_path: Path) -> None:
+    fleet = FakeFleet(tmp_path)
+    await fleet.write()
+    with dashboard(fleet.container) as url:
+        async with browser() as opened, page(opened, url) as shown:
+            await expect(shown.get_by_label("Partition 8, ok, lag 100")).to_be_visible()
+            await fleet.write(lag=12_345)
+            await expect(shown.get_by_label("Partition 8, ok, lag 12,345")).to_be_visible()
+
+
+class Picky(PartitionHandler):
+    output_schema = "n long"
+
+    async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+        for record in batch:
+            if record.value == b"<b>bad</b>":
+                ctx.dead_letter(record, "not a number", kind="Picky")
+            else:
+                ctx.emit(record, {"n": 1})
+
+
+async def test_a_dead_letter_is_looked_at_and_replayed_once_the_token_is_given(tmp_path: Path) -> None:
+    log, container = str(tmp_path / "log"), str(tmp_path / "state")
+    async with Producer(log, partitions=1) as producer:
+        for value in (b"1", b"<b>bad</b>"):
+            await producer.send(value)
+    await Processor(Picky, source=log, container=container).run(until_end=True)
+    with dashboard(container) as url:
+        async with browser() as opened, page(opened, f"{url}#/Picky/letters") as shown:
+            await shown.get_by_role("link", name="0:1", exact=True).click()
+            await expect(shown.locator("#letter pre").first).to_have_text("<b>bad</b>")
+            await shown.evaluate("sessionStorage.clear()")
+            await shown.get_by_role("button", name="Replay all").click()
+            await shown.locator("#confirm-ok").click()
+            await shown.get_by_role("textbox", name="Token").fill(TOKEN)
+            await shown.get_by_role("button", name="Use it").click()
+            await expect(shown.locator("#letters-note")).to_have_text("1 replayed.")
+
+
+async def screenshot(file: Path) -> None:
+    """The picture of docs/monitoring.md."""
+    with tempfile.TemporaryDirectory() as place:
+        fleet = FakeFleet(Path(place), hosts=6, partitions=240)
+        await fleet.write()
+        with dashboard(fleet.container) as url:
+            async with browser() as opened, page(opened, f"{url}#/{NAME}/partition/3") as shown:
+                await expect(shown.locator("#partition")).to_contain_text("10,004")
+                await fleet.write(lag=200)
+                await anyio.sleep(2)
+                await shown.screenshot(path=file)
+
+
+if __name__ == "__main__":
+    asyncio.run(screenshot(Path(sys.argv[1])))
