@@ -22,8 +22,8 @@ from actorproc.testing.memory_source import MemorySource
 
 TOKEN = "w" * 16
 QUICK: dict[str, Any] = {
-    "lease_renew_interval": 0.2, "lease_acquire_interval": 0.3, "lease_expiration_interval": 2.0,
-    "rebalance_delay": 0.1, "commit_interval": 0.1, "loop_block_warning": 0.3,
+    "lease_renew_interval": 2.0, "lease_acquire_interval": 1.0, "lease_expiration_interval": 20.0,
+    "rebalance_delay": 0.1, "commit_interval": 0.1, "loop_block_warning": 0.5,
 }  # fmt: skip
 
 
@@ -54,7 +54,7 @@ async def client(processor: Processor) -> AsyncIterator[httpx.AsyncClient]:
 
 
 async def until(there: Any) -> None:
-    with anyio.fail_after(20):
+    with anyio.fail_after(60):
         while not await there():
             await anyio.sleep(0.05)
 
@@ -71,7 +71,11 @@ async def test_a_host_is_ready_once_it_has_joined_and_counts_what_it_did(tmp_pat
                 return bool(state["rows"] == 10 and state["partitions"][0]["lag"] == 0)
 
             await until(committed)
-            assert (await http.get("/readyz")).json() == {"ready": True, "problems": []}
+
+            async def ready() -> bool:
+                return bool((await http.get("/readyz")).json() == {"ready": True, "problems": []})
+
+            await until(ready)
             assert (await http.get("/livez")).status_code == 200
             text = (await http.get("/metrics")).text
     values = {s.name: s.value for family in text_fd_to_metric_families(io.StringIO(text)) for s in family.samples}
