@@ -20,6 +20,7 @@ from actorproc.cli.loading import load_source
 from actorproc.cli.terminal import console, counted, print_json, text, utc
 from actorproc.errors import UsageError
 from actorproc.group.assignment import Plan
+from actorproc.host.startup import check_consumers
 from actorproc.output.source_identity import check_source
 from actorproc.runtime.clock import SYSTEM
 from actorproc.sources import Source, guard_source, open_source, source_kind
@@ -55,6 +56,7 @@ def run(
                 await source.open()
                 stack.push_async_callback(source.close)
                 await check_source(store, layout, source.identity, str(source), source_kind(source))
+                await check_consumers(store, layout, source, start_from, None)
             expiration = settings.lease_expiration_interval
             begin = None if source is None or start_from is None else partial(_begin, source, start_from)
 

@@ -37,7 +37,7 @@ def _no_login(monkeypatch: pytest.MonkeyPatch) -> None:
 async def partitions(url: str, **properties: Any) -> list[str]:
     """The partitions that a source with this login lists."""
     source = KafkaSource(url, properties, settings=Settings(store_patience=0.1))
-    source.timeout = 5.0
+    source.timeout = 3.0
     try:
         await source.open()
         return list(await source.partitions())

@@ -46,10 +46,14 @@ def commit(broker: Broker, group: str, *places: tuple[str, int, int]) -> None:
 
 
 async def status(folder: Path, *arguments: str) -> Any:
-    command = [sys.executable, "-m", "actorproc", "status", "--name", "Rows", "--container", str(folder), "--json"]
-    done = await anyio.run_process([*command, *arguments], check=False)
+    done = await run_status(folder, *arguments)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
+
+
+async def run_status(folder: Path, *arguments: str) -> Any:
+    command = [sys.executable, "-m", "actorproc", "status", "--name", "Rows", "--container", str(folder), "--json"]
+    return await anyio.run_process([*command, *arguments], check=False)
 
 
 # Start from another consumer
@@ -91,6 +95,9 @@ async def test_status_shows_where_each_partition_would_begin(broker: Broker, tmp
     assert [p["begins_at"].partition("@")[0] for p in shown["partitions"]] == ["4", "0"]
     assert [p["lag"] for p in shown["partitions"]] == [6, 10]
     assert list(tmp_path.iterdir()) == [], "a dry run writes nothing"
+    mistyped = await run_status(tmp_path, "--source", topic.url, "--start-from", "kafka-group:bilking")
+    assert mistyped.returncode == 2
+    assert b"it has no position in any partition" in mistyped.stderr
 
 
 @pytest.fixture(scope="module")

@@ -6,10 +6,11 @@ Each is asked in a thread, by clients that do not fetch: behind a fetch an answe
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from datetime import datetime
 from typing import Any, TypeVar
 
-from confluent_kafka import KafkaException, TopicCollection, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from actorproc.errors import SourceError
@@ -23,6 +24,7 @@ from actorproc.sources.kafka.properties import Properties
 T = TypeVar("T")
 
 _NO_ID = "A" * 22  # zeros in base 64
+_UNSUPPORTED = (KafkaError._UNSUPPORTED_FEATURE, KafkaError.UNSUPPORTED_VERSION)
 
 
 class Brokers:
@@ -81,8 +83,16 @@ class Brokers:
 
     def _topic_ids(self, topics: Sequence[str]) -> dict[str, str | None]:
         described = self._admin.describe_topics(TopicCollection(list(topics)), request_timeout=self.timeout)
-        ids = {topic: str(future.result(2 * self.timeout).topic_id) for topic, future in described.items()}
-        return {topic: None if found in (_NO_ID, "None") else found for topic, found in ids.items()}
+        return {topic: self._topic_id(future) for topic, future in described.items()}
+
+    def _topic_id(self, description: Future[Any]) -> str | None:
+        try:
+            topic_id = str(description.result(2 * self.timeout).topic_id)
+        except KafkaException as error:
+            if error.args[0].code() in _UNSUPPORTED:
+                return None
+            raise
+        return None if topic_id in (_NO_ID, "None") else topic_id
 
     async def watermarks(self, key: Key) -> tuple[int, int]:
         """The first offset, and the one after the last."""
@@ -106,12 +116,9 @@ class Brokers:
 
     async def committed(self, group: str, key: Key) -> int | None:
         """Offset that the consumer group has committed; None: it has not."""
-        client = self._group(group).client
-        [found] = await self._ask(
-            lambda: client.committed([TopicPartition(*key)], timeout=self.timeout),
-            f"what group {group} has committed of {_name(key)}",
-        )
-        return found.offset if found.offset >= 0 else None
+        client = self._group(group)
+        what = f"what group {group} has committed of {_name(key)}"
+        return await self._ask(lambda: client.committed(key, self.timeout), what)
 
     async def commit(self, group: str, offsets: Mapping[Key, int]) -> None:
         """Commit offsets to a group that has no members.

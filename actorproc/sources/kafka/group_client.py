@@ -11,6 +11,13 @@ from actorproc.sources.kafka.columns import Key
 from actorproc.sources.kafka.properties import Properties
 
 _POLL = 0.1  # seconds between two looks for an answer
+_ATTEMPTS = 10
+_PAUSE = 0.3  # seconds between attempts: a coordinator is elected meanwhile, or loads its offsets
+_COORDINATOR_MOVES = (
+    KafkaError.NOT_COORDINATOR,
+    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+    KafkaError.COORDINATOR_NOT_AVAILABLE,
+)
 
 
 class GroupClient:
@@ -23,6 +30,18 @@ class GroupClient:
     def __init__(self, group: str, properties: Properties) -> None:
         self.client = Consumer(properties | {"group.id": group, "on_commit": self._answered})
         self._answers: SimpleQueue[KafkaError | None] = SimpleQueue()
+
+    def committed(self, key: Key, timeout: float) -> int | None:
+        """Offset that the group has committed; None: it has not."""
+        for attempts_left in reversed(range(_ATTEMPTS)):
+            try:
+                [found] = self.client.committed([TopicPartition(*key)], timeout=timeout)
+                return found.offset if found.offset >= 0 else None
+            except KafkaException as error:
+                if error.args[0].code() not in _COORDINATOR_MOVES or not attempts_left:
+                    raise
+                self.client.poll(_PAUSE)
+        raise AssertionError("the last attempt returns or raises")
 
     def commit(self, offsets: Mapping[Key, int], timeout: float) -> None:
         """Commit offsets, as a consumer without a group membership may while the group has no members.
