@@ -6,6 +6,7 @@ import json
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -241,3 +242,29 @@ async def test_an_offset_beyond_the_end_is_never_passed_over(broker: Broker, pol
     with pytest.raises(RecordsLost, match=r"offset 9 lies beyond the end 5"):
         await anext(source.read(f"{topic.name}-0", "9"))
     await source.close()
+
+
+class NoIds:
+    """In the place of the admin client: a broker or service that gives topics no ids."""
+
+    def __init__(self, _: Any) -> None:
+        pass
+
+    def describe_topics(self, topics: Any, **_: Any) -> dict[str, Future[Any]]:
+        answer: Future[Any] = Future()
+        answer.set_exception(KafkaException(KafkaError(KafkaError._UNSUPPORTED_FEATURE)))
+        return dict.fromkeys(topics.topic_names, answer)
+
+
+async def test_positions_without_a_topic_id_are_read_on(
+    broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = Topic(broker)
+    topic.send(range(10))
+    with monkeypatch.context() as patch:
+        patch.setattr("actorproc.sources.kafka.brokers.AdminClient", NoIds)
+        assert await process(KafkaSource(topic.url), tmp_path) == list(range(10))
+        assert [p["position"] for p in (await status(tmp_path))["partitions"]] == ["5", "5"]
+    topic.send(range(10, 20))
+    assert await process(KafkaSource(topic.url), tmp_path) == list(range(20))
+    assert all(p["position"].startswith("10@") for p in (await status(tmp_path))["partitions"])
