@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from actorproc.cli.parameters import Config, Container, Json, Name, Partition, Set, SourceLog, count
+from actorproc.cli.parameters import Config, Container, Json, Name, Partition, Set, SourceLog, SourceOption, count
 from actorproc.cli.usage import Group
 
 app = typer.Typer(
@@ -84,6 +84,7 @@ def replay_letters(
     container: Container,
     ids: Ids = None,
     source: SourceLog = None,
+    source_option: SourceOption = None,
     partition: Partition = None,
     kind: Kind = None,
     as_json: Json = False,
@@ -104,7 +105,8 @@ def replay_letters(
     from actorproc.cli.common import opened_processor
     from actorproc.cli.dead_letters import replay
 
-    replay(ids or (), opened_processor(name, container, config, settings), source, partition, kind, as_json)
+    opened = opened_processor(name, container, config, settings, source_options=source_option)
+    replay(ids or (), opened, source, partition, kind, as_json)
 
 
 @app.command("purge")

@@ -187,9 +187,11 @@ async def actorproc(folder: Path, *arguments: str) -> Any:
     return await anyio.run_process([sys.executable, "-m", "actorproc", *arguments], cwd=folder, check=False)
 
 
-async def test_serve_and_status_take_source_options(broker: Broker, tmp_path: Path) -> None:
+async def test_serve_status_and_replay_take_source_options(broker: Broker, tmp_path: Path) -> None:
     topic = Topic(broker)
     topic.send(range(10))
+    topic.producer.produce(topic.name, b"no JSON", partition=0)
+    assert topic.producer.flush(30) == 0
     (tmp_path / "secret").write_text(PASSWORD)
     source = ["--source", f"kafka://{broker.sasl_address}/{topic.name}", "--container", "state"]
     login = (
@@ -204,6 +206,8 @@ async def test_serve_and_status_take_source_options(broker: Broker, tmp_path: Pa
     assert served.returncode == 0, served.stderr
     status = await actorproc(tmp_path, "status", "--name", "Rows", "--json", *source)
     assert json.loads(status.stdout)["lag"] == 0
+    replayed = await actorproc(tmp_path, "dead-letters", "replay", "--name", "Rows", "--json", *source)
+    assert replayed.returncode == 0, replayed.stderr
     wrong = await actorproc(tmp_path, "serve", *handler, *source, "--source-option", "isolation.levle=x")
     assert (wrong.returncode, wrong.stderr.count(b"\n")) == (2, 1)
     assert b'No such configuration property: "isolation.levle"' in wrong.stderr
