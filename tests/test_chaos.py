@@ -24,10 +24,10 @@ SECONDS, HOSTS, PARTITIONS = 10, 6, 12
 SKIPPED = 77  # exit code: the server cannot be had here
 
 
-def chaos(store: str, folder: Path) -> Path:
+def chaos(store: str, folder: Path, *more: str) -> Path:
     """A run whose files stay in `folder`."""
     command = [sys.executable, "-m", "tests.chaos", "--store", store, "--folder", str(folder)]
-    command += ["--seconds", str(SECONDS), "--hosts", str(HOSTS), "--partitions", str(PARTITIONS)]
+    command += more or ("--seconds", str(SECONDS), "--hosts", str(HOSTS), "--partitions", str(PARTITIONS))
     ran = subprocess.run(
         command,
         stdout=subprocess.PIPE,
@@ -74,6 +74,12 @@ def test_every_record_ends_once_on_a_folder(run: Path) -> None:
 @pytest.mark.servers
 def test_every_record_ends_once_on_s3(tmp_path: Path) -> None:
     chaos("seaweedfs", tmp_path / "run")
+
+
+@pytest.mark.long
+@pytest.mark.servers
+def test_every_record_of_a_topic_ends_once_and_is_forwarded_once(tmp_path: Path) -> None:
+    chaos("folder", tmp_path / "run", "--source", "kafka", "--seconds", "20")
 
 
 # The check can fail
@@ -192,3 +198,24 @@ def test_a_stopped_producer_has_an_answer_for_every_record() -> None:
     assert check_log({"0": [Sent("p1", 0, 0.0), Sent("p1", 1, 0.0)]}, {"p1": acks}) == [
         "p1 ended in good order with 1 unacknowledged: [1]"
     ]
+
+
+@pytest.mark.parametrize(
+    ("sent", "letters", "fault"),
+    [
+        ({("p", 0): 1}, {("p", 1): 1}, None),
+        ({("p", 0): 2}, {("p", 1): 1}, "was forwarded 2 times"),
+        ({("p", 0): 1}, {("p", 1): 2}, "is 2 dead letters"),
+        ({("p", 0): 1, ("p", 1): 1}, {("p", 1): 1}, "was forwarded and is a dead letter"),
+        ({("p", 0): 1}, {}, "was not forwarded"),
+        ({("p", 0): 1, ("p", 1): 1, ("q", 0): 1}, {}, "is none of the topic"),
+    ],
+)
+def test_a_topic_with_one_message_or_letter_too_many_or_too_few_is_found(
+    sent: dict[tuple[str, int], int], letters: dict[tuple[str, int], int], fault: str | None
+) -> None:
+    pytest.importorskip("confluent_kafka", reason="confluent-kafka is not installed")
+    from tests.chaos.forwarding import check_forwarded
+
+    found = check_forwarded({"t-0": [Sent("p", 0, 0.0), Sent("p", 1, 0.0)]}, sent, letters)
+    assert found == [] if fault is None else len(found) == 1 and fault in found[0]

@@ -23,9 +23,11 @@ from tests.servers import Unavailable
 def main() -> int:
     """Run as the arguments say; the exit code."""
     given = _arguments()
-    slow = given.store != "folder" or given.spark is not None  # which needs its share of the machine
+    kafka = given.source == "kafka"
+    slow = given.store != "folder" or given.spark is not None or kafka  # which needs its share of the machine
     rate, pace = given.rate or (300 if slow else 600), given.pace or (2.0 if slow else 0.8)
-    hosts, partitions = given.hosts or (3 if given.spark else 10), given.partitions or (6 if given.spark else 32)
+    few = kafka or given.spark is not None
+    hosts, partitions = given.hosts or (3 if few else 10), given.partitions or (6 if few else 32)
     seed = random.randrange(10**6) if given.seed is None else given.seed
     folder = Path(given.folder or tempfile.mkdtemp(prefix="actorproc-chaos-")).absolute()
     console = Console(highlight=False)
@@ -34,9 +36,10 @@ def main() -> int:
     screen = Screen(console)
 
     async def play() -> Report:
-        async with opened_place("seaweedfs" if given.store == "s3" else given.store, folder) as place:
+        async with opened_place("seaweedfs" if given.store == "s3" else given.store, folder, given.source) as place:
             with screen.live(), ExitStack() as stack:
                 beside = await _spark(given, place, random.Random(seed), screen.say, stack)
+                beside += _kafka(orders, place, random.Random(seed), screen.say, stack)
                 return await run(orders, place, screen.say, screen.show, beside)
 
     try:
@@ -79,12 +82,32 @@ async def _spark(
     return beside
 
 
+def _kafka(
+    orders: Orders, place: Place, draw: random.Random, say: Callable[[str], None], stack: ExitStack
+) -> list[Beside]:
+    """Trouble for the broker, and the processor that forwards its topic, if the log is one."""
+    if place.broker is None:
+        return []
+    from tests.chaos import forwarding, topic
+    from tests.chaos.broker import BrokerTrouble
+
+    brokers = place.broker.address
+    topic.create(brokers, place.topic, orders.partitions)
+    topic.create(brokers, forwarding.TARGET, 4)
+    forwards = stack.enter_context(forwarding.Forwarding(place, brokers, place.log, draw, say))
+    return [BrokerTrouble(place.broker, draw, say), forwards]
+
+
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
     parser.add_argument("--store", choices=["s3", *STORES], default="folder", help="s3 is seaweedfs")
+    parser.add_argument(
+        "--source", choices=["log", "kafka"], default="log",
+        help="kafka: the log is a topic, its broker is killed, too, and a second processor forwards it to another one",
+    )  # fmt: skip
     parser.add_argument("--seconds", type=float, default=120, help="of trouble (%(default)s)")
-    parser.add_argument("--hosts", type=int, help="10; with --spark 3")
-    parser.add_argument("--partitions", type=int, help="32; with --spark 6")
+    parser.add_argument("--hosts", type=int, help="10; with Spark or Kafka 3")
+    parser.add_argument("--partitions", type=int, help="32; with Spark or Kafka 6")
     parser.add_argument(
         "--spark", choices=["source", "native"], help="a stream of the output into a table, killed, too"
     )
@@ -103,6 +126,8 @@ def _arguments() -> argparse.Namespace:
         parser.error("--cluster, --back and --plant go with --spark")
     if given.spark == "native" and given.store != "folder":
         parser.error("--spark native goes with --store folder: for S3 Spark needs jars")
+    if given.source == "kafka" and given.spark is not None:
+        parser.error("--source kafka does not go with --spark")
     return given
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import ExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from actorproc.config.settings import Settings
-from tests import servers
+from tests import kafka_server, servers
 from tests.chaos.objects import Objects, read_folder, read_store
+from tests.kafka_server import Broker
 
 STORES = ("folder", "seaweedfs", "minio")
 
@@ -58,6 +59,8 @@ class Place:
     log: str
     container: str
     keywords: dict[str, Any]
+    broker: Broker | None = None
+    """Of Kafka, if the log is a topic."""
 
     @property
     def settings(self) -> Settings:
@@ -72,14 +75,19 @@ class Place:
             keywords["nudge_host"] = "192.0.2.1"  # nobody's address: it is not told
         return {f"ACTORPROC_{name.upper()}": str(value) for name, value in keywords.items()}
 
+    @property
+    def topic(self) -> str:
+        """Name of the topic, if the log is one."""
+        return self.log.rpartition("/")[2]
+
     async def read(self, url: str) -> Objects:
         """Every object of the log or of the container."""
         return await read_store(url, self.settings) if url.startswith("s3:") else read_folder(Path(url))
 
 
 @asynccontextmanager
-async def opened_place(store: str, folder: Path) -> AsyncIterator[Place]:
-    """A place that is empty, with a server running for it if need be.
+async def opened_place(store: str, folder: Path, source: str = "log") -> AsyncIterator[Place]:
+    """A place that is empty, with servers running for it if need be. `source`: log or kafka.
 
     Raises:
         servers.Unavailable: that server cannot be had here.
@@ -88,9 +96,14 @@ async def opened_place(store: str, folder: Path) -> AsyncIterator[Place]:
         (folder / name).mkdir(parents=True)
     with ExitStack() as stack:
         if store == "folder":
-            yield Place(folder, str(folder / "log"), str(folder / "container"), TIMERS)
-            return
-        (folder / "server").mkdir()
-        start = {"seaweedfs": servers.seaweedfs, "minio": servers.minio}[store]
-        server = stack.enter_context(start(folder / "server"))
-        yield Place(folder, await server.new_url(), await server.new_url(), S3_TIMERS | server.settings)
+            place = Place(folder, str(folder / "log"), str(folder / "container"), TIMERS)
+        else:
+            (folder / "server").mkdir()
+            start = {"seaweedfs": servers.seaweedfs, "minio": servers.minio}[store]
+            server = stack.enter_context(start(folder / "server"))
+            place = Place(folder, await server.new_url(), await server.new_url(), S3_TIMERS | server.settings)
+        if source == "kafka":
+            (folder / "broker").mkdir()
+            broker = stack.enter_context(kafka_server.kafka(folder / "broker"))
+            place = replace(place, broker=broker, log=f"kafka://{broker.address}/chaos")
+        yield place

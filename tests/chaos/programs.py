@@ -45,6 +45,12 @@ def producer(
     Its lines are `number partition sequence`; `done count` ends it after a stop in good order.
     """
     settle(folder, output, environment)
+    if log.startswith("kafka:"):
+        from tests.chaos import topic
+
+        brokers, _, name_of_topic = log.removeprefix("kafka://").partition("/")
+        topic.produce(brokers, name_of_topic, name, Path(acks), rate)
+        return
     set_up_logging("info")
     structlog.contextvars.bind_contextvars(host=name)
     anyio.run(_produce, log, partitions, name, Path(acks), rate)

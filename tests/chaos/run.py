@@ -12,7 +12,7 @@ from typing import Protocol
 import anyio
 
 from actorproc.admin.status import ProcessorStatus, read_status
-from actorproc.errors import StoreError, UsageError
+from actorproc.errors import SourceError, StoreError, UsageError
 from actorproc.sources import open_source
 from actorproc.sources.protocol import Source
 from actorproc.storage.names import ProcessorLayout
@@ -23,7 +23,7 @@ from tests.chaos.fleet import STOP_PATIENCE, Child, Fleet, State
 from tests.chaos.journal import Journal, read_journal
 from tests.chaos.place import Place
 from tests.chaos.storm import Storm
-from tests.chaos.truth import check_log, read_acks, read_log
+from tests.chaos.truth import Sent, check_log, read_acks, read_log
 from tests.chaos.verdict import Verdict, judge
 
 PROCESSOR = "Chaos"
@@ -120,7 +120,8 @@ async def run(
         say("hosts have ended; what they left is read to its end")
         await other.finish()
     say("everything has ended; reading all files")
-    records = read_log(await place.read(place.log), faults := fleet.faults)
+    faults = fleet.faults
+    records = await _read_records(place, faults)
     faults += check_log(records, read_acks(place.folder / "acks"))
     verdict = judge(await place.read(place.container), PROCESSOR, records)
     journal = read_journal(sorted((place.folder / "logs").glob("*.log")))
@@ -139,6 +140,14 @@ async def _source(place: Place) -> AsyncIterator[Source]:
         yield source
     finally:
         await source.close()
+
+
+async def _read_records(place: Place, faults: list[str]) -> dict[str, list[Sent]]:
+    if place.broker is None:
+        return read_log(await place.read(place.log), faults)
+    from tests.chaos import topic
+
+    return topic.read_records(place.broker.address, place.topic, faults)
 
 
 async def _open(source: Source) -> None:
@@ -285,6 +294,6 @@ class _Play:
         while True:
             try:
                 self._scene.status = await read_status(store, layout, PROCESSOR, expiration=expiration, source=source)
-            except StoreError as error:
+            except (StoreError, SourceError) as error:
                 self._say(f"cannot look: {error}")
             await anyio.sleep(LOOK_EVERY)

@@ -89,7 +89,7 @@ class ChaosHandler(PartitionHandler):
 
     async def process(self, batch: Batch, ctx: PartitionContext) -> None:
         attempt = _Attempt(ctx)
-        match int(ctx.partition) % 3:
+        match int(ctx.partition.rpartition("-")[2]) % 3:
             case 0:  # one after the other
                 for record in batch:
                     await attempt.one(record)
