@@ -34,6 +34,9 @@ BENCHMARKS = {
     "takeover": Benchmark("a host is killed: seconds until its partitions run again", {"seeds": 3}),
     "memory": Benchmark("memory of a host against the length of its backlog", {"events": 2_000_000}),
     "kafka": Benchmark("from a Kafka topic to durable rows, against other libraries", {"events": 200_000, "rounds": 1}),
+    "kafka_takeover": Benchmark(
+        "one of four hosts on a topic is killed: gaps of the others", {"window": 30, "expiration": 15}
+    ),
     "spark.scan": Benchmark("a full scan: native, the data source, well-sized files", {"rows": 400_000, "rounds": 3}),
     "spark.trigger": Benchmark("a trigger on 100,000 files with 100 new ones", {"files": 10_000, "rounds": 3}),
     "spark.throughput": Benchmark("rows per second from emit to a table", {"events": 200_000, "rounds": 1}),

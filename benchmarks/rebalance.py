@@ -55,22 +55,24 @@ class Diary(PartitionHandler):
         diary: int
 
     async def opened(self, ctx: PartitionInfo) -> None:
-        _write(ctx.options.diary, Note("opened", time.perf_counter(), ctx.partition))
+        write_note(ctx.options.diary, Note("opened", time.perf_counter(), ctx.partition))
 
     async def process(self, batch: Batch, ctx: PartitionContext) -> None:
         ctx.emit_each(batch, [{"n": sequence} for sequence in batch.sequences])
         note = Note("batch", time.perf_counter(), ctx.partition, batch.first, batch.last)
-        _write(ctx.options.diary, note)
+        write_note(ctx.options.diary, note)
 
     async def closing(self, ctx: PartitionInfo, reason: CloseReason) -> None:
-        _write(ctx.options.diary, Note("closed", time.perf_counter(), ctx.partition))
+        write_note(ctx.options.diary, Note("closed", time.perf_counter(), ctx.partition))
 
 
-def _write(diary: int, note: Note) -> None:
+def write_note(diary: int, note: Note) -> None:
+    """Append a line, at once."""
     os.write(diary, orjson.dumps(list(note)) + b"\n")
 
 
-def _read(folder: Path, host: str) -> list[Note]:
+def read_diary(folder: Path, host: str) -> list[Note]:
+    """All that a host wrote down."""
     lines = (folder / f"{host}.diary").read_bytes().splitlines()
     return [Note(*orjson.loads(line)) for line in lines]
 
@@ -82,7 +84,7 @@ def host(name: str, folder: Path) -> None:
     processor = Processor(
         Diary, source=str(folder / "log"), container=str(folder / "state"), host=name, options={"diary": diary}
     )
-    _write(diary, Note("joining", time.perf_counter()))
+    write_note(diary, Note("joining", time.perf_counter()))
     anyio.run(lambda: processor.run(signals=True))
 
 
@@ -153,7 +155,7 @@ def _play(console: Console, folder: Path, processes: Mapping[str, BaseProcess], 
         processes["feeder"].kill()
         processes["a"].terminate()
         processes["a"].join(PATIENCE)
-    _print(console, {name: _read(folder, name) for name in "ab"}, stopped, partitions)
+    _print(console, {name: read_diary(folder, name) for name in "ab"}, stopped, partitions)
 
 
 def _wait(folder: Path, name: str, processes: Mapping[str, BaseProcess], count: int) -> None:
@@ -161,14 +163,15 @@ def _wait(folder: Path, name: str, processes: Mapping[str, BaseProcess], count: 
     give_up = time.perf_counter() + PATIENCE
     while time.perf_counter() < give_up:
         time.sleep(0.2)
-        if (folder / f"{name}.diary").exists() and _open(_read(folder, name)) == count:
+        if (folder / f"{name}.diary").exists() and open_partitions(read_diary(folder, name)) == count:
             return
         if not (processes["feeder"].is_alive() and processes[name].is_alive()):
             raise ChildProcessError("a process of the benchmark has died; it said why above")
     raise TimeoutError(f"host {name} does not run {count} partitions after {PATIENCE:g} s")
 
 
-def _open(notes: list[Note]) -> int:
+def open_partitions(notes: list[Note]) -> int:
+    """How many partitions the host runs now."""
     return len([n for n in notes if n.what == "opened"]) - len([n for n in notes if n.what == "closed"])
 
 
