@@ -38,6 +38,7 @@ def _without_credentials(url: str | None) -> str | None:
 
 ORDERED = (
     ("lease_acquire_interval", "lease_expiration_interval", "or dead hosts are noticed too late"),
+    ("min_batch_records", "max_batch_records", "or no batch could have as many"),
     ("max_batch_bytes", "read_ahead_bytes", "or one batch exceeds the read-ahead of all partitions together"),
     ("retry_backoff", "retry_backoff_max", "which is the longest wait"),
     ("restart_backoff", "restart_backoff_max", "which is the longest wait"),
@@ -120,6 +121,14 @@ class Settings(BaseModel):
         256 * 2**20,
         description="Bytes read ahead, over all partitions of a host, including files that are being decoded. Bounds "
         "memory whatever the backlog. Partitions that wait to retry a batch do not count.",
+    )
+    min_batch_records: Count = Field(
+        1,
+        description="Records for which a batch waits, at most `max_batch_wait`. For handlers whose work costs much per "
+        "batch, such as a bulk insert. A batch is then never sized smaller, however slow the handler is.",
+    )
+    max_batch_wait: Seconds = Field(
+        1, description="How long the first record of a batch waits for `min_batch_records`, at most."
     )
     max_batch_records: Count = Field(
         10_000, description="Most records in a batch. Fewer if the handler would take more than about five seconds."
@@ -272,7 +281,8 @@ class Settings(BaseModel):
         for small, large, why in ORDERED:
             less, more = getattr(self, small), getattr(self, large)
             if less > more:
-                first, second = (f"{v:.9g} s" if isinstance(v, float) else f"{v} bytes" for v in (less, more))
+                unit = large.rpartition("_")[2]  # bytes or records
+                first, second = (f"{v:.9g} s" if isinstance(v, float) else f"{v} {unit}" for v in (less, more))
                 raise ValueError(f"{small} ({first}) must be at most {large} ({second}), {why}")
         if self.delivery == "at-most-once" and not self.auto_commit:
             raise ValueError(

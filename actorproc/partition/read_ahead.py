@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator
@@ -33,41 +34,49 @@ class Read:
         start: position from which all pieces can be read again.
         cursor: how far the partition is processed once the handler is done with these pieces.
         at_end: the source has nothing more for now.
+        since: when the first of the pieces was read.
     """
 
     pieces: list[Batch]
     start: str
     cursor: Cursor
     at_end: bool = False
+    since: float = 0.0
     records: int = field(init=False)
     nbytes: int = field(init=False)
 
     def __post_init__(self) -> None:
         self.records, self.nbytes = sum(map(len, self.pieces)), sum(piece.nbytes for piece in self.pieces)
 
-    def fits(self, more: Read, limits: Settings, pace: Pace) -> bool:
+    def fits(self, more: Read, limits: Settings) -> bool:
         """Whether both together are one batch within its limits."""
         if not self.pieces or not more.pieces:
             return True
         records, nbytes = self.records + more.records, self.nbytes + more.nbytes
-        within = records <= limits.max_batch_records and nbytes <= limits.max_batch_bytes and pace.allows(records)
-        pieces = len(self.pieces) + len(more.pieces)
-        return within and pieces <= MOST_PIECES and _is_usual(self.pieces[-1]) and _is_usual(more.pieces[0])
+        within = records <= limits.max_batch_records and nbytes <= limits.max_batch_bytes
+        return within and _is_usual(self.pieces[-1]) and _is_usual(more.pieces[0])
 
     def join(self, more: Read) -> None:
         """Add `more`, which was read next."""
         self.pieces += more.pieces
+        if len(self.pieces) > MOST_PIECES:
+            self.pieces = [Batch.joined(self.pieces)]
         self.cursor = more.cursor
         self.at_end = self.at_end or more.at_end
         self.records += more.records
         self.nbytes += more.nbytes
 
     def split(self, records: int) -> tuple[Read, Read]:
-        """The first so many records of its only piece, and the rest."""
-        (piece,) = self.pieces
-        head = piece[:records]
-        first = Read([head], self.start, Cursor(self.start, head.last))
-        rest = Read([piece[records:]], self.start, self.cursor, self.at_end)
+        """The first so many records, which must be fewer than all, and the rest."""
+        head, tail = list[Batch](), deque(self.pieces)
+        while records:
+            piece = tail.popleft()
+            head.append(piece[:records])
+            if len(piece) > records:
+                tail.appendleft(piece[records:])
+            records -= len(head[-1])
+        first = Read(head, self.start, Cursor(self.start, head[-1].last), since=self.since)
+        rest = Read(list(tail), self.start, self.cursor, self.at_end, self.since)
         first.nbytes, rest.nbytes = 0, self.nbytes  # both share the memory, which is free once the rest is done
         return first, rest
 
@@ -193,6 +202,7 @@ class ReadAhead:
         return Cursor(chunk.next, done)
 
     async def _put(self, read: Read) -> None:
+        read.since = anyio.current_time()
         while not self._join(read):
             if len(self._queue) < self._settings.read_ahead_batches:
                 self._queue.append(read)
@@ -203,27 +213,43 @@ class ReadAhead:
     # Handling
 
     async def next(self, within: float | None = None) -> Read | None:
-        """The next read, cut to the pace; None if none comes `within` seconds, or after `interrupt`.
+        """The next read, cut to the pace; None if none is ready `within` seconds, or after `interrupt`.
+
+        A read with fewer than `min_batch_records` records is ready after `max_batch_wait`.
 
         Raises the error of the source after everything that was read before it.
         """
         changed = self._changed  # taken first, so that no `wake` is missed
         await anyio.lowlevel.checkpoint()  # a partition with a backlog must let the others run
-        if not self._queue and self._failure is None and not self._interrupted:
-            with anyio.move_on_after(None if within is None else max(0.0, within)):
+        if not self._interrupted and (wait := self._seconds_until_ready()) > 0:
+            with anyio.move_on_after(wait if within is None else max(0.0, min(wait, within))):
                 await changed.wait()
-        if self._interrupted:
+        if self._interrupted or self._seconds_until_ready() > 0:
             return None
         if not self._queue:
             if self._failure is not None:
                 raise self._failure
             return None
         read = self._queue.popleft()
-        if len(read.pieces) == 1 and read.records > self._pace.records:
-            read, rest = read.split(self._pace.records)
+        least = self._settings.min_batch_records
+        most = max(self._pace.records, least)
+        if read.records > most and (len(read.pieces) == 1 or least > 1):  # what `aside` has joined is within the pace
+            read, rest = read.split(most)
             self._queue.appendleft(rest)
+            self._join_queued()
         self.wake()
         return read
+
+    def _seconds_until_ready(self) -> float:
+        """How long the first read waits for more records; infinity if there is none."""
+        if self._failure is not None:
+            return 0.0
+        if not self._queue:
+            return math.inf
+        first = self._queue[0]
+        if len(self._queue) > 1 or not 0 < first.records < self._settings.min_batch_records:
+            return 0.0  # a read behind it could not be joined
+        return max(0.0, first.since + self._settings.max_batch_wait - anyio.current_time())
 
     def interrupt(self) -> None:
         """Let `next` return None from now on."""
@@ -242,10 +268,7 @@ class ReadAhead:
         a bad record each would arrive faster than they are handled.
         """
         self._joining = True
-        queued, self._queue = self._queue, deque()
-        for read in queued:
-            if not self._join(read):
-                self._queue.append(read)
+        self._join_queued()
         self.wake()
         try:
             with self._room.lent_out():
@@ -253,15 +276,27 @@ class ReadAhead:
         finally:
             self._joining = False
 
+    def _join_queued(self) -> None:
+        queued, self._queue = self._queue, deque()
+        for read in queued:
+            if not self._join(read):
+                self._queue.append(read)
+
     def _join(self, read: Read) -> bool:
         """Join `read` to the last one in the queue. False if it does not fit, or if nothing is joined now."""
-        if not self._joining or not self._queue:
+        if not self._queue:
             return False
         last = self._queue[-1]
-        if not last.fits(read, self._settings, self._pace):
+        too_few = 0 < last.records < self._settings.min_batch_records
+        if not too_few and not (self._joining and self._within_pace(last, read)):
+            return False
+        if not last.fits(read, self._settings):
             return False
         last.join(read)
         return True
+
+    def _within_pace(self, last: Read, read: Read) -> bool:
+        return not last.records or not read.records or self._pace.allows(last.records + read.records)
 
     def give_back(self, read: Read) -> None:
         """Free the memory of a read that the handler is done with."""

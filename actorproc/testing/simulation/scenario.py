@@ -103,10 +103,14 @@ class _Scenario:
         self._source = UnsteadySource(partitions, seed=seed)
         self._log = LogStream(partitions, reference_value, seed=seed) if log else None
         self._style = STYLES[style]
+        most = Random(f"{seed}/batches").choice([10, 50, 10_000])  # noqa: S311
+        floors = Random(f"{seed}/floors")  # noqa: S311
         settings = {
             **SETTINGS,
             "commit_interval": self._random.choice([2, 8, 20]),
-            "max_batch_records": Random(f"{seed}/batches").choice([10, 50, 10_000]),  # noqa: S311
+            "max_batch_records": most,
+            "min_batch_records": floors.choice([1, 1, 7, min(most, 100)]),
+            "max_batch_wait": floors.choice([0.5, 10]),
             **self._style.settings,
         }
 
