@@ -25,6 +25,8 @@ from actorproc.sources.protocol import Chunk, Source
 MOST_PIECES = 64
 """Maximum number of pieces in one batch: each takes kilobytes more than its `nbytes`."""
 
+_EXACT = 0.001  # seconds: timers end that much too early, and a wait for the rest would end at once, again and again
+
 
 @dataclass(slots=True)
 class Read:
@@ -249,7 +251,8 @@ class ReadAhead:
         first = self._queue[0]
         if len(self._queue) > 1 or not 0 < first.records < self._settings.min_batch_records:
             return 0.0  # a read behind it could not be joined
-        return max(0.0, first.since + self._settings.max_batch_wait - anyio.current_time())
+        left = first.since + self._settings.max_batch_wait - anyio.current_time()
+        return left if left > _EXACT else 0.0
 
     def interrupt(self) -> None:
         """Let `next` return None from now on."""
