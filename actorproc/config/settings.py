@@ -103,7 +103,7 @@ class Settings(BaseModel):
     )
     on_out_of_range: Literal["fail", "earliest", "latest"] = Field(
         "fail",
-        description="What a Kafka source does when the broker has removed records before they were read: stop the "
+        description="What a log or Kafka source does when records were removed before they were read: stop the "
         "partition and say how many, or go on at the earliest or latest record.",
     )
     max_read_time: Seconds = Field(

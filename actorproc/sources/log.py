@@ -132,23 +132,27 @@ class LogSource(Source):
 
         Raises:
             CorruptObject: a file is not one that a producer wrote.
-            SourceError: files at `position` were deleted.
+            SourceError: files at `position` were deleted, and `on_out_of_range` is "fail" or nothing is left.
         """
         base, skip = _parse_position(partition, position)
         verified = not base and not skip  # the partition is known to have this position
         files = FilePrefetcher(self._prefetching, partition)
         try:
             if base < (lowest := await self._lowest_of(partition)):
-                raise self._records_lost(partition, base, lowest)
+                found = await first_base(self._store, partition, lowest)
+                base, skip = await self._after_loss(partition, base + skip, lowest if found is None else found), 0
             while True:
                 await budget.reserve(self._file_bytes)
                 body = await files.take(base)
                 if body is None:
                     budget.resize(0)
-                    if not verified:
-                        await self._check_is_end(partition, base, skip)
-                        verified = True
-                    await self._check_not_deleted(partition, base)
+                    next_base = base if verified else await self._check_is_end(partition, base, skip)
+                    verified = True
+                    if next_base == base:
+                        next_base = await self._check_not_deleted(partition, base, skip)
+                    if next_base != base:
+                        base, skip = next_base, 0
+                        continue
                     waiting = True
                     while waiting:  # an empty chunk now and then says that this goes on
                         yield Chunk(Batch.empty(partition), _position(base, skip))
@@ -188,16 +192,21 @@ class LogSource(Source):
         boundary = (await read_boundary(self._store, log_boundary(partition))).lowest
         return max(boundary, self._lowest.get(partition, 0))
 
-    async def _check_not_deleted(self, partition: str, base: int) -> None:
-        """A position without a file is the end of the partition, unless files beyond it exist."""
-        if self._hints.newest.get(partition, -1) < base:
-            return
-        first = await first_base(self._store, partition, base)
-        if first != base:
-            raise self._records_lost(partition, base, first)
+    async def _check_not_deleted(self, partition: str, base: int, skip: int) -> int:
+        """A position without a file is the end of the partition, unless files beyond it exist.
 
-    async def _check_is_end(self, partition: str, base: int, skip: int) -> None:
-        """A stored position without a file must be the end. Takes one request if the hints are current."""
+        Returns the base to read on at.
+        """
+        if self._hints.newest.get(partition, -1) < base:
+            return base
+        first = await first_base(self._store, partition, base)
+        return base if first == base else await self._after_loss(partition, base + skip, first)
+
+    async def _check_is_end(self, partition: str, base: int, skip: int) -> int:
+        """A stored position without a file must be the end. Takes one request if the hints are current.
+
+        Returns the base to read on at.
+        """
         await self._hints.refresh()
         hint = self._hints.newest.get(partition, 0)
         footer = await read_footer(self._store, log_file(partition, hint))
@@ -207,7 +216,8 @@ class LogSource(Source):
         if end < base + skip:
             raise self._beyond_end(partition, base + skip, end)
         if end > base and (first := await first_base(self._store, partition, base)) != base:
-            raise self._records_lost(partition, base, first)
+            return await self._after_loss(partition, base + skip, first)
+        return base
 
     def _beyond_end(self, partition: str, position: int, end: int) -> SourceError:
         return SourceError(
@@ -216,14 +226,29 @@ class LogSource(Source):
             "or start anew under another processor name"
         )
 
-    def _records_lost(self, partition: str, base: int, first: int | None) -> SourceError:
-        found = "no file begins there or later" if first is None else f"the next begin at {first}"
-        kind = SourceError if first is None else RecordsLost  # an empty store may be away, and come back
-        return kind(
-            f"partition {partition} of the log {self._store.url} has lost its records from position {base} on "
-            f"({found}): they were deleted before this processor read them. Restore the files, or start anew under "
-            "another processor name"
-        )
+    async def _after_loss(self, partition: str, position: int, found: int | None) -> int:
+        """The base to read on at after records from `position` on were deleted before they were read.
+
+        Args:
+            found: base of the next file; None if there is none.
+
+        Raises:
+            RecordsLost: `on_out_of_range` is "fail".
+            SourceError: no file is left. An empty store may be away, and come back.
+        """
+        lost = f"partition {partition} of the log {self._store.url} has lost its records from position {position} on"
+        help_ = "Restore the files, or start anew under another processor name"
+        if found is None:
+            raise SourceError(f"{lost} (no file begins there or later). {help_}")
+        policy = self._settings.on_out_of_range
+        if policy == "fail":
+            raise RecordsLost(
+                f"{lost} (the next begin at {found}): {found - position:,} records were deleted before this processor "
+                f"read them (on_out_of_range = fail). {help_}"
+            )
+        base = found if policy == "earliest" else await end_base(self._store, partition, found)
+        log.warning("source.records_lost", source=self.url, partition=partition, records=base - position, at=base)
+        return base
 
 
 def _position(base: int, skip: int = 0) -> str:

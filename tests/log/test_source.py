@@ -13,18 +13,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from actorproc.config.settings import Settings
-from actorproc.errors import CorruptObject, SourceError, UsageError
+from actorproc.errors import CorruptObject, RecordsLost, SourceError, UsageError
 from actorproc.log.appender import Appender
 from actorproc.log.hints import HintWriter
 from actorproc.log.metadata import create_log
 from actorproc.log.producer import Producer
 from actorproc.log.segment import ROW_GROUP_BYTES
 from actorproc.records import RECORD_SCHEMA, Batch
+from actorproc.retention.boundary import raise_boundary
 from actorproc.runtime.budget import ByteBudget, ReadBudget
 from actorproc.sources import LogSource, open_source
 from actorproc.sources.protocol import End
 from actorproc.storage.backend import Stored
-from actorproc.storage.names import log_file
+from actorproc.storage.names import log_boundary, log_file
 from actorproc.storage.store import Store, StoreLimits
 from actorproc.stores.memory import MemoryStore
 from actorproc.testing.simulation.clock import VirtualClock
@@ -465,6 +466,38 @@ async def test_files_that_were_deleted_before_they_were_read_are_an_error() -> N
     assert await values(source, "0", "2") == [b"c"]
     with pytest.raises(SourceError, match=r"partition 0 .* from position 0 on \(the next begin at 2\)"):
         async for chunk in source.read("0", "0"):
+            assert not len(chunk.batch)
+
+
+@pytest.mark.parametrize(("policy", "expected"), [("earliest", [b"c", b"d"]), ("latest", [])])
+@pytest.mark.parametrize("trimmed", [False, True], ids=["deleted by hand", "trimmed"])
+async def test_deleted_records_are_passed_over_if_the_user_says_so(
+    policy: str, expected: list[bytes], trimmed: bool
+) -> None:
+    store = Store(MemoryStore())
+    for text in "abcd":
+        await append(store, [text])
+    if trimmed:
+        await raise_boundary(store, log_boundary("0"), 2)
+    await store.delete(log_file("0", 0))
+    await store.delete(log_file("0", 1))
+    source = await opened(store, poll_interval="10ms", on_out_of_range=policy)
+    found: list[bytes | None] = []
+    with anyio.fail_after(60):
+        async with aclosing(source.read("0", "0")) as chunks:
+            while (chunk := await anext(chunks)).next != "4" or len(chunk.batch):
+                found += chunk.batch.values
+    assert found == expected
+
+
+async def test_the_error_counts_the_records_that_are_gone() -> None:
+    store = Store(MemoryStore())
+    for texts in (["a", "b", "c"], ["d"]):
+        await append(store, texts)
+    await store.delete(log_file("0", 0))
+    source = await opened(store, poll_interval="10ms")
+    with pytest.raises(RecordsLost, match=r"from position 1 on \(the next begin at 3\): 2 records were deleted"):
+        async for chunk in source.read("0", "0+1"):
             assert not len(chunk.batch)
 
 

@@ -14,6 +14,7 @@ from actorproc.errors import RecordsLost, SourceError, UsageError
 from actorproc.records import Cursor
 from actorproc.runtime.backoff import Backoff
 from actorproc.runtime.clock import SYSTEM, Clock
+from actorproc.runtime.logger import get_logger
 from actorproc.sources.kafka.azure_checkpoints import AzureCheckpoints
 from actorproc.sources.kafka.brokers import Brokers
 from actorproc.sources.kafka.columns import Key
@@ -28,6 +29,8 @@ GROUP = "kafka-group:"
 
 AZURE = "eventhubs-checkpoints:"
 """Begins the URL of the blob container in which Azure's event processors keep their checkpoints."""
+
+log = get_logger(__name__)
 
 
 class KafkaSource(Source):
@@ -231,8 +234,10 @@ class KafkaSource(Source):
         return Position(offset, topic_id)
 
     def _after_loss(self, partition: str, offset: int, low: int, high: int) -> int:
-        if self._settings.on_out_of_range != "fail":
-            return low if self._settings.on_out_of_range == "earliest" else high
+        if (policy := self._settings.on_out_of_range) != "fail":
+            at = low if policy == "earliest" else high
+            log.warning("source.records_lost", source=self.url, partition=partition, records=at - offset, at=at)
+            return at
         raise RecordsLost(
             f"partition {partition} of {self.url}: {low - offset:,} records before offset {low} were removed at the "
             "broker before they were read (on_out_of_range = fail)"
