@@ -119,6 +119,15 @@ class LogSource(Source):
             end = await end_base(self._store, partition, self._hints.newest.get(partition, 0))
             return End(_position(end), end - 1 if end else None)
 
+    async def time_at(self, partition: str, position: str) -> datetime | None:
+        """See `Source.time_at`. Reads one file of the log."""
+        base, skip = _parse_position(partition, position)
+        with located(self._store.url):
+            stored = await self._store.get(log_file(partition, base))
+            if stored is None:
+                return None
+            return await self._clock.run_cpu_work(stored.size, _time_in, partition, base, stored.body, skip)
+
     def sequence_before(self, partition: str, position: str) -> int:
         """See `Source.sequence_before`. Raises SourceError if `position` is not a position of a log."""
         return sum(_parse_position(partition, position)) - 1
@@ -249,6 +258,12 @@ class LogSource(Source):
         base = found if policy == "earliest" else await end_base(self._store, partition, found)
         log.warning("source.records_lost", source=self.url, partition=partition, records=base - position, at=base)
         return base
+
+
+def _time_in(partition: str, base: int, body: bytes, skip: int) -> datetime | None:
+    """Timestamp of record number `skip` of a segment; None if it has no more."""
+    first = next(Segment(partition, base, body).batches(skip), None)
+    return None if first is None else first[:1].timestamps[0]
 
 
 def _position(base: int, skip: int = 0) -> str:

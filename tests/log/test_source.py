@@ -96,6 +96,12 @@ async def test_reading_goes_on_at_every_position_that_was_handed_out(store: Stor
         assert rest == [batch.sequences for batch in whole[index + 1 :]]
 
 
+async def test_the_time_of_the_record_at_a_position_is_known(store: Store) -> None:
+    await append(store, ["a", "b", "c"], times(1, 2, 3))
+    source = await opened(store)
+    assert [await source.time_at("0", position) for position in ("0", "0+2", "3")] == [*times(1, 3), None]
+
+
 async def test_an_empty_log_has_its_end_at_its_start() -> None:
     store = Store(MemoryStore())
     await create_log(store, 2)
