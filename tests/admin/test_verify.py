@@ -14,10 +14,13 @@ from msgspec.structs import replace
 from actorproc import Batch, PartitionContext, PartitionHandler, Processor, Producer
 from actorproc.admin.verify import repair, verify
 from actorproc.output.checkpoint import Checkpoint
+from actorproc.output.compaction import merge, plan, switch
 from actorproc.output.dead_letters import purge
+from actorproc.output.schema import read_schema
 from actorproc.retention.boundary import raise_boundary
+from actorproc.rows.schema import output_schema
 from actorproc.sources.log import LogSource
-from actorproc.storage.names import ProcessorLayout, log_file
+from actorproc.storage.names import STATE, ProcessorLayout, log_file
 from actorproc.storage.store import Store
 from actorproc.stores.memory import MemoryStore
 from tests.processor.doubling import QUICK
@@ -45,15 +48,22 @@ class World:
     def __init__(self) -> None:
         self.store, self.log = Store(MemoryStore()), Store(MemoryStore())
 
+        self.sent = 0
+
     async def begin(self) -> World:
-        for first in (0, 20, 40):
-            async with Producer(self.log, partitions=1, linger=10) as producer:
-                await producer.send_many([str(n).encode() for n in range(first, first + 20)])
-            source = LogSource(self.log)
-            await Processor(
-                Numbers, source=source, container=self.store, host=f"h{first}", dead_letter_limit=1, **QUICK
-            ).run(until_end=True)
+        for _ in range(3):
+            await self.more(20)
         return self
+
+    async def more(self, records: int) -> None:
+        """One more segment, and its commit."""
+        first, self.sent = self.sent, self.sent + records
+        async with Producer(self.log, partitions=1, linger=10) as producer:
+            await producer.send_many([str(n).encode() for n in range(first, self.sent)])
+        source = LogSource(self.log)
+        await Processor(
+            Numbers, source=source, container=self.store, host=f"h{first}", dead_letter_limit=1, **QUICK
+        ).run(until_end=True)
 
     async def damages(self) -> list[str]:
         return [f"{d.key}: {d.what}" for d in (await verify(self.store, LAYOUT, self.log)).damages]
@@ -167,6 +177,46 @@ async def test_what_a_trim_or_a_purge_removes_is_no_damage() -> None:
     await world.store.delete(COMMIT("0", 0))
     assert await purge(world.store, LETTERS("0", 1), below=3)
     assert await world.damages() == []
+
+
+async def test_compacted_commits_are_read_from_their_file() -> None:
+    world = await World().begin()
+    for _ in range(2):  # the newest commits stay
+        await world.more(20)
+    schema = await read_schema(world.store, LAYOUT)
+    assert schema is not None
+    (found,) = await plan(world.store, LAYOUT, ["0"], target_size=2**30, older_than=0)
+    (group,) = found.groups
+    made = await merge(world.store, LAYOUT, group, output_schema(schema))
+    assert made is not None
+    assert await switch(world.store, LAYOUT, found, [(group, made)])
+    for number in range(made.first, made.next):
+        await world.store.delete(COMMIT("0", number))
+    assert await world.damages() == []
+    key = LAYOUT.compacted_file("0", made.first, made.put_id)
+    await flip(world.store, key)
+    assert f"{key}: cannot be read" in "\n".join(await world.damages())
+    await world.store.delete(key)
+    assert f"{key}: is missing; it holds the commits 0 to " in "\n".join(await world.damages())
+
+
+async def test_keyed_state_that_is_missing_is_found() -> None:
+    class Counting(PartitionHandler):
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            for record in batch:
+                key = str(record.json() % 3)
+                ctx.state[key] = ctx.state.get(key, 0) + 1
+
+    world = await World().begin()
+    layout = ProcessorLayout("Counting")
+    await Processor(Counting, source=LogSource(world.log), container=world.store, **QUICK).run(until_end=True)
+    assert (await verify(world.store, layout)).damages == []
+    objects = (await world.store.list(layout.attached_dir(STATE, "0"))).entries
+    assert objects
+    for entry in objects:
+        await world.store.delete(entry.key)
+    (damage,) = (await verify(world.store, layout)).damages
+    assert damage.key.startswith("Counting/state/")
 
 
 async def test_safe_damage_is_repaired_and_the_rest_is_left() -> None:
