@@ -108,6 +108,7 @@ class Segment:
         self.partition = partition
         self.base = base
         self.key = log_file(partition, base)
+        self._body = body
         try:
             self._file = open_parquet(body)
         except (pa.ArrowException, OSError) as error:
@@ -148,7 +149,7 @@ class Segment:
             first = last
 
     def _pieces(self, group: int, rows: int) -> Iterator[pa.RecordBatch]:
-        at_once = rows_within(self._file.metadata, group, DECODED_BYTES)
+        at_once = rows_within(self._file, self._body, group, DECODED_BYTES)
         if at_once >= rows:
             yield self._decode(group, RECORD_SCHEMA)
             return

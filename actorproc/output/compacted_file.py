@@ -135,10 +135,20 @@ def rows_of_commits(key: str, footer: Footer, number: int, stop: int) -> RowRang
 
 
 def batches_of(
-    file: pq.ParquetFile, skip: int, stop: int, rows: int, columns: Sequence[str] | None = None
+    file: pq.ParquetFile,
+    skip: int,
+    stop: int,
+    rows: int,
+    columns: Sequence[str] | None = None,
+    *,
+    body: bytes | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """Rows `skip` to `stop` in batches of at most `rows`, or fewer if these unpack to much. Row groups without any of
-    these rows are not read. A batch never spans two row groups.
+    """Rows `skip` to `stop` in batches of at most `rows`. Row groups without any of these rows are not read.
+
+    A batch never spans two row groups, because their size bounds the memory that a batch takes.
+
+    Args:
+        body: of the file, where a batch is to be smaller if its rows unpack to much.
     """
     begin, groups, first = 0, [], None
     for group in range(file.num_row_groups):
@@ -149,7 +159,7 @@ def batches_of(
         begin = end
     at = first or 0
     for group in groups:
-        most = min(rows, rows_within(file.metadata, group, _DECODED_BYTES))
+        most = rows if body is None else min(rows, rows_within(file, body, group, _DECODED_BYTES))
         for batch in file.iter_batches(most, row_groups=[group], columns=columns, use_threads=False):
             inside = batch.slice(max(0, skip - at), max(0, stop - max(at, skip)))
             at += batch.num_rows

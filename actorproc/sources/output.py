@@ -189,7 +189,7 @@ def _batches(partition: str, file: CommittedFile, skip: int) -> Iterator[Batch]:
     times = np.repeat(np.round(file.times * 1e6).astype(np.int64), file.counts)
     try:
         opened = open_parquet(file.body)
-        for rows in batches_of(opened, skip, len(times), _CHUNK_ROWS):
+        for rows in batches_of(opened, skip, len(times), _CHUNK_ROWS, body=file.body):
             stop = skip + rows.num_rows
             sequences = np.arange(file.before + skip, file.before + stop, dtype=np.int64)
             yield Batch(partition, _records(rows, times[skip:stop]), pa.array(sequences))

@@ -115,17 +115,26 @@ def open_parquet(body: bytes, *, dictionaries: bool = False) -> pq.ParquetFile:
     return pq.ParquetFile(pa.BufferReader(body), metadata=file.metadata, read_dictionary=repeating, **checked)
 
 
-def rows_within(metadata: pq.FileMetaData, group: int, size: int) -> int:
-    """How many rows of a row group can be decoded at once in `size` bytes, by the footer; at least one.
+def rows_within(file: pq.ParquetFile, body: bytes, group: int, size: int) -> int:
+    """How many rows of a row group of this file can be decoded at once in `size` bytes; at least one.
 
-    A dictionary is stored once and decoded for each row that refers to it. So 66 KB can unpack to gigabytes. A text may
-    be as long as its whole dictionary.
+    A dictionary is stored once and decoded for each row that refers to it. So 66 KB can unpack to gigabytes.
     """
-    row_group = metadata.row_group(group)
+    row_group = file.metadata.row_group(group)
     columns = [row_group.column(index) for index in range(row_group.num_columns)]
-    texts = (column for column in columns if column.physical_type == "BYTE_ARRAY" and column.has_dictionary_page)
-    each = row_group.total_byte_size / max(1, row_group.num_rows) + sum(text.total_uncompressed_size for text in texts)
-    return max(1, min(int(row_group.num_rows), int(size / max(1.0, each))))
+    texts = [column for column in columns if column.physical_type == "BYTE_ARRAY" and column.has_dictionary_page]
+    each = row_group.total_byte_size / max(1, row_group.num_rows)
+    longest = sum(text.total_uncompressed_size for text in texts)  # a text may be as long as its whole dictionary
+    if texts and (each + longest) * row_group.num_rows > size and all("." not in t.path_in_schema for t in texts):
+        longest = _longest(file.metadata, body, group, [text.path_in_schema for text in texts])
+    return max(1, min(int(row_group.num_rows), int(size / max(1.0, each + longest))))
+
+
+def _longest(metadata: pq.FileMetaData, body: bytes, group: int, columns: list[str]) -> int:
+    """Bytes of the longest text in the dictionary of each column, added up. Decodes the dictionaries and one row."""
+    file = pq.ParquetFile(pa.BufferReader(body), metadata=metadata, read_dictionary=columns)
+    row = next(file.iter_batches(1, row_groups=[group], columns=columns, use_threads=False))
+    return sum(pc.max(pc.binary_length(column.dictionary)).as_py() or 0 for column in row.columns)
 
 
 def _repeating(metadata: pq.FileMetaData) -> list[str]:

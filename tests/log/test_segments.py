@@ -151,3 +151,13 @@ def test_a_small_file_that_unpacks_to_much_is_read_in_pieces(dictionary: bool) -
         assert batch.first == read + 3
         read += len(batch)
     assert read == 197
+
+
+def test_repeated_keys_do_not_split_a_row_group() -> None:
+    """A long dictionary of short keys is no reason: pieces would be slower to read."""
+    count = 20_000
+    keys = [b"%05d" % (n % 400) for n in range(count)]
+    times = [datetime(2013, 1, 1, tzinfo=UTC)] * count
+    records = Batch.of("0", [b"value %d" % n for n in range(count)], range(count), keys=keys, timestamps=times)
+    segment = Segment("0", 0, encode_segment(records.to_arrow().select(RECORD_SCHEMA.names), NOTES, "zstd"))
+    assert [len(batch) for batch in segment.batches()] == [count]
