@@ -146,6 +146,9 @@ def run(events: int = 1_000_000, rounds: int = 3, only: str = "") -> None:
                 tuned = replace(task, properties=TUNED)
                 same = measure(program, tuned, folder, rounds, console) if program.tunable else None
                 found[program] = plain, same
+                console.print(
+                    f"{program.title}: {plain.speed:,.0f} {f'{same.speed:,.0f}' if same else ''}", style="dim"
+                )
     console.print(table_of(found, events, rounds))
 
 

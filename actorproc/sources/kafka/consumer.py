@@ -268,7 +268,7 @@ class SharedConsumer:
                 feed.fail(error)
 
     def _resume(self, feed: Feed) -> None:
-        if self._feeds.get(feed.key) is feed:
+        if self._feeds.get(feed.key) is feed and not feed.paused:  # else it was paused again since
             self._consumer.resume([TopicPartition(*feed.key, OFFSET_INVALID)])
 
     def _note_error(self, error: KafkaError) -> None:
