@@ -65,7 +65,7 @@ class PartitionCheck:
         reached = await self._check_compacted()
         await self._check_commits(listed, reached)
         await self._check_published()
-        if self._has_state:
+        if self._has_state or (self.checkpoint is not None and self.checkpoint.state):
             await self._sound(read_state(self._store, self._layout, self._partition))
 
     async def _sound(self, read: Awaitable[T]) -> T | None:

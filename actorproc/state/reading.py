@@ -39,6 +39,10 @@ class CommittedState:
         found = self.names.get(name, {}).get(pack_key(key))
         return msgspec.UNSET if found is None else msgpack.decode(found)
 
+    def expiring(self, name: str) -> Mapping[Key, float]:
+        """When keys of one named state expire: seconds since 1970."""
+        return {unpack_key(key): time for key, time in self.expires.get(name, {}).items()}
+
     def items(self, name: str) -> Iterator[tuple[Key, Any]]:
         """Keys and values of one named state, in no particular order."""
         for key, value in self.names.get(name, {}).items():

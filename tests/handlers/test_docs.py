@@ -7,8 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import orjson
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from actorproc import Batch, ClosingContext, PartitionContext, Record
@@ -65,9 +63,7 @@ def test_every_example_is_run() -> None:
 @pytest.mark.parametrize("name", ROWS)
 async def test_an_example_does_what_the_page_says(name: str, tmp_path: Path) -> None:
     handler = handlers()[name]()
-    options: dict[str, object] = {"container": str(tmp_path)} if name == "RunningTotals" else {}
-    if name == "RunningTotals":
-        claimed(tmp_path)
+    options: dict[str, object] = {}
     site = PartitionInfo("p", "h", "0", 1, options=load_options(type(handler), options, environment={}), log=_Silent())
     await handler.opened(site)
     result = await run(handler, VALUES, options=options)
@@ -75,37 +71,6 @@ async def test_an_example_does_what_the_page_says(name: str, tmp_path: Path) -> 
     assert result.letters == {}
     shown = [{column: row[column] for column in ROWS[name][0]} for row in result.rows]
     assert shown == ROWS[name]
-
-
-def claimed(container: Path) -> Path:
-    """A place where partition 0 of p was claimed. Its folder of output."""
-    for folder in ("checkpoints", "output/partition=0"):
-        (container / "p" / folder).mkdir(parents=True)
-    (container / "p" / "checkpoints" / "0.json").touch()
-    return container / "p" / "output" / "partition=0"
-
-
-async def opened_totals(container: object) -> dict[str, float]:
-    """The state with which the example of state per key begins."""
-    handler = handlers()["RunningTotals"]()
-    options = load_options(type(handler), {"container": str(container)}, environment={})
-    await handler.opened(PartitionInfo("p", "h", "0", 1, options=options))
-    return handler.totals  # type: ignore[attr-defined, no-any-return]
-
-
-async def test_the_state_example_continues_from_its_rows(tmp_path: Path) -> None:
-    output = claimed(tmp_path)
-    for number in range(3):
-        pq.write_table(
-            pa.table({"tail": ["a", f"{number}"], "total": [number + 0.5, 1.0]}), output / f"{number:020}.parquet"
-        )
-    assert await opened_totals(tmp_path) == {"a": 2.5, "0": 1, "1": 1, "2": 1}
-    for elsewhere in (tmp_path / "typo", "s3://bucket/state"):
-        with pytest.raises(LookupError, match="is not the folder where this processor keeps its state"):
-            await opened_totals(elsewhere)
-    (output / f"{0:020}.parquet").unlink()
-    with pytest.raises(LookupError, match="lacks commits"):
-        await opened_totals(tmp_path)
 
 
 async def test_the_keys_example_asks_once_per_key() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any, ClassVar
 
@@ -20,12 +20,14 @@ from actorproc.records import Batch, Record
 from actorproc.rows.encoder import Row
 from actorproc.runtime.clock import SYSTEM
 from actorproc.testing.simulation.reference_records import (
+    CYCLE,
     SCHEMA,
     Attempt,
     PlannedResult,
     RecordCheck,
     check_reference,
     check_reference_once,
+    count_key,
 )
 
 FLAKY = 0.02
@@ -130,6 +132,38 @@ class Committing(Reference):
             await ctx.commit()
             if sure:
                 self.durable(ctx.partition, batch.last)
+
+
+class Counting(Reference):
+    """Counts its rows by key in `ctx.state`, and appends the count to the column `attempt`."""
+
+    count_failures: ClassVar[bool] = True
+    """Whether records that are going to fail are counted, too: then their change must be dropped."""
+
+    def grant(self, record: Record, plan: PlannedResult, ctx: PartitionContext, emitted: int = 0) -> None:
+        counted = ("row", "many", *(("fail", "misfit") if self.count_failures else ()))
+        if plan.kind in counted:
+            state, key = ctx.state("counts"), count_key(plan.number)
+            count = state.get(key, 0) + 1
+            if count == CYCLE:
+                state.delete(key)
+            else:
+                state.set(key, count)
+            rows = [{**row, "attempt": f"{row['attempt']}#{count}"} for row in plan.rows]
+            plan = replace(plan, rows=rows)
+        super().grant(record, plan, ctx, emitted)
+
+
+class CountingLoop(Counting, Loop):
+    """Counts record by record."""
+
+
+class CountingPlain(Counting, Plain):
+    """Counts in a plain `def process`."""
+
+
+class CountingCommitting(Counting, Committing):
+    """Counts, and commits within the batch."""
 
 
 class Concurrent(Reference):
@@ -290,6 +324,8 @@ class Style:
     check: RecordCheck = check_reference
     traits: Mapping[str, Any] = field(default_factory=dict)
     """Class variables of the handler that differ."""
+    counts: bool = False
+    """Whether it is a `Counting` handler."""
 
 
 _MANUAL = {"auto_commit": False}
@@ -310,5 +346,10 @@ STYLES = {
     "records awaited": Style(AwaitedRecords),
     "at most once": Style(Committing, _ONCE, check_reference_once),
     "at most once, map": Style(Concurrent, _ONCE, check_reference_once, _COMMITS),
+    "state": Style(CountingLoop, counts=True),
+    "state, thread": Style(CountingPlain, counts=True),
+    "state, commits": Style(CountingCommitting, counts=True),
+    "state, commits, no auto commit": Style(CountingCommitting, _MANUAL, traits=_ALWAYS, counts=True),
+    "state, at most once": Style(CountingLoop, _ONCE, check_reference_once, {"count_failures": False}, counts=True),
 }
 """By name."""

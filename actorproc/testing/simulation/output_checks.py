@@ -97,7 +97,7 @@ class OutputChecks:
         last = self.commits[-1] if self.commits else None
         if last is not None and commit.first.sequence < last.next.sequence:
             self._broken(f"commit {number} starts at {commit.first}, before the end of the one before: {last.next}")
-        if rows or letters:
+        if rows or letters or commit.state_size:
             self._check_step(number, commit)
         elif commit.next != commit.first:  # else an exclusive handler has started
             self._broken(f"commit {number} holds nothing")

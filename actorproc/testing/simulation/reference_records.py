@@ -117,6 +117,47 @@ def check_reference_once(ended: RecordResult) -> str | None:
     return check_reference(ended)
 
 
+COUNTED = 5
+"""Keys by which `CountCheck` counts, in each partition."""
+
+CYCLE = 7
+"""After this count a key is deleted and begins anew."""
+
+
+def count_key(number: int) -> str:
+    """The key of the record with this id."""
+    return f"key-{number % COUNTED}"
+
+
+class CountCheck:
+    """Checks the counts of a stateful handler: the rows of each key are numbered 1 to `CYCLE`, again and again.
+
+    A count follows `#` in the column `attempt`. A state that is lost, outdated or not committed with its rows shows.
+
+    Args:
+        check: of everything else.
+    """
+
+    def __init__(self, check: RecordCheck) -> None:
+        self._check = check
+        self.counts: dict[tuple[str, str], int] = {}
+        """By partition and key."""
+
+    def __call__(self, ended: RecordResult) -> str | None:
+        if ended.rows:
+            key = ended.partition, count_key(ended.rows[0]["id"])
+            count = int(ended.rows[0]["attempt"].rpartition("#")[2])
+            expected = self.counts.get(key, 0) % CYCLE + 1
+            if count != expected:
+                return f"has count {count} of {key[1]}, not {expected}: its state is not that of the rows before it"
+            self.counts[key] = count
+        return self._check(ended)
+
+    def state(self, partition: str) -> dict[str, int]:
+        """What the state of the partition should be."""
+        return {key: count for (where, key), count in self.counts.items() if where == partition and count != CYCLE}
+
+
 def _wrong_rows(ended: RecordResult, asked: Mapping[str, Any]) -> str | None:
     if len({row["attempt"] for row in ended.rows}) > 1:
         return f"has rows of several attempts: {sorted(row['attempt'] for row in ended.rows)}"

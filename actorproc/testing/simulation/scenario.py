@@ -15,16 +15,17 @@ from actorproc.errors import StoreError
 from actorproc.output.checkpoint import read_checkpoint
 from actorproc.output.dead_letters import letter_files, purge
 from actorproc.runtime.clock import SYSTEM
+from actorproc.state.reading import read_state
 from actorproc.storage.names import LOG_HINTS, partition_of
 from actorproc.storage.store import Store
 from actorproc.testing.simulation.clock import VirtualClock
-from actorproc.testing.simulation.cluster import Cluster
+from actorproc.testing.simulation.cluster import Cluster, InvariantViolation
 from actorproc.testing.simulation.faults import LATENCY_ONLY, Faults
 from actorproc.testing.simulation.handler_styles import STYLES
 from actorproc.testing.simulation.log_stream import LOG_FILES, LogStream
 from actorproc.testing.simulation.loop import START, call_outside, current_loop, run, start_outside
 from actorproc.testing.simulation.process import Process
-from actorproc.testing.simulation.reference_records import reference_value
+from actorproc.testing.simulation.reference_records import CountCheck, reference_value
 from actorproc.testing.simulation.streams import UnsteadySource
 
 HEAVY_FAULTS = Faults(slow=0.02, lost_request=0.01, lost_reply=0.01, late_write=0.01, busy=0.001)
@@ -118,10 +119,11 @@ class _Scenario:
             self._cluster.note_durable(partition, upto)
 
         handler = self._style.handler
+        self._counts = CountCheck(self._style.check) if self._style.counts else None
         self._cluster = Cluster(
             type(handler.__name__, (handler,), {**self._style.traits, "durable": staticmethod(durable)}),
             self._log or self._source,
-            check=self._style.check,
+            check=self._counts or self._style.check,
             settings=settings,
             seed=seed,
         )
@@ -174,6 +176,7 @@ class _Scenario:
         await scenario._append_good_records()
         await cluster.settled(within=SETTLING)
         await cluster.finished()
+        await scenario._check_state()
         seen = cluster.seen() + (scenario._log.seen if scenario._log else Counter())
         injected = cluster.injected()
         return Result(seed, style, log, loop.now - START, injected, seen, settled, loop.fingerprint)
@@ -199,6 +202,16 @@ class _Scenario:
             while self._log.processes:
                 await self._cluster.run_for(10)
             await self._cluster.run_for(LANDED)
+
+    async def _check_state(self) -> None:
+        """Compare the state that everybody can read with the counts in the rows."""
+        if self._counts is None:
+            return
+        store = Store(self._cluster.store.view("reader"), clock=VirtualClock("reader"))
+        for partition in self._cluster.source.names():
+            found = dict((await read_state(store, self._cluster.layout, partition)).items("counts"))
+            if found != (expected := self._counts.state(partition)):
+                raise InvariantViolation(f"partition {partition}: the state is {found}, its rows say {expected}")
 
     async def _append_good_records(self) -> None:
         """Append a good record. Without auto_commit only the handler commits, and not after a failure."""

@@ -1,0 +1,100 @@
+"""`actorproc state`: shows, finds and exports committed keyed state."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import typer
+
+from actorproc.admin.state import StateEntry, state_entries, state_table
+from actorproc.cli.common import OpenedProcessor, chosen_partitions, run_async
+from actorproc.cli.terminal import print_json, print_table
+from actorproc.errors import UsageError
+from actorproc.handler.state import Key
+from actorproc.state.reading import key_text, value_text
+
+COLUMNS = ("partition", "state", "key", "value", "expires")
+
+
+def show(opened: OpenedProcessor, partition: str | None, state: str | None, limit: int | None, as_json: bool) -> None:
+    """Print keys and values."""
+
+    async def work() -> None:
+        async with opened as (store, layout, _):
+            partitions = await chosen_partitions(store, layout, partition)
+            await _print(_first(state_entries(store, layout, partitions, state=state), limit), as_json, "no state")
+
+    run_async(work)
+
+
+def get(opened: OpenedProcessor, key: str, state: str | None, as_json: bool) -> None:
+    """Print the value of a key, in each partition that has it."""
+    wanted = _keys(key)
+
+    async def work() -> None:
+        async with opened as (store, layout, _):
+            partitions = await chosen_partitions(store, layout, None)
+            found = [e async for e in state_entries(store, layout, partitions, state=state) if e.key in wanted]
+            if not found:
+                raise UsageError(f"no partition has the key {key!r}{'' if state is None else f' in state {state!r}'}")
+            await _print(_each(found), as_json, "")
+
+    run_async(work)
+
+
+def export(opened: OpenedProcessor, file: Path, state: str | None) -> None:
+    """Write a Parquet file."""
+
+    async def work() -> int:
+        async with opened as (store, layout, _):
+            partitions = await chosen_partitions(store, layout, None)
+            table = await state_table(state_entries(store, layout, partitions, state=state))
+        pq.write_table(table, file)
+        return int(table.num_rows)
+
+    typer.echo(f"{run_async(work)} keys in {file}", err=True)
+
+
+async def _print(entries: AsyncIterator[StateEntry], as_json: bool, empty: str) -> None:
+    if as_json:
+        async for entry in entries:
+            value = json.loads(value_text(entry.value))
+            expires = entry.expires and entry.expires.isoformat()
+            print_json(
+                dict(zip(COLUMNS, (entry.partition, entry.state, key_text(entry.key), value, expires), strict=True))
+            )
+        return
+    cells = ([e.partition, e.state, key_text(e.key), value_text(e.value), e.expires] async for e in entries)
+    await print_table(COLUMNS, cells, empty=empty, cut=("key", "value"))
+
+
+def _keys(text: str) -> set[Key]:
+    """The keys that a text may mean: itself, its bytes, or the number or tuple that it is as JSON."""
+    keys: set[Key] = {text, text.encode()}
+    try:
+        parsed = json.loads(text)
+    except ValueError:
+        return keys
+    if type(parsed) is int:
+        keys.add(parsed)
+    elif type(parsed) is list and all(type(item) in (int, str) for item in parsed):
+        keys.add(tuple(parsed))
+    return keys
+
+
+async def _first(entries: AsyncIterator[StateEntry], limit: int | None) -> AsyncIterator[StateEntry]:
+    left = limit
+    async for entry in entries:
+        if left is not None:
+            if not left:
+                return
+            left -= 1
+        yield entry
+
+
+async def _each(found: list[StateEntry]) -> AsyncIterator[StateEntry]:
+    for entry in found:
+        yield entry

@@ -1,0 +1,37 @@
+"""The page docs/state.md: its examples do what it says."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from actorproc.testing import run_handler
+
+PAGE = Path(__file__).parents[2] / "docs" / "state.md"
+BLOCKS = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+
+
+def test_the_first_handler_and_its_test() -> None:
+    handler, test = BLOCKS[:2]
+    names: dict[str, Any] = {"__name__": "totals"}
+    exec(compile(handler + test, "docs/state.md", "exec"), names)
+    assert names["result"].state == {"a": 17}
+
+
+async def test_the_handler_of_sessions() -> None:
+    names: dict[str, Any] = {"__name__": "sessions"}
+    exec(compile(BLOCKS[2], "docs/state.md", "exec"), names)
+    clicks = [orjson.dumps({"user": user, "page": page}) for user, page in [("a", "/"), ("b", "/"), ("a", "/cart")]]
+    result = await run_handler(names["Sessions"], clicks)
+    assert [row["clicks"] for row in result.rows] == [1, 1, 2]
+    assert result.state["a"] == {"clicks": 2, "pages": ["/", "/cart"]}
+
+
+async def test_a_handler_begins_with_the_given_states() -> None:
+    names: dict[str, Any] = {"__name__": "totals"}
+    exec(compile(BLOCKS[0], "docs/state.md", "exec"), names)
+    result = await run_handler(names["Totals"], [], state={"a": 1}, states={"other": {("b", 2): [3]}})
+    assert result.states == {"": {"a": 1}, "other": {("b", 2): [3]}}
