@@ -45,7 +45,7 @@ def show(
 
     \b
       actorproc state show --name RunningTotals --container state
-      actorproc state show --name RunningTotals --container state --partition 3 --limit 20
+      actorproc state show --name RunningTotals --container state --limit 20
       actorproc state show --name RunningTotals --container state --json
     """
     from actorproc.cli.common import opened_processor
