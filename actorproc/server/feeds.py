@@ -118,9 +118,9 @@ class Feed:
         except ActorprocError as error:
             self._problem = str(error)
             log.warning("dashboard.look_failed", processor=self._processor, error=str(error))
-            self._tell()
         finally:
             self._fleet = None
+            self._tell()  # viewers wait for it
 
     async def _look(self, watch: FleetWatch) -> None:
         before, problem = self._fleet, self._problem

@@ -95,7 +95,7 @@ async def test_at_most_once_batches_before_a_stuck_one_are_kept() -> None:
 
     store = Store(MemoryStore())
     settings = {
-        **QUICK, "max_process_time": 0.1, "max_batch_records": 4, "delivery": "at-most-once", "commit_interval": 1000
+        **QUICK, "max_process_time": 1.0, "max_batch_records": 4, "delivery": "at-most-once", "commit_interval": 1000
     }  # fmt: skip
     processor = Processor(Stuck, name="Double", source=fed(1), container=store, **settings)
     with anyio.fail_after(60):
@@ -254,7 +254,7 @@ async def test_at_most_once_a_failed_commit_after_a_stuck_call_restarts_the_part
 
     commit, store = Committer.commit, Store(MemoryStore())
     settings = {
-        **QUICK, "max_process_time": 0.1, "max_batch_records": 4, "delivery": "at-most-once", "commit_interval": 1000
+        **QUICK, "max_process_time": 1.0, "max_batch_records": 4, "delivery": "at-most-once", "commit_interval": 1000
     }  # fmt: skip
     processor = Processor(Stuck, name="Double", source=fed(1), container=store, **settings)
     with structlog.testing.capture_logs() as logs, anyio.fail_after(60):

@@ -117,3 +117,18 @@ async def test_twenty_hosts_and_two_thousand_partitions_fit_the_first_view(tmp_p
         assert len(json.loads((await http.get(NAME)).content)["partitions"]) == 2_000
     assert size < 200 * 1024
     assert seconds < 10  # under 1 s on a quiet machine: docs/monitoring.md
+
+
+async def test_a_container_that_cannot_be_read_is_told_to_those_who_watch(tmp_path: Path) -> None:
+    fleet = FakeFleet(tmp_path)
+    await fleet.write()
+    group = tmp_path / NAME / "group.json"
+    feed = Feed(fleet.container, NAME, Settings())
+    views = feed.views()
+    assert (await anext(views)).problem is None
+    whole = group.read_bytes()
+    group.write_bytes(b"{}")
+    assert "group.json" in str((await anext(views)).problem)
+    group.write_bytes(whole)
+    assert (await anext(views)).problem is None
+    await feed.close()
