@@ -17,9 +17,9 @@ app = typer.Typer(
     help="""Show and export what handlers keep in `ctx.state`.
 
     \b
-      actorproc state show --name RunningTotals --container state
-      actorproc state get --name RunningTotals --container state --key a
-      actorproc state export --name RunningTotals --container state totals.parquet
+      actorproc state show --name Totals --container state
+      actorproc state get --name Totals --container state --key a
+      actorproc state export --name Totals --container state totals.parquet
 
     Each partition is read as its newest commit has left it. Hosts may run meanwhile.
     """,
@@ -44,9 +44,9 @@ def show(
     """Show keys and values, by partition, state and key.
 
     \b
-      actorproc state show --name RunningTotals --container state
-      actorproc state show --name RunningTotals --container state --limit 20
-      actorproc state show --name RunningTotals --container state --json
+      actorproc state show --name Totals --container state
+      actorproc state show --name Totals --container state --limit 20
+      actorproc state show --name Totals --container state --json
     """
     from actorproc.cli.common import opened_processor
     from actorproc.cli.state import show
@@ -67,8 +67,8 @@ def get(
     """Show the value of one key.
 
     \b
-      actorproc state get --name RunningTotals --container state --key a
-      actorproc state get --name RunningTotals --container state --key '["car", 7]' --json
+      actorproc state get --name Totals --container state --key a
+      actorproc state get --name Totals --container state --key '["car", 7]' --json
 
     Reads the state of all partitions: which one has the key is the source's affair.
     """
@@ -90,7 +90,7 @@ def export(
     """Write keys and values to a Parquet file.
 
     \b
-      actorproc state export --name RunningTotals --container state totals.parquet
+      actorproc state export --name Totals --container state totals.parquet
 
     Columns: partition, state, key (text or JSON), value (JSON), expires.
     """
