@@ -35,10 +35,13 @@ class CsvDecoder(TableDecoder):
 
     def table(self, values: pa.Array) -> pa.Table:
         values = pc.ascii_rtrim(values.view(pa.string()), "\r\n").view(pa.binary())
+        quotes = pc.count_substring(values.view(pa.string()), '"')
+        if pc.any(pc.not_equal(pc.bit_wise_and(quotes, 1), 0)).as_py():  # Arrow takes the end for the missing quote
+            raise DecodeError("a quote is not closed")
         several = pc.any(pc.match_substring_regex(values, "[\r\n]")).as_py()  # line ends, which quotes may contain
         if several and len(values) > 1:  # neighbours could be taken for one
             raise DecodeError("one by one")
-        lines = b"\n".join(values.to_pylist()) + b"\n"
+        lines = b"\n".join(values.to_pylist())
         parse = pyarrow.csv.ParseOptions(newlines_in_values=bool(several), ignore_empty_lines=False)
         read = pyarrow.csv.ReadOptions(column_names=self._names, use_threads=False, block_size=len(lines) + 1)
         table = pyarrow.csv.read_csv(
