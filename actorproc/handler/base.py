@@ -52,8 +52,9 @@ class PartitionHandler:
     Subclass it and write `process`, `async def` or plain `def` (which then runs in a worker thread).
     """
 
-    output_schema: ClassVar[str | pa.Schema | None] = None
-    """Columns of the rows: Spark DDL such as `"carrier string, minutes double"`, or a pyarrow schema. None: no rows."""
+    output_schema: ClassVar[str | pa.Schema | type | None] = None
+    """Columns of the rows: Spark DDL such as `"carrier string, minutes double"`; a pyarrow schema; a class with fields,
+    such as a dataclass; or `"registry:SUBJECT"` of the schema registry. None: no rows."""
 
     Options: ClassVar[type[BaseModel]] = NoOptions
     """A pydantic model: `--option name=value`, `ACTORPROC_OPTION_<NAME>` and `[options]` of the file fill it."""
@@ -86,7 +87,7 @@ class PartitionHandler:
     """The next call of a plain `process` only computes, and not for long. For handlers that come with actorproc."""
 
     @classmethod
-    def schema_for(cls, options: Any) -> str | pa.Schema | None:
+    def schema_for(cls, options: Any) -> str | pa.Schema | type | None:
         """The output schema, if it depends on the options. Called once, before anything is opened."""
         return cls.output_schema
 

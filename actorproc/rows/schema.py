@@ -10,6 +10,7 @@ import pyarrow.types as pt
 from actorproc.errors import SchemaError
 from actorproc.records import SEQUENCE
 from actorproc.rows.ddl import COMMENT, parse_ddl, type_ddl
+from actorproc.rows.type_schema import columns_of_type
 
 RESERVED = ("_sequence", "_partition")
 """Prefixes that columns cannot have: actorproc and its readers add such columns."""
@@ -37,12 +38,13 @@ _REPLACED = {  # by what Spark reads without loss
 }
 
 
-def parse_schema(declared: str | pa.Schema | None) -> pa.Schema:
+def parse_schema(declared: str | pa.Schema | type | None) -> pa.Schema:
     """The columns that a handler declares, as Spark maps them to Arrow; None and "" declare no columns.
 
     Args:
-        declared: Spark DDL ("carrier string, minutes double NOT NULL"), or a pyarrow schema. Types that Spark does not
-            read are replaced (large strings, dictionaries, unsigned integers, timestamps not in microseconds).
+        declared: Spark DDL ("carrier string, minutes double NOT NULL"); a pyarrow schema, in which types that Spark
+            does not read are replaced (large strings, dictionaries, unsigned integers, timestamps not in microseconds);
+            or a class (see `columns_of_type`).
 
     Raises:
         SchemaError: it does not parse, or a column cannot be stored. Names the column or position and what is allowed.
@@ -51,11 +53,13 @@ def parse_schema(declared: str | pa.Schema | None) -> pa.Schema:
         fields = []
     elif isinstance(declared, str):
         fields = parse_ddl(declared)
+    elif isinstance(declared, type):
+        fields = columns_of_type(declared)
     elif isinstance(declared, pa.Schema):
         fields = [_normal_field(field, field.name) for field in declared]
     else:
         raise SchemaError(
-            f"output_schema is {declared!r}; give Spark DDL such as 'carrier string', or a pyarrow schema"
+            f"output_schema is {declared!r}; give Spark DDL such as 'carrier string', a pyarrow schema, or a class"
         )
     for field in fields:
         name = field.name.lower()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from decimal import Decimal
 from io import BytesIO
 from pathlib import Path
@@ -39,7 +40,7 @@ class Shown(RecordHandler[Any]):
 
 
 async def rows_and_letters(
-    handler: type[PartitionHandler], values: list[bytes | None], **settings: Any
+    handler: type[PartitionHandler], values: Sequence[bytes | None], **settings: Any
 ) -> tuple[list[tuple[Any, ...]], dict[int, str]]:
     """The rows without their last column, the sequence, by which they are in order; and the letters' messages."""
     result = await run_handler(handler, values, settings=Settings(dead_letter_limit=1, **settings))
