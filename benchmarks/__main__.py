@@ -27,6 +27,7 @@ class Benchmark:
 BENCHMARKS = {
     "speed": Benchmark("events per second of each way of writing a handler", {"events": 100_000, "rounds": 3}),
     "produce": Benchmark("events per second of `actorproc produce`", {"events": 100_000, "rounds": 3}),
+    "decode": Benchmark("events per second of each format of `decode`", {"events": 50_000, "rounds": 3}),
     "workers": Benchmark("the same with one worker process and with two", {"events": 500_000, "rounds": 1}),
     "cost": Benchmark("store requests and dollars of an idle group", {"intervals": 20}),
     "start": Benchmark("10,000 partitions on one host: start, idle, memory", {"partitions": 2_000, "idle_seconds": 5}),

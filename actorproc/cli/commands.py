@@ -366,7 +366,8 @@ def doctor(
       actorproc doctor state
       actorproc doctor s3://bucket/state --set s3_endpoint=http://127.0.0.1:9000
 
-    Writes a few small objects below the URL and deletes them. Exit code 1 if a property does not hold.
+    Writes a few small objects below the URL and deletes them. With the setting schema_registry it also lists the
+    subjects there. Exit code 1 if a property does not hold, or the registry does not answer.
     """
     from actorproc.cli.doctor import run
 

@@ -1,8 +1,9 @@
-"""`actorproc doctor`: shows whether a store is safe to use, property by property."""
+"""`actorproc doctor`: shows whether a store is safe to use, and the subjects of the schema registry."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -14,27 +15,50 @@ from rich.text import Text
 from actorproc.admin.doctor import Examination, examine
 from actorproc.cli.common import load_settings, run_async
 from actorproc.cli.terminal import console, print_json
+from actorproc.codecs import open_registry
+from actorproc.config.settings import Settings
+from actorproc.errors import SourceError
 from actorproc.stores import open_store
+
+_SHOWN = 100
+"""Subjects of the schema registry that are listed: each takes two requests."""
 
 
 def run(url: str, as_json: bool, config: Path | None, given: Sequence[str] | None) -> None:
     """Print the examination; exit code 1 if a property does not hold."""
     settings = load_settings(config, given)
 
-    async def work() -> tuple[str, Examination]:
+    async def work() -> tuple[str, Examination, dict[str, Any] | None]:
         async with open_store(url, settings) as store:
-            return store.url, await examine(store)
+            registry = None if settings.schema_registry is None else await _subjects(settings)
+            return store.url, await examine(store), registry
 
-    store_url, found = run_async(work)
+    store_url, found, registry = run_async(work)
     endpoint = settings.s3_endpoint if store_url.startswith("s3://") else None
     try:
         if as_json:
-            print_json(_document(store_url, endpoint, found))
+            print_json(_document(store_url, endpoint, found) | {"schema_registry": registry})
         else:
             _print(store_url, endpoint, found)
+            if registry is not None:
+                _print_subjects(registry)
     finally:  # also if stdout cannot be written
-        if not found.safe:
+        if not found.safe or (registry is not None and registry["error"]):
             raise typer.Exit(1)
+
+
+async def _subjects(settings: Settings) -> dict[str, Any]:
+    """The latest versions in the schema registry, or why they cannot be read."""
+    answer: dict[str, Any] = {"url": settings.schema_registry, "error": None, "subjects": [], "count": 0}
+    registry = open_registry(settings)
+    try:
+        subjects, answer["count"] = await registry.subjects(_SHOWN)
+        answer["subjects"] = list(map(asdict, subjects))
+    except SourceError as error:
+        answer["error"] = str(error)
+    finally:
+        await registry.close()
+    return answer
 
 
 def _document(url: str, endpoint: str | None, found: Examination) -> dict[str, Any]:
@@ -68,3 +92,16 @@ def _print(url: str, endpoint: str | None, found: Examination) -> None:
         console.print(Text(f"NOT safe to use: {broken}. Use another service, or a newer version", "bold red"))
     else:
         console.print(Text("safe to use", style="bold green"))
+
+
+def _print_subjects(registry: dict[str, Any]) -> None:
+    if registry["error"]:
+        console.print(Text(registry["error"], style="bold red"))
+        return
+    console.print(Text(f"schema registry {registry['url']}", style="bold"))
+    table = Table("subject", "version", "schema id", "kind", "compatibility", box=SIMPLE_HEAD)
+    for one in registry["subjects"]:
+        table.add_row(*(Text(str(one[name])) for name in ("name", "version", "id", "kind", "compatibility")))
+    console.print(table)
+    if more := registry["count"] - len(registry["subjects"]):
+        console.print(Text(f"and {more} more subjects"))

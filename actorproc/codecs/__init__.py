@@ -56,7 +56,10 @@ def open_registry(settings: Settings, *, clock: Clock = SYSTEM) -> SchemaRegistr
     """
     if settings.schema_registry is None:
         raise SettingsError("schema_registry is not set")
-    registry = _load(settings, "registry", "SchemaRegistry")
+    try:
+        registry = import_module("actorproc.codecs.registry").SchemaRegistry
+    except ImportError as error:
+        raise SettingsError(f"schema_registry: {error}; pip install 'actorproc[avro]', or another format") from None
     return registry(  # type: ignore[no-any-return]
         settings.schema_registry, settings.schema_registry_options, timeout=settings.store_timeout, clock=clock
     )
@@ -69,10 +72,11 @@ def _registry_decoder(settings: Settings, clock: Clock) -> Decoder:
             f"decode_schema = {reader!r}: with schema_registry each value names its schema; only decode = avro takes "
             "another one to read into, registry:SUBJECT"
         )
+    registry = open_registry(settings, clock=clock)
     registry_decoder = _load(settings, "registry_decoder", "RegistryDecoder")
     registry_format = _load(settings, *_REGISTRY_FORMATS[settings.decode])
     subject = None if reader is None else reader.removeprefix(FROM_REGISTRY)
-    return registry_decoder(open_registry(settings, clock=clock), registry_format(), subject, clock=clock)  # type: ignore[no-any-return]
+    return registry_decoder(registry, registry_format(), subject, clock=clock)  # type: ignore[no-any-return]
 
 
 def _plain_decoder(settings: Settings) -> Decoder:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -282,6 +284,31 @@ async def test_subjects_with_their_versions_and_compatibility(registry: Registry
     first, of_all = await schemas.subjects(limit=1)
     assert (len(first), of_all) == (1, there)
     await schemas.close()
+
+
+async def test_doctor_lists_subjects_and_fails_if_the_registry_does_not_answer(
+    registry: Registry, tmp_path: Path
+) -> None:
+    subject = new_subject()
+    serialized.avro(registry, subject)({"carrier": "AA"})
+
+    async def doctor(url: str, *more: str) -> tuple[int, str]:
+        command = [sys.executable, "-m", "actorproc", "doctor", str(tmp_path), "--set", f"schema_registry={url}", *more]
+        done = await anyio.run_process(command, check=False, env={**os.environ, "COLUMNS": "200"})
+        return done.returncode, done.stdout.decode()
+
+    code, shown = await doctor(registry.url)
+    assert code == 0
+    assert any(
+        line.split() == [subject, "1", line.split()[2], "AVRO", "NONE"]
+        for line in shown.splitlines()
+        if subject in line
+    )
+    code, shown = await doctor("http://127.0.0.1:9", "--json")
+    assert code == 1
+    found = orjson.loads(shown)
+    assert found["safe"]
+    assert found["schema_registry"]["error"].startswith("schema registry http://127.0.0.1:9: ConnectError")
 
 
 @pytest.mark.slow
