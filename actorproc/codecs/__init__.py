@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from actorproc.codecs.json import JsonDecoder
+from actorproc.config.secrets import with_secrets
 from actorproc.config.settings import Settings
 from actorproc.errors import SchemaError, SettingsError
 from actorproc.handler.decoder import Decoder
@@ -60,8 +61,9 @@ def open_registry(settings: Settings, *, clock: Clock = SYSTEM) -> SchemaRegistr
         registry = import_module("actorproc.codecs.registry").SchemaRegistry
     except ImportError as error:
         raise SettingsError(f"schema_registry: {error}; pip install 'actorproc[avro]', or another format") from None
+    options = with_secrets("schema registry option", settings.schema_registry_options)
     return registry(  # type: ignore[no-any-return]
-        settings.schema_registry, settings.schema_registry_options, timeout=settings.store_timeout, clock=clock
+        settings.schema_registry, options, timeout=settings.store_timeout, clock=clock
     )
 
 

@@ -161,8 +161,8 @@ class Settings(BaseModel):
         {},
         repr=False,
         description="Options of confluent-kafka's registry client by name, such as `basic.auth.user.info` and "
-        "`ssl.ca.location`. A table `[schema_registry_options]` in the file, or JSON. Keep secrets in the file or the "
-        "environment.",
+        "`ssl.ca.location`. A table `[schema_registry_options]` in the file, or JSON. `@PATH` takes a value from a "
+        "file.",
     )
 
     # Handling

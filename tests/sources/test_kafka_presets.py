@@ -20,9 +20,9 @@ from tests.kafka_server import OCI_POOL, OCI_TOKEN, OCI_USER, PASSWORD, USER, Br
 
 pytest.importorskip("confluent_kafka", reason="confluent-kafka is not installed")
 
+from actorproc.config.secrets import with_secrets
 from actorproc.sources.kafka import KafkaSource
 from actorproc.sources.kafka.presets import PRESETS, parse_url
-from actorproc.sources.kafka.properties import with_secrets
 from tests.kafka_topics import Topic
 
 pytestmark = pytest.mark.servers
@@ -167,9 +167,9 @@ def test_without_azure_identity_the_error_names_both_ways_to_log_in(monkeypatch:
 def test_a_value_with_an_at_sign_is_read_from_its_file(tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     secret.write_text("pass\n")
-    assert with_secrets({"a": f"@{secret}", "b": "@@x", "c": 5}) == {"a": "pass", "b": "@x", "c": 5}
+    assert with_secrets("source option", {"a": f"@{secret}", "b": "@@x", "c": 5}) == {"a": "pass", "b": "@x", "c": 5}
     with pytest.raises(UsageError, match=r"source option sasl\.password = @/none: the file cannot be read"):
-        with_secrets({"sasl.password": "@/none"})
+        with_secrets("source option", {"sasl.password": "@/none"})
 
 
 def test_options_of_file_environment_and_keyword_are_merged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from actorproc.errors import UsageError
@@ -42,23 +41,3 @@ def client_properties(brokers: str, given: Mapping[str, Any], service: Mapping[s
                 f"source option {name} = {given[name]!r}: actorproc needs {str(OURS[name]).lower()}; leave it out"
             )
     return {"bootstrap.servers": brokers, **DEFAULTS, **(service or {}), **given, **OURS}
-
-
-def with_secrets(given: Mapping[str, Any]) -> Properties:
-    """The options, with the content of a file for each value `@PATH`. A value that begins with `@@` loses one `@`.
-
-    Raises:
-        UsageError: a file cannot be read. Names the option and the file.
-    """
-    return {name: _resolved(name, value) for name, value in given.items()}
-
-
-def _resolved(name: str, value: object) -> object:
-    if not isinstance(value, str) or not value.startswith("@"):
-        return value
-    if value.startswith("@@"):
-        return value[1:]
-    try:
-        return Path(value[1:]).read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"source option {name} = {value}: the file cannot be read: {error}") from None

@@ -9,6 +9,7 @@ from datetime import datetime
 import anyio
 from confluent_kafka import KafkaException
 
+from actorproc.config.secrets import with_secrets
 from actorproc.config.settings import Settings
 from actorproc.errors import RecordsLost, SourceError, UsageError
 from actorproc.records import Cursor
@@ -21,7 +22,7 @@ from actorproc.sources.kafka.columns import Key
 from actorproc.sources.kafka.consumer import Feed, SharedConsumer
 from actorproc.sources.kafka.position import Position
 from actorproc.sources.kafka.presets import parse_url
-from actorproc.sources.kafka.properties import Properties, client_properties, with_secrets
+from actorproc.sources.kafka.properties import Properties, client_properties
 from actorproc.sources.protocol import Chunk, End, Source, Start
 
 GROUP = "kafka-group:"
@@ -58,7 +59,7 @@ class KafkaSource(Source):
         clock: Clock = SYSTEM,
     ) -> None:
         self.url = url
-        given = with_secrets(properties or {})
+        given = with_secrets("source option", properties or {})
         self._address = parse_url(url, given)
         self._properties = client_properties(self._address.brokers, given, self._address.properties)
         self.producer_properties: Properties = {

@@ -1,0 +1,32 @@
+"""Options whose values may stand in files, so that secrets need not be in a setting."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from actorproc.errors import SettingsError
+
+
+def with_secrets(setting: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The options, with the content of a file for each value `@PATH`. A value that begins with `@@` loses one `@`.
+
+    Args:
+        setting: that holds the options, for the message.
+
+    Raises:
+        SettingsError: a file cannot be read. Names the option and the file.
+    """
+    return {name: _resolved(f"{setting} {name}", value) for name, value in given.items()}
+
+
+def _resolved(name: str, value: object) -> object:
+    if not isinstance(value, str) or not value.startswith("@"):
+        return value
+    if value.startswith("@@"):
+        return value[1:]
+    try:
+        return Path(value[1:]).read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingsError(f"{name} = {value}: the file cannot be read: {error}") from None
