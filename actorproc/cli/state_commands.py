@@ -68,7 +68,7 @@ def get(
 
     \b
       actorproc state get --name Totals --container state --key a
-      actorproc state get --name Totals --container state --key '["car", 7]' --json
+      actorproc state get --name Totals --container state --key '["car", 7]'
 
     Reads the state of all partitions: which one has the key is the source's affair.
     """
