@@ -26,11 +26,15 @@ METADATA_LIMIT = 4096
 """Bytes of text beside an offset that a broker takes (its `offset.metadata.max.bytes`)."""
 
 _POLL = 0.1  # seconds to wait for room in the producer's queue
+_TRIES = 50  # questions to a coordinator that has just started
 _GONE = {KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT}  # of messages that an abort dropped
 _REFUSED = {
     KafkaError.MSG_SIZE_TOO_LARGE, KafkaError._INVALID_ARG, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION
 }  # fmt: skip
-_DOWN = {KafkaError._MSG_TIMED_OUT, KafkaError._TIMED_OUT, KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN}
+_DOWN = {
+    KafkaError._MSG_TIMED_OUT, KafkaError._TIMED_OUT, KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN,
+    KafkaError.NOT_COORDINATOR, KafkaError.COORDINATOR_NOT_AVAILABLE, KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+}  # fmt: skip
 
 
 class KafkaMessage(NamedTuple):
@@ -164,13 +168,22 @@ class TransactionalWriter:
             topic = self._producer.list_topics(self._topic, self._timeout).topics[self._topic]
             if topic.error is not None:
                 raise HandlerError(f"topic {self._topic}: {topic.error.str()}")
-            self._producer.init_transactions(self._timeout)
-            stored = self._stored_offset()
+            self._patiently(lambda: self._producer.init_transactions(self._timeout))
+            stored = self._patiently(self._stored_offset)
         except KafkaException as error:
             raise _failure(error.args[0]) from None
-        if stored.error is not None:
-            raise _failure(stored.error)
         return TopicPosition.of_offset(stored)
+
+    def _patiently(self, question: Callable[[], T]) -> T:
+        """Ask again for a while: a coordinator that has just started, or moved, answers later."""
+        for _ in range(_TRIES):
+            try:
+                return question()
+            except KafkaException as error:
+                if not _is_passing(error.args[0]):
+                    raise
+            self._producer.poll(_POLL)
+        return question()
 
     def _stored_offset(self) -> TopicPartition:
         """The committed offset of the group. One of a transaction that is not ended yet is waited for."""
@@ -181,6 +194,8 @@ class TransactionalWriter:
             [stored] = consumer.committed([TopicPartition(self._topic, 0)], self._timeout)
         finally:
             consumer.close()
+        if stored.error is not None:
+            raise KafkaException(stored.error)
         return stored
 
     def write(self, messages: Sequence[Numbered], position: TopicPosition) -> dict[int, KafkaError]:
