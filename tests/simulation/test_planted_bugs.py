@@ -25,6 +25,7 @@ from actorproc.partition.batch_processor import BatchProcessor, _BatchRun
 from actorproc.partition.committer import Committer, Pending
 from actorproc.records import Batch
 from actorproc.rows import sequence_order as sequenced
+from actorproc.state.partition_state import PartitionState
 from actorproc.storage.parquet import parse_footer
 from actorproc.storage.store import Conflict, Store
 from actorproc.testing.simulation.cluster import InvariantViolation
@@ -256,6 +257,36 @@ def test_losing_a_record_that_was_not_in_flight_is_found(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(BatchProcessor, "process", all_but_the_last)
     assert "ended as 0 rows and 0 dead letters" in first_broken("at most once", hours=0.2)
+
+
+# Keyed state
+
+OUTDATED = "its state is not that of the rows before it"
+
+
+def test_not_restoring_the_deltas_of_the_walk_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def skip(self: PartitionState, number: int, put_id: str, size: int) -> None:
+        pass
+
+    monkeypatch.setattr(PartitionState, "walk", skip)
+    assert OUTDATED in first_broken("state", log=False, hours=0.5)
+
+
+def test_a_manifest_without_the_newest_object_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    incomplete = property(lambda state: tuple(part.object for part in state._parts[:-1]))
+    monkeypatch.setattr(PartitionState, "manifest", incomplete)
+    assert OUTDATED in first_broken("state", log=False, hours=0.5)
+
+
+def test_keeping_the_changes_of_a_failed_attempt_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    failed = _BatchRun._failed
+
+    async def keep(self: _BatchRun, part: Any, error: Exception, attempt: Attempt) -> None:
+        self._done.changes = attempt.state.changes()
+        await failed(self, part, error, attempt)
+
+    monkeypatch.setattr(_BatchRun, "_failed", keep)
+    assert OUTDATED in first_broken("state", log=False, hours=0.5)
 
 
 # The log, and dead letters that are forgotten

@@ -1,0 +1,93 @@
+"""Keyed state by the number of keys held: a get and a set, a commit of 10,000 keys, a merge, and a takeover's restore.
+
+CPU times of one process, on a folder. A commit and its bytes should not grow with the keys held.
+"""
+
+from __future__ import annotations
+
+import gc
+import statistics
+import tempfile
+import time
+
+import anyio
+from rich.console import Console
+from rich.table import Table
+
+from actorproc.handler.state import AttemptState, StateChanges
+from actorproc.output.attachments import Attachment, put_attachments
+from actorproc.state.partition_state import PartitionState
+from actorproc.storage.names import STATE, ProcessorLayout
+from actorproc.storage.store import Store
+from actorproc.stores import open_store
+
+CHANGED = 10_000  # keys in a commit
+COMMITS = 32  # with a merge after each 16
+LAYOUT = ProcessorLayout("bench")
+
+
+def run(sizes: tuple[int, ...] = (100_000, 1_000_000, 3_000_000)) -> None:
+    """Print a row for each number of keys."""
+    table = Table("keys", "get + set, µs", "commit, ms", "commit, KiB", "merge, ms", "restore, s", title="keyed state")
+    for keys in sizes:
+        table.add_row(f"{keys:,}", *anyio.run(_measured, keys))
+    Console().print(table)
+
+
+async def _measured(keys: int) -> list[str]:
+    with tempfile.TemporaryDirectory() as folder:
+        async with open_store(folder) as store:
+            return await _figures(store, keys)
+
+
+async def _figures(store: Store, keys: int) -> list[str]:
+    first = _state(store)
+    size, _ = await _commit(store, first, 0, range(keys))
+    gc.collect()
+    began = time.process_time()
+    state = _state(store)
+    await state.load(first.manifest)
+    state.restored(0)
+    restore = time.process_time() - began
+    calls, commits, merges = [], [], []
+    for number in range(1, COMMITS + 1):
+        began = time.process_time()
+        changes = _changes(state, [(97 * i + number) % keys for i in range(CHANGED)])
+        calls.append((time.process_time() - began) / CHANGED)
+        size, took = await _commit(store, state, number, changes)
+        commits.append(took)
+        if number % 16 == 0:
+            began = time.process_time()
+            await state.merge(number + 1)
+            merges.append(time.process_time() - began)
+    return [
+        f"{statistics.median(calls) * 1e6:.2f}", f"{statistics.median(commits) * 1e3:.1f}", f"{size / 1024:.0f}",
+        f"{max(merges) * 1e3:.0f}", f"{restore:.2f}",
+    ]  # fmt: skip
+
+
+def _state(store: Store) -> PartitionState:
+    return PartitionState(store, LAYOUT, "0", limit=2**40)
+
+
+def _changes(state: PartitionState, numbers: list[int] | range) -> StateChanges:
+    """A count for each key, as a handler makes it."""
+    attempt = AttemptState(state.held)
+    view = attempt.view("")
+    for number in numbers:
+        key = f"account {number}"
+        view.set(key, view.get(key, 0) + 1)
+    return attempt.take()
+
+
+async def _commit(store: Store, state: PartitionState, number: int, changes: StateChanges | range) -> tuple[int, float]:
+    """Bytes and CPU seconds of a commit's delta."""
+    changes = _changes(state, changes) if isinstance(changes, range) else changes
+    began = time.process_time()
+    state.add(changes)
+    delta = state.delta(float(number))
+    assert delta is not None
+    put_id = store.clock.nonce()
+    await put_attachments(store, LAYOUT, "0", number, put_id, (Attachment(STATE, delta.body),))
+    state.committed(number, put_id, delta)
+    return len(delta.body), time.process_time() - began
