@@ -54,7 +54,12 @@ def test_the_wheel_holds_every_module_once_and_only_sparks_module_beside_the_pac
     expected = {name if name.startswith("actorproc/") else f"actorproc/{name}" for name in modules}
     expected.add("pyspark_actorproc.py")
     assert {name for name in names if name.endswith(".py")} == expected
-    assert {"actorproc/stores/s3.py", "actorproc/handlers/json_rows.py", "actorproc/py.typed", "actorproc/server/static/app.js"} <= names
+    assert {
+        "actorproc/stores/s3.py",
+        "actorproc/handlers/json_rows.py",
+        "actorproc/py.typed",
+        "actorproc/server/static/app.js",
+    } <= names
 
 
 # As Spark does before its first query, in a process of its own.
