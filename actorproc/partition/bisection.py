@@ -34,10 +34,12 @@ class Part:
 class Parts:
     """The parts of one batch that wait to be processed, in order.
 
-    A batch that fails is tried `max_attempts` times. Then it is cut in halves until each bad record is alone. Records
-    that failed alone are tried again without the others; or with them and in order, if the handler uses state. During
-    this search, attempts are counted per type of error and batch. A part that fails with a new type of error is tried
-    again: a service may just have gone away.
+    A batch that fails is tried `max_attempts` times. Then it is cut in halves until each bad record is alone. During
+    this search, attempts are counted per type of error and batch: a part that fails with a new type of error is tried
+    again, because a service may just have gone away.
+
+    Records that failed alone are tried again without the others; or with them and in order, if the handler uses state.
+    Each has `max_attempts` of its own, whatever happens to the rest of its batch.
     """
 
     def __init__(self, batch: Batch, settings: Settings, decide: Decide, log: Any) -> None:
@@ -47,6 +49,7 @@ class Parts:
         self._decide = decide
         self._log = log
         self._tried: Counter[str] = Counter()  # failed attempts by type of error
+        self._failed_alone: Counter[int] = Counter()  # failed attempts of single records, by sequence
 
     def __iter__(self) -> Iterator[Part]:
         """Each part in its turn; failures add parts."""
@@ -66,7 +69,8 @@ class Parts:
         """
         decision = self._decision(error, part.batch, part.attempt)
         self._tried[_kind(error)] += 1
-        if self._again(decision, part, error):
+        attempts = self._tried[_kind(error)] if part.isolating else part.attempt
+        if self._again(decision, attempts):
             part.attempt += 1
             self._left.appendleft(part)
             return None
@@ -108,7 +112,8 @@ class Parts:
             if (error := failures.get(sequence)) is None:
                 continue
             decision = self._decision(error, part.batch[index : index + 1], part.attempt)
-            if self._again(decision, part, error, helps=sequence not in hopeless):
+            self._failed_alone[sequence] += 1
+            if self._again(decision, self._failed_alone[sequence], helps=sequence not in hopeless):
                 again.append(index)
             else:
                 given_up[sequence] = error, decision or Decision.DEAD_LETTER
@@ -143,10 +148,9 @@ class Parts:
             f"for the default. It was asked about {describe_error(error)}"
         ) from error
 
-    def _again(self, decision: Decision | None, part: Part, error: Exception, *, helps: bool = True) -> bool:
+    def _again(self, decision: Decision | None, attempts: int, *, helps: bool = True) -> bool:
         if self._at_most_once or decision is Decision.RETRY:
             return not self._at_most_once
-        attempts = self._tried[_kind(error)] if part.isolating else part.attempt
         return helps and decision is None and attempts < self._max_attempts
 
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from actorproc.errors import CorruptObject
+from actorproc.errors import RESTORE, CorruptObject
 from actorproc.storage.document import Document
 from actorproc.storage.parquet import footer_from, open_parquet, write_parquet
 
@@ -28,7 +30,9 @@ _HEAD = "actorproc.state"
 
 
 class _Head(Document, frozen=True):
-    """The footer of a state object."""
+    """The footer of a state object. The checksum covers what Parquet's own, which are of pages, do not."""
+
+    checksum: int | None = None
 
 
 @dataclass(slots=True)
@@ -52,9 +56,11 @@ StateEntries = Mapping[str, Entries]
 
 def encode_state(entries: StateEntries) -> bytes:
     """A state object. CPU-heavy: run it off the loop."""
-    tables = [_table(name, some) for name, some in entries.items() if some.keys]
+    entries = {name: some for name, some in entries.items() if some.keys}
+    tables = [_table(name, some) for name, some in entries.items()]
     table = pa.concat_tables(tables) if tables else _SCHEMA.empty_table()
-    return write_parquet(table, {_HEAD: _Head().to_json().decode()}, use_dictionary=["name"], write_statistics=["name"])
+    head = _Head(checksum=_checksum(entries)).to_json().decode()
+    return write_parquet(table, {_HEAD: head}, use_dictionary=["name"], write_statistics=["name"])
 
 
 def _table(name: str, entries: Entries) -> pa.Table:
@@ -80,11 +86,28 @@ def decode_state(key: str, body: bytes) -> StateEntries:
     try:
         file = open_parquet(body)
         footer = footer_from(key, file.metadata)
-        _Head.from_json(key, footer.metadata.get(_HEAD, ""))
+        head = _Head.from_json(key, footer.metadata.get(_HEAD, ""))
         table = file.read().cast(_SCHEMA)
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, ValueError) as error:
         raise CorruptObject.unreadable(key, error) from None
-    return dict(_by_name(table))
+    entries = dict(_by_name(table))
+    if head.checksum != _checksum(entries):
+        raise CorruptObject(key, f"does not hold what was written: its checksum differs; {RESTORE}")
+    return entries
+
+
+def _checksum(entries: StateEntries) -> int:
+    """CRC-32 of names, keys, values and times."""
+    found = 0
+    for name, some in sorted(entries.items()):
+        sizes = [-1 if value is None else len(value) for value in some.values]
+        times = [some.expires.get(key, 0.0) for key in some.keys] if some.expires else []
+        for part in (
+            name.encode(), np.array(list(map(len, some.keys)), np.int64).tobytes(), b"".join(some.keys),
+            np.array(sizes, np.int64).tobytes(), b"".join(filter(None, some.values)), np.array(times).tobytes(),
+        ):  # fmt: skip
+            found = zlib.crc32(part, found)
+    return found
 
 
 def _by_name(table: pa.Table) -> Iterator[tuple[str, Entries]]:

@@ -119,6 +119,26 @@ async def test_records_that_fail_alone_behind_a_bad_one_are_tried_again() -> Non
     assert column(outcome, "n") == [n for n in range(40) if n != 3]
 
 
+async def test_a_record_that_fails_alone_is_tried_again_while_bad_ones_are_sought() -> None:
+    seen: set[int] = set()
+
+    class Handler(Doubler):
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            for record in batch:
+                n = record.json()
+                if n % 10 == 5:
+                    raise ValueError("bad")
+                if n % 4 == 0 and n not in seen:
+                    seen.add(n)
+                    ctx.fail(record, TimeoutError())
+                    continue
+                ctx.emit(record, {"n": n})
+
+    outcome = await Run(Handler())(numbers(*range(100)))
+    assert sorted(outcome.letters) == [100 + n for n in range(5, 100, 10)]
+    assert sorted(column(outcome, "n")) == [n for n in range(100) if n % 10 != 5]
+
+
 async def test_a_repeated_error_is_not_retried_for_each_bad_record() -> None:
     class Handler(Doubler):
         bad = frozenset(range(0, 40, 2))
