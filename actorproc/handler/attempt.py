@@ -85,9 +85,9 @@ class Attempt:
         return self.mapping.keys() | (self.cut_off - self.letters.keys())
 
     def has_results_after(self, sequence: int) -> bool:
-        """Whether any of its encoded rows or dead letters is of a later record."""
+        """Whether any of its encoded rows, dead letters or failures is of a later record."""
         later_rows = any(table.num_rows and table[SEQUENCE.name][-1].as_py() > sequence for table in self.encoded)
-        return later_rows or any(letter > sequence for letter in self.letters)
+        return later_rows or any(later > sequence for later in (*self.letters, *self.failures))
 
     def map_ended(self, sequence: int, *, done: bool) -> None:
         """A call of `map` for this record has ended, or will never be made."""

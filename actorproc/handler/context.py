@@ -340,8 +340,9 @@ class PartitionContext(PartitionInfo):
         the first record that has failed or that `map` still works on. Committed records are not processed again,
         whatever fails later.
 
-        Changes of `ctx.state` are not known by record. So a commit that would stop short of `upto`, or that leaves
-        out records with rows, commits nothing while the state has changed.
+        All changes of `ctx.state` so far are committed: they are not known by record. So call it before the state is
+        changed for a later record. While the state has changed, a commit that would stop short of `upto`, or that
+        leaves out records with rows, failures or dead letters, commits nothing.
 
         Raises:
             Fenced: another host runs this partition; nothing was committed.

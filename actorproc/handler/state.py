@@ -37,6 +37,11 @@ class Changes:
                 self.lives.pop(key, None)
         self.lives |= later.lives
 
+    @property
+    def size(self) -> int:
+        """Bytes of keys and values."""
+        return sum(len(key) + len(value or b"") for key, value in self.values.items())
+
     def copy(self) -> Changes:
         return Changes(dict(self.values), dict(self.lives))
 

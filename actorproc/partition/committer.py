@@ -201,14 +201,18 @@ class Committer:
 
         Args:
             begun: when the handler got the batch, on the clock's `monotonic`: its rows have waited since then.
+
+        Raises:
+            HandlerError: the keyed state would be too large; nothing was added.
         """
+        changed = (
+            self.state.add(results.changes) if results.changes else 0
+        )  # first: it may refuse, and then nothing counts
         records = len(batch.after(self._counted)) - len(batch.after(upto))
         self._counted = max(self._counted, upto)
         self._statistics.records += records
         self._new += Totals(records, results.rows, len(results.letters), results.skipped)
-        row_bytes, letter_bytes = results.row_bytes, results.letter_bytes
-        if results.changes:
-            row_bytes += self.state.add(results.changes)
+        row_bytes, letter_bytes = results.row_bytes + changed, results.letter_bytes
         self._pending.tables += results.tables
         self._pending.letters |= results.letters
         self._held.add(row_bytes + letter_bytes)
@@ -346,9 +350,17 @@ class Committer:
         self.cursor = cursor
 
     async def _advance(self, cursor: Cursor, totals: Totals, *, ahead: bool = False) -> None:
+        if self.state.unmerged >= CHECKPOINT_EVERY:
+            await self._merge_state()
         time = self._now()
         await self._keeper.advance(self._number, cursor, totals, time, ahead=ahead, state=self.state.manifest)
         self.state.expire(time)
+        await self._sweeper.sweep(self._keeper.current)
+
+    async def _merge_state(self) -> None:
+        """Only for a checkpoint with a new number: a merged object below the stored number would be garbage."""
+        if self._number > self._keeper.current.number:
+            await self.state.merge(self._number)
 
     async def checkpoint(self) -> None:
         """Write the checkpoint, so that the next owner need not walk.
@@ -359,10 +371,8 @@ class Committer:
         stored = self._keeper.current
         if (stored.number, stored.cursor) != (self._number, self.committed):
             with self._settling():
-                if self._number > stored.number:
-                    await self.state.merge(self._number)
+                await self._merge_state()
                 await self._advance(self.committed, self._totals)
-            await self._sweeper.sweep(self._keeper.current)
 
     @contextmanager
     def _settling(self) -> Iterator[None]:

@@ -86,6 +86,7 @@ class PartitionState:
         self._limit = limit
         self._states: dict[str, Held] = {}
         self._parts: list[_Part] = []
+        self._merged_parts = 0  # those that the last merge, or the restored manifest, has left
         self._pending: StateChanges = {}
         self._due: list[tuple[float, str, bytes]] = []  # heap of what expires; an entry may be outdated
         self.size = 0
@@ -102,6 +103,11 @@ class PartitionState:
     def manifest(self) -> tuple[StateObject, ...]:
         """The objects that hold all that is committed, oldest first."""
         return tuple(part.object for part in self._parts)
+
+    @property
+    def unmerged(self) -> int:
+        """Number of objects since the last merge."""
+        return len(self._parts) - self._merged_parts
 
     @property
     def pending(self) -> bool:
@@ -121,6 +127,7 @@ class PartitionState:
         bodies = dict(await gather(manifest, self._fetch))
         for found in manifest:
             await self._fold(found, bodies.pop(found))
+        self._merged_parts = 0
 
     async def walk(self, number: int, put_id: str, size: int) -> None:
         """Take in the delta of commit `number`, which follows.
@@ -168,32 +175,36 @@ class PartitionState:
         """Take over the changes of processed records. They wait for a commit. Returns their bytes.
 
         Raises:
-            HandlerError: the state is larger than the limit.
+            HandlerError: the state would be larger than the limit; nothing was taken over.
         """
-        size = 0
+        size = self.size + sum(self._growth(self._held(name).values, some) for name, some in changes.items())
+        if size > self._limit:
+            raise HandlerError(
+                f"the keyed state of partition {self._partition} would be {size} bytes of keys and values, and "
+                f"state_bytes = {self._limit} allows no more: delete keys, give them a time to live, or raise it"
+            )
         for name, some in changes.items():
             self._apply(self._held(name), some)
             self._pending.setdefault(name, Changes()).add(some)
-            size += sum(len(key) + len(value or b"") for key, value in some.values.items())
-        if self.size > self._limit:
-            raise HandlerError(
-                f"the keyed state of partition {self._partition} is {self.size} bytes of keys and values, and "
-                f"state_bytes = {self._limit} allows no more: delete keys, give them a time to live, or raise it"
-            )
-        return size
+        self.size = size
+        return sum(some.size for some in changes.values())
+
+    def _growth(self, values: Mapping[bytes, bytes], changes: Changes) -> int:
+        """Bytes of keys and values that the changes add."""
+        growth = 0
+        for key, value in changes.values.items():
+            if (old := values.get(key)) is not None:
+                growth -= len(key) + len(old)
+            if value is not None:
+                growth += len(key) + len(value)
+        return growth
 
     def _apply(self, held: Held, changes: Changes) -> None:
-        values, size = held.values, self.size
         for key, value in changes.values.items():
-            old = values.get(key)
-            if old is not None:
-                size -= len(key) + len(old)
-            if value is not None:
-                values[key] = value
-                size += len(key) + len(value)
-            elif old is not None:
-                del values[key]
-        self.size = size
+            if value is None:
+                held.values.pop(key, None)
+            else:
+                held.values[key] = value
         if held.expires:
             for key in changes.values:
                 held.expires.pop(key, None)
@@ -249,6 +260,7 @@ class PartitionState:
         if entries:
             await self._store.put(self._key(run), body)
         self._parts[first:] = [_Part(run, _keys(entries))] if entries else []
+        self._merged_parts = len(self._parts)
 
     def _merged(self, first: int) -> tuple[StateEntries, bytes]:
         entries = {name: some for name in self._states if (some := self._merged_keys(name, first)).keys}

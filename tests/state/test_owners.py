@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from actorproc.errors import CorruptObject
+from actorproc.errors import CorruptObject, HandlerError
 from actorproc.handler.base import PartitionHandler
 from actorproc.handler.context import PartitionContext
 from actorproc.output.checkpoint import Checkpoint
@@ -83,6 +83,14 @@ async def test_a_killed_owner_leaves_the_state_of_its_commits(delivery: str) -> 
         assert {key: count for key, count in state.items() if key != "last"} == Counter(n % KEYS for n in numbers)
 
 
+async def test_the_manifest_stays_short_if_each_batch_moves_the_checkpoint() -> None:
+    world = World(Counts, commit_rows=1, max_batch_records=1, delivery="at-most-once")
+    world.feed(60)
+    async with world.running(1) as actor:
+        await eventually(lambda: _at_least(actor.statistics.commits, 60))
+    assert len((await world.checkpoint()).state) < 20
+
+
 async def test_the_manifest_stays_short_and_what_it_replaced_stays_for_readers() -> None:
     world = World(Counts, commit_rows=1, max_batch_records=1)
     world.feed(60)
@@ -92,6 +100,27 @@ async def test_the_manifest_stays_short_and_what_it_replaced_stays_for_readers()
     assert len(checkpoint.state) < 10
     assert len(await objects(world)) > 60, "an hour of age spares readers"
     await check(world)
+
+
+@pytest.mark.parametrize("within", [True, False])
+async def test_too_much_state_commits_nothing_of_its_batch(within: bool) -> None:
+    class Large(PartitionHandler):
+        output_schema = "n long"
+
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            for record in batch:
+                ctx.emit(record, {"n": record.json()})
+                ctx.state.set(record.json(), bytes(300_000))
+                if within:
+                    await ctx.commit(record)
+
+    world = World(Large, state_bytes=2**20, max_batch_records=1)
+    world.feed(10)
+    for epoch in (1, 2):
+        with pytest.raises(ExceptionGroup) as failure:
+            await world.until_end(epoch)
+        assert failure.group_contains(HandlerError, match="state_bytes = 1048576 allows no more")
+        assert sorted(await held(world)) == await world.columns("n") == ([0, 1, 2] if within else [])
 
 
 def test_after_an_hour_only_named_objects_are_left() -> None:
