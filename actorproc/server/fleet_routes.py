@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Annotated, Any, Literal
 
+import msgspec
+from starlette.datastructures import QueryParams
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -22,6 +24,14 @@ from actorproc.stores import open_store
 MOST_LETTERS = 200
 """Dead letters in one answer."""
 
+_REPLAYED = {"yes": True, "no": False}
+
+_CHOICES = (
+    '{"ids": ["PARTITION:SEQUENCE", ...]}, or one or more of "partition", "kind" and "replayed" ("yes" or "no"), '
+    'or {"all": true}'
+)
+
+_Text = Annotated[str, msgspec.Meta(min_length=1)]
 _Endpoint = Callable[[Request], Awaitable[Response]]
 
 
@@ -94,11 +104,11 @@ class FleetRoutes:
         return json_answer({"letters": found[:limit], "more": len(found) > limit, "kinds": dict(letters.kinds)})
 
     async def act(self, request: Request) -> Response:
-        """Replay or purge the letters of `ids`, or all that match `partition` and `kind`."""
-        action, wanted = request.path_params["action"], await request.json()
-        if not isinstance(wanted, dict) or action not in ("replay", "purge"):
-            raise UsageError("POST an object with `ids`, or `partition` and `kind`, to .../replay or .../purge")
-        selection = _selection(wanted, frozenset(map(LetterId.parse, wanted.get("ids", ()))))
+        """Replay or purge the letters that a `_Choice` names."""
+        action = request.path_params["action"]
+        if action not in ("replay", "purge"):
+            raise UsageError(f"no action {action!r:.100}: POST to .../replay or .../purge")
+        selection = _Choice.of(await request.body())
         async with self._letters(request) as letters:
             if action == "replay":
                 done = await letters.replay(selection, self._feeds.settings)
@@ -124,9 +134,35 @@ class FleetRoutes:
             yield await DeadLetters.opened(store, layout)
 
 
-def _selection(given: Any, ids: frozenset[LetterId] = frozenset()) -> Selection:
-    replayed = {"yes": True, "no": False}.get(given.get("replayed") or "")
-    return Selection(ids, given.get("partition") or None, given.get("kind") or None, replayed)
+def _selection(query: QueryParams) -> Selection:
+    replayed = _REPLAYED.get(query.get("replayed", ""))
+    return Selection(partition=query.get("partition") or None, kind=query.get("kind") or None, replayed=replayed)
+
+
+class _Choice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Body of a POST: which letters to act on. A purge cannot be undone, so no mistake may widen the choice."""
+
+    ids: Annotated[tuple[str, ...], msgspec.Meta(min_length=1)] | None = None
+    partition: _Text | None = None
+    kind: _Text | None = None
+    replayed: Literal["yes", "no"] | None = None
+    all: bool = False
+
+    @classmethod
+    def of(cls, body: bytes) -> Selection:
+        """The letters that the body names.
+
+        Raises:
+            UsageError: it is not JSON, has an unknown or empty field, names nothing, or `all` and something else.
+        """
+        try:
+            given = msgspec.json.decode(body, type=cls)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise UsageError(f"{error}: POST {_CHOICES}") from None
+        if given.all == (given != cls(all=given.all)):
+            raise UsageError(f"{'`all` and a choice' if given.all else 'no choice'} of dead letters: POST {_CHOICES}")
+        ids = frozenset(map(LetterId.parse, given.ids or ()))
+        return Selection(ids, given.partition, given.kind, _REPLAYED.get(given.replayed or ""))
 
 
 def _told(endpoint: _Endpoint) -> _Endpoint:

@@ -92,7 +92,7 @@ async def test_writing_needs_the_write_token(tmp_path: Path, token: str | None, 
     await fleet.write()
     async with client(fleet, http_token="w" * 16, http_read_token="r" * 16) as http:
         headers = {"Authorization": f"Bearer {token}"} if token else {}
-        answer = await http.post(f"{NAME}/dead-letters/purge", json={}, headers=headers)
+        answer = await http.post(f"{NAME}/dead-letters/purge", json={"all": True}, headers=headers)
         assert answer.status_code == status, answer.text
 
 
@@ -103,6 +103,32 @@ async def test_without_a_write_token_nobody_may_write(tmp_path: Path) -> None:
         answer = await http.post(f"{NAME}/dead-letters/purge", json={})
     assert answer.status_code == 403
     assert "ACTORPROC_HTTP_TOKEN" in answer.json()["error"]
+
+
+@pytest.mark.parametrize(
+    ("choice", "message"),
+    [
+        ({}, "no choice of dead letters"),
+        ({"all": False}, "no choice of dead letters"),
+        ({"all": True, "kind": "KeyError"}, "`all` and a choice of dead letters"),
+        ({"ids": []}, "length >= 1 - at `$.ids`"),
+        ({"kind": ""}, "length >= 1 - at `$.kind`"),
+        ({"id": ["0:1"]}, "unknown field `id`"),
+        ({"replayed": "maybe"}, "'maybe' - at `$.replayed`"),
+        ([], "Expected `object`"),
+    ],
+)
+@pytest.mark.parametrize("action", ["purge", "replay"])
+async def test_letters_are_acted_on_only_if_the_request_chooses_them(
+    tmp_path: Path, action: str, choice: Any, message: str
+) -> None:
+    fleet = FakeFleet(tmp_path)
+    await fleet.write()
+    async with client(fleet, http_token="w" * 16) as http:
+        headers = {"Authorization": "Bearer " + "w" * 16}
+        answer = await http.post(f"{NAME}/dead-letters/{action}", json=choice, headers=headers)
+    assert (answer.status_code, message in answer.json()["error"]) == (400, True), answer.text
+    assert '{"all": true}' in answer.json()["error"]
 
 
 async def test_twenty_hosts_and_two_thousand_partitions_fit_the_first_view(tmp_path: Path) -> None:

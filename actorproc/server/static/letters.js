@@ -97,13 +97,14 @@ function confirm(title, text, action) {
 
 async function act(action, title, consequence, done) {
   const ids = [...state.chosen];
-  const {kind, partition, replayed} = filter();
+  const wanted = filter();
+  const {kind} = wanted, filtered = Object.keys(wanted).length > 0;
   const which = ids.length ? counted(ids.length, "selected letter")
-    : Object.keys(filter()).length ? "all letters that match the filter" : "all dead letters of this processor";
+    : filtered ? "all letters that match the filter" : "all dead letters of this processor";
   if (!await confirm(title, `${which}. ${consequence}`, title)) return;
   const path = `api/processors/${encodeURIComponent(state.processor)}/dead-letters/${action}`;
   try {
-    const answer = await post(path, ids.length ? {ids} : {kind, partition, replayed});
+    const answer = await post(path, ids.length ? {ids} : filtered ? wanted : {all: true});
     await load(kind ?? "");
     list();
     one();
