@@ -65,6 +65,8 @@ class KafkaForwarder(PartitionHandler):
 
     Options = ForwarderOptions
 
+    exclusive = True
+
     def messages(self, record: Record) -> Messages:
         """Return a message, several, or None. An exception is this record's failure."""
         return copy_of(record)
@@ -77,8 +79,10 @@ class KafkaForwarder(PartitionHandler):
             yield None
             return
         writer = IdempotentWriter(_properties(options), options.topic, options.timeout)
-        yield writer
-        await SYSTEM.run_in_thread(writer.close)
+        try:
+            yield writer
+        finally:
+            await SYSTEM.run_in_thread(writer.close)
 
     async def opened(self, ctx: PartitionInfo) -> None:
         """Fence earlier owners at the brokers, and read how far the topic is."""

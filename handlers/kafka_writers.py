@@ -6,6 +6,8 @@ The protocol of the transactions: docs/protocol.md. Model: tests/protocol/forwar
 from __future__ import annotations
 
 import base64
+import threading
+import time
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -27,7 +29,7 @@ METADATA_LIMIT = 4096
 
 _POLL = 0.1  # seconds to wait for room in the producer's queue
 _TRIES = 50  # questions to a coordinator that has just started
-_GONE = {KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT}  # of messages that an abort dropped
+_GONE = {KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT}  # messages that an abort or a fatal error dropped
 _REFUSED = {
     KafkaError.MSG_SIZE_TOO_LARGE, KafkaError._INVALID_ARG, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION
 }  # fmt: skip
@@ -212,7 +214,8 @@ class TransactionalWriter:
                 self._commit()
         except KafkaException as error:
             self._abort(error.args[0])
-            raise _failure(_main_error(reports) or error.args[0]) from None
+            own = [report for report in reports if report is None or report.code() not in _GONE]
+            raise _failure(_main_error(own) or error.args[0]) from None
         return refused
 
     def _commit(self) -> None:
@@ -237,7 +240,7 @@ class TransactionalWriter:
         Raises:
             ProducerLost: that is not possible.
         """
-        if cause.fatal():
+        if _is_lost(cause):
             raise ProducerLost(f"the Kafka producer cannot go on: {cause.str()}")
         try:
             self._producer.abort_transaction()
@@ -254,6 +257,9 @@ class TransactionalWriter:
 class IdempotentWriter:
     """Sends messages with one idempotent producer for all partitions of a host. All calls block.
 
+    Threads of several partitions write at once. After a fatal error the next write has a new producer; threads that
+    wait for reports of the old one keep it until these have come.
+
     Args:
         properties, topic, timeout: as for `TransactionalWriter`.
 
@@ -264,25 +270,48 @@ class IdempotentWriter:
     atomic = False
 
     def __init__(self, properties: Properties, topic: str, timeout: float) -> None:
-        self._topic = topic
+        self._topic, self._timeout = topic, timeout
         ours = {"enable.idempotence": True, "message.timeout.ms": int(timeout * 1000)}
         self._properties = {**properties, **ours}
         self._producer = _made(Producer, self._properties)
+        self._replacing = threading.Lock()
 
     def write(self, messages: Sequence[Numbered], position: TopicPosition) -> dict[int, KafkaError]:
         """See `Writer.write`. Of messages that are not refused, some may be sent when it raises."""
-        reports: list[KafkaError | None] = []
+        producer, reports = self._producer, list[KafkaError | None]()
         try:
-            refused = _produce(self._producer, self._topic, messages, reports)
+            refused = _produce(producer, self._topic, messages, reports)
+            self._await(producer, reports, len(messages) - len(refused))
         except KafkaException as error:
-            raise _failure(error.args[0]) from None
-        while len(reports) < len(messages) - len(refused):
-            self._producer.poll(_POLL)
+            raise self._failure(producer, error.args[0]) from None
         if (failed := _main_error(reports)) is not None:
-            if failed.fatal():  # for example the topic was made anew
-                self._producer = _made(Producer, self._properties)
-            raise _failure(failed)
+            raise self._failure(producer, failed)
         return refused
+
+    def _await(self, producer: Producer, reports: Sequence[object], count: int) -> None:
+        """Wait for this many reports. librdkafka gives each within the time-out of its message.
+
+        Raises:
+            ProducerLost: one did not come in twice that time.
+            KafkaException: the producer has had a fatal error, which one of the threads that poll it gets.
+        """
+        until = time.monotonic() + 2 * self._timeout  # noqa: TID251  # in a thread without an event loop
+        while len(reports) < count:
+            if time.monotonic() > until:  # noqa: TID251
+                self._replace(producer)
+                raise ProducerLost(f"Kafka: no report of {count - len(reports)} messages in {2 * self._timeout:g} s")
+            producer.poll(_POLL)
+
+    def _failure(self, producer: Producer, error: KafkaError) -> HandlerError:
+        if _is_lost(error):
+            self._replace(producer)
+        return _failure(error)
+
+    def _replace(self, lost: Producer) -> None:
+        """Make a new producer, unless another thread has replaced this one already."""
+        with self._replacing:
+            if self._producer is lost:
+                self._producer = _made(Producer, self._properties)
 
     def close(self) -> None:
         """Drop what is not delivered."""
@@ -327,13 +356,21 @@ def _produce(
 
 
 def _main_error(reports: Sequence[KafkaError | None]) -> KafkaError | None:
-    """The failed delivery that says most: one that trying again does not help, or the first."""
-    failed = [error for error in reports if error is not None and error.code() not in _GONE]
-    return next((error for error in failed if not _is_passing(error)), failed[0] if failed else None)
+    """The failed delivery that says most: a lost producer, else one that trying again does not help, else the first."""
+    failed = [error for error in reports if error is not None]
+    return max(failed, key=lambda error: (_is_lost(error), not _is_passing(error)), default=None)
 
 
 def _is_passing(error: KafkaError) -> bool:
     return error.code() in _DOWN or error.retriable()
+
+
+def _is_lost(error: KafkaError) -> bool:
+    """Whether the producer can send nothing more. Reports and `produce` show it in the code alone.
+
+    librdkafka drops what is queued when a fatal error comes.
+    """
+    return error.fatal() or error.code() == KafkaError._FATAL or error.code() in _GONE
 
 
 def _made(kind: Callable[[dict[str, Any]], T], properties: Mapping[str, Any]) -> T:
@@ -346,6 +383,6 @@ def _made(kind: Callable[[dict[str, Any]], T], properties: Mapping[str, Any]) ->
 def _failure(error: KafkaError) -> HandlerError:
     """The error to raise for one of the client's."""
     text = f"Kafka: {error.str()}"
-    if error.fatal() or error.code() in (KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH):
+    if _is_lost(error) or error.code() in (KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH):
         return ProducerLost(text)
     return KafkaUnavailable(text) if _is_passing(error) or error.txn_requires_abort() else HandlerError(text)
