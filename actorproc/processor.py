@@ -22,7 +22,14 @@ from actorproc.group.nudge import Nudges, UdpNudges
 from actorproc.handler.base import PartitionHandler
 from actorproc.handler.checks import checked_handler
 from actorproc.handler.options import load_options
-from actorproc.host.arguments import check_auto_commit, check_keywords, check_places, check_types, default_host
+from actorproc.host.arguments import (
+    check_auto_commit,
+    check_delivery,
+    check_keywords,
+    check_places,
+    check_types,
+    default_host,
+)
 from actorproc.host.first_contact import FirstContact, StoppedBeforeStart
 from actorproc.host.run_until_end import RunUntilEnd
 from actorproc.host.startup import check_consumers, check_container, opened, prepare_container, shared_value
@@ -101,6 +108,7 @@ class Processor:
         if settings is not None and (also := [*keywords, *(["config"] if config else [])]):
             raise UsageError(f"give settings or {', '.join(also)}, not both")
         check_auto_commit(self.handler, self.settings)
+        check_delivery(self.handler, self.settings)
         self.options = load_options(self.handler, options, config, alone=settings is not None)
         with user_code(f"{self.handler.__name__}.schema_for", HandlerDefinitionError):
             declared = self.handler.schema_for(self.options)

@@ -71,7 +71,8 @@ class PartitionHandler:
 
     After `opened` and before the first batch an empty file is committed, which refuses the commits of earlier owners.
     A handler that keeps its position in another system, in one transaction with its effects there, needs it:
-    `opened` fences the earlier owners in that system, and the empty file fences them here.
+    `opened` fences the earlier owners in that system, and the empty file fences them here. It needs
+    at-least-once delivery.
     """
 
     _arguments: ClassVar[Mapping[str, tuple[str, ...]]] = {

@@ -68,6 +68,15 @@ def check_auto_commit(handler: type[PartitionHandler], settings: Settings) -> No
         )
 
 
+def check_delivery(handler: type[PartitionHandler], settings: Settings) -> None:
+    """Raises UsageError: while the other system is away, each record would become a dead letter."""
+    if handler.exclusive and settings.delivery == "at-most-once":
+        raise UsageError(
+            f"delivery = 'at-most-once' cannot go with {handler.__name__}, whose exclusive is true: its position is in "
+            "another system, and at-most-once delivery tries nothing again when that is away. Allowed: 'at-least-once'"
+        )
+
+
 def check_places(name: str, source: Source, store: Store, settings: Settings) -> None:
     """Raises UsageError: the processor would read its own output, or mix its files with those of its source."""
     if str(source) == OutputSource(store, name, settings=settings, clock=store.clock).url:

@@ -67,6 +67,16 @@ def test_a_ready_made_handler_with_a_process_of_its_own_may_commit_itself() -> N
     Processor(Own, source=fed(), container="memory://c", auto_commit=False)
 
 
+@pytest.mark.parametrize("transactions", [True, False])
+def test_a_forwarder_is_refused_where_nothing_is_tried_again(transactions: bool) -> None:
+    kafka = pytest.importorskip("actorproc.handlers.kafka", reason="confluent-kafka is not installed")
+    arguments: dict[str, Any] = {"brokers": "127.0.0.1:1", "topic": "t", "transactions": transactions}
+    with pytest.raises(errors.UsageError, match=r"'at-most-once' cannot go with KafkaForwarder.*'at-least-once'"):
+        Processor(
+            kafka.KafkaForwarder, source=fed(), container="memory://c", options=arguments, delivery="at-most-once"
+        )
+
+
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
