@@ -181,12 +181,12 @@ class KeyedState:
         """
         if self._of.closed is not None:
             raise self._of.closed()
+        if ttl is not None and not 0 < ttl < float("inf"):
+            raise HandlerMisuse(f"ctx.state.set({safe_repr(key):.80}, ttl={ttl!r}): seconds, more than 0")
         packed = pack_key(key)
         self._changed[packed] = self._pack(key, value)
         ttl = self._kind.ttl if ttl is None else ttl
         if ttl is not None:
-            if not 0 < ttl < float("inf"):
-                raise HandlerMisuse(f"ctx.state.set({safe_repr(key):.80}, ttl={ttl!r}): seconds, more than 0")
             self._lives[packed] = ttl
         elif self._lives:
             self._lives.pop(packed, None)

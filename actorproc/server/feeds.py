@@ -12,6 +12,7 @@ from actorproc.admin.fleet import ErrorGroup, Fleet, FleetWatch, HostView, Parti
 from actorproc.config.settings import Settings
 from actorproc.errors import ActorprocError
 from actorproc.runtime.clock import SYSTEM
+from actorproc.runtime.error_text import describe_error
 from actorproc.runtime.logger import get_logger
 from actorproc.storage.names import ProcessorLayout
 from actorproc.stores import open_store
@@ -115,9 +116,9 @@ class Feed:
                 while self._viewers or SYSTEM.monotonic() < self._left_at + LINGER:
                     await self._look(self._watch)
                     await SYSTEM.sleep(LOOK_EVERY if self._viewers else _LINGER_EVERY)
-        except ActorprocError as error:
-            self._problem = str(error)
-            log.warning("dashboard.look_failed", processor=self._processor, error=str(error))
+        except Exception as error:  # noqa: BLE001  # viewers get it, whatever it is
+            self._problem = describe_error(error)
+            log.warning("dashboard.look_failed", processor=self._processor, error=self._problem)
         finally:
             self._fleet = None
             self._tell()  # viewers wait for it

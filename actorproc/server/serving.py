@@ -33,15 +33,15 @@ class LoopBeat:
         self._asked_at: float | None = None  # None: the last question was answered
 
     def silence(self) -> float:
-        """Seconds for which the loop has not answered."""
+        """Seconds for which the loop has not answered. Asked in the other thread's loop."""
         asked = self._asked_at
-        return 0.0 if asked is None else SYSTEM.wall() - asked
+        return 0.0 if asked is None else SYSTEM.monotonic() - asked
 
     async def ask(self) -> None:
         """Ask again and again. Runs in the other thread's loop."""
         while True:
             if self._asked_at is None:
-                self._asked_at = SYSTEM.wall()
+                self._asked_at = SYSTEM.monotonic()
                 self._loop.call_soon_threadsafe(self._answer)
             await SYSTEM.sleep(_BEAT_EVERY)
 

@@ -215,6 +215,15 @@ async def test_a_key_of_another_type_is_refused(key: Any) -> None:
         await used(lambda state: state.set(key, 1))
 
 
+async def test_a_wrong_time_to_live_is_refused_and_changes_nothing() -> None:
+    def call(state: Any) -> None:
+        with pytest.raises(HandlerMisuse, match=r"ttl=0\): seconds, more than 0"):
+            state.set("a", 1, ttl=0)
+
+    run, _, dead = await used(call)
+    assert (state(run), dead) == ({}, set())
+
+
 async def test_a_value_that_cannot_be_stored_is_refused() -> None:
     with pytest.raises(HandlerMisuse, match="value of 'a' cannot be stored"):
         await used(lambda state: state.set("a", object()))

@@ -9,10 +9,13 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import anyio
 import httpx
 import pytest
 
+from actorproc.admin.fleet import Fleet, FleetWatch
 from actorproc.config.settings import Settings
+from actorproc.errors import ActorprocError
 from actorproc.server import dashboard_app
 from actorproc.server.feeds import Feed
 from tests.server.fleet import NAME, FakeFleet
@@ -157,4 +160,19 @@ async def test_a_container_that_cannot_be_read_is_told_to_those_who_watch(tmp_pa
     assert "group.json" in str((await anext(views)).problem)
     group.write_bytes(whole)
     assert (await anext(views)).problem is None
+    await feed.close()
+
+
+async def test_an_error_of_any_kind_is_told_to_those_who_watch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def broken(_: FleetWatch) -> Fleet:
+        raise RuntimeError("broken")
+
+    fleet = FakeFleet(tmp_path)
+    await fleet.write()
+    feed = Feed(fleet.container, NAME, Settings())
+    views = feed.views()
+    await anext(views)
+    monkeypatch.setattr(FleetWatch, "look", broken)
+    with anyio.fail_after(10), pytest.raises(ActorprocError, match="broken"):
+        await anext(views)
     await feed.close()

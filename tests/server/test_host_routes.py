@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,9 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_fd_to_metric_families
 
 from actorproc import Batch, PartitionContext, PartitionHandler, Processor
+from actorproc.runtime.clock import Clock
 from actorproc.server import http_app
-from actorproc.server.serving import serving
+from actorproc.server.serving import LoopBeat, serving
 from actorproc.testing.memory_source import MemorySource
 
 TOKEN = "w" * 16
@@ -134,6 +136,17 @@ async def test_a_blocked_event_loop_is_reported_by_the_servers_own_thread(tmp_pa
             tasks.cancel_scope.cancel()
     assert found
     assert "does not answer" in found[0]["reason"]
+
+
+async def test_a_jump_of_the_wall_clock_does_not_make_the_event_loop_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    with closing(asyncio.new_event_loop()) as never_runs:
+        beat = LoopBeat(never_runs)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(beat.ask)
+            await anyio.sleep(0.01)
+            monkeypatch.setattr(Clock, "wall", lambda _: time.time() + 3600)
+            assert 0 < beat.silence() < 60
+            tasks.cancel_scope.cancel()
 
 
 async def test_state_comes_as_events_while_it_changes(tmp_path: Path) -> None:
