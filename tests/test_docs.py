@@ -52,6 +52,7 @@ A wrong setting is refused at the start, with its name, its value and what is al
 - `lease_expiration_interval` must be more than twice `lease_renew_interval`.
 - A setting must be at most another one: {ordered}.
 - `auto_commit = false` does not go with `delivery = "at-most-once"`, nor with ready-made handlers (`RecordHandler`, `JsonRows`, `Capture`), which never commit themselves.
+- `delivery = "at-most-once"` does not go with a handler whose `exclusive` is true, such as `KafkaForwarder`: nothing would be tried again.
 - `s3_access_key` and `s3_secret_key` come together or not at all.
 
 An environment variable `ACTORPROC_<NAME>` that is not a setting is ignored.
