@@ -75,7 +75,7 @@ async def test_what_is_younger_than_the_hour_stays(place: Place, fleet: Fleet, k
 
 
 async def test_less_than_an_hour_is_refused(kept: RetainedOutput) -> None:
-    with pytest.raises(UsageError, match=r"older_than = 3599 s: 3600 s \(1h\) at least"):
+    with pytest.raises(UsageError, match=r"older_than = 3599 s: allowed are 3600 s \(1h\) and more"):
         await plan_trim(kept, SETTINGS, older_than=3599)
 
 

@@ -98,8 +98,9 @@ async def processed(folder: Path) -> None:
         flights = events(200)
         await producer.send_many(flights, keys=[orjson.loads(flight)["tail"] for flight in flights])
     processor = Processor(
-        Delays, source=str(folder / "events"), container=str(folder / "state"), host="tester", **QUICK
-    )
+        Delays, source=str(folder / "events"), container=str(folder / "state"), host="tester",
+        **(QUICK | {"commit_interval": 60}),  # one commit for each partition, however slow the machine is
+    )  # fmt: skip
     await processor.run(until_end=True)
 
 

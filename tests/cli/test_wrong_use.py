@@ -222,8 +222,7 @@ def test_produce_says_how_to_go_on_after_a_bad_line(run: Run, folder: Path) -> N
     assert "2 events are in events: all of bad lines up to line 3, and nothing after it. Fix the line, or give " in told
     again = told.strip().rpartition(": ")[2]
     assert (
-        again
-        == "tail -n +4 'bad lines' | actorproc produce --log events --key tail --rate 1000.0 --set s3_region=here "
+        again == "tail -n +4 'bad lines' | actorproc produce --log events --key tail --rate 1000 --set s3_region=here "
         "--on-bad-line keep -"
     )
     rest = subprocess.run(["bash", "-c", again.partition(" | ")[0]], capture_output=True, check=True, cwd=folder).stdout
@@ -333,7 +332,7 @@ async def test_an_unusable_bucket_is_an_error_without_a_traceback(seaweedfs: S3S
     good = [part for name, value in seaweedfs.settings.items() for part in ("--set", f"{name}={value}")]
 
     def doctor(*arguments: object, code: int = 2) -> str:
-        result = run("doctor", *arguments)
+        result = run("doctor", *arguments, "--set", "store_patience=0.5")
         assert result.exit_code == code, result.output
         assert "Traceback" not in result.output
         return str(result.stderr)

@@ -88,6 +88,7 @@ async def test_a_second_run_forwards_only_what_is_new(broker: Broker) -> None:
         await stage.run()
         stage.feed([b"new"])
         await stage.run()
+        assert await stage.letters(stage.processor()) == []
         assert stage.values == [*numbered(100), b"new"]
 
 

@@ -163,7 +163,7 @@ async def test_a_host_with_a_cancelled_task_ends_with_an_error(task: str) -> Non
                     each.cancel()
             await super().process(batch, ctx)
 
-    with anyio.fail_after(60), pytest.raises(errors.ActorprocError, match="ended without being asked to"):
+    with anyio.fail_after(60), pytest.raises(errors.ActorprocError, match="this host has ended, and nobody stopped it"):
         await host(Meddling, fed(), Store(MemoryStore()), "a").run()
 
 

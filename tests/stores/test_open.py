@@ -23,7 +23,7 @@ from tests.stores.proxy import hang_up, listening
 
 
 async def _open(url: str, **settings: Any) -> None:
-    async with open_store(url, Settings.load(**settings)) as store:
+    async with open_store(url, Settings.load(**({"store_patience": 0.5} | settings))) as store:
         await store.list("")
 
 

@@ -95,7 +95,7 @@ def simulate(
 
 def on_the_log(seed: int) -> bool:
     """Whether this seed reads the built-in log: one in three, spread over all styles."""
-    return (seed + seed // len(STYLES)) % 3 == 0
+    return (seed % len(STYLES) + seed // len(STYLES)) % 3 == 0
 
 
 class _Scenario:
