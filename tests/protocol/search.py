@@ -29,9 +29,15 @@ def explore(
     steps: Callable[[S], Iterable[tuple[str, S]]],
     broken: Callable[[S], str | None],
     limit: int = 3_000_000,
+    done: Callable[[S], bool] | None = None,
 ) -> Found:
-    """All states that `steps` lead to; stops at the first one that is `broken`, with the shortest trace to it."""
+    """All states that `steps` lead to; stops at the first one that is `broken`, with the shortest trace to it.
+
+    Args:
+        done: if given, a state from which no state that is `done` can be reached is broken, too.
+    """
     came: dict[S, tuple[S, str] | None] = {start: None}
+    before: dict[S, list[S]] = {}  # state -> the states that lead to it
     todo = deque([start])
     while todo and len(came) < limit:
         state = todo.popleft()
@@ -41,7 +47,23 @@ def explore(
             if after not in came:
                 came[after] = (state, label)
                 todo.append(after)
+            if done:
+                before.setdefault(after, []).append(state)
+    if done and not todo and (stuck := _stuck(came, before, done)) is not None:
+        return Found(len(came), "can never be finished from here", _trace(came, stuck), True)
     return Found(len(came), None, [], not todo)
+
+
+def _stuck(states: Iterable[S], before: Mapping[S, list[S]], done: Callable[[S], bool]) -> S | None:
+    """The first state from which no state that is done can be reached."""
+    good = {state for state in states if done(state)}
+    todo = list(good)
+    while todo:
+        for state in before.get(todo.pop(), ()):
+            if state not in good:
+                good.add(state)
+                todo.append(state)
+    return next((state for state in states if state not in good), None)
 
 
 def _trace(came: Mapping[S, tuple[S, str] | None], state: S) -> list[str]:
