@@ -26,7 +26,9 @@ class Topic:
         self.name = f"topic-{next(_NUMBERS)}"
         self.url = f"kafka://{broker.address}/{self.name}"
         self.admin = AdminClient({"bootstrap.servers": broker.address})
-        self.admin.create_topics([NewTopic(self.name, partitions, 1, config=config)])[self.name].result(30)
+        # Forwarded messages keep their old timestamps, by which the broker would delete them within the test.
+        kept = {"retention.ms": "-1"} | config
+        self.admin.create_topics([NewTopic(self.name, partitions, 1, config=kept)])[self.name].result(30)
         self.producer = Producer({"bootstrap.servers": broker.address})
 
     def send(self, numbers: range, partition: int | None = None, **more: Any) -> None:
