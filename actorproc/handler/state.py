@@ -123,10 +123,7 @@ class KeyedState:
 
     def get(self, key: Key, default: Any = None) -> Any:
         """The value of `key`, or `default`."""
-        packed = pack_key(key)
-        found = self._changed.get(packed, _UNCHANGED)
-        if found is _UNCHANGED:
-            found = self._held.get(packed)
+        found = self._found(pack_key(key))
         return default if found is None else self._decode(found)
 
     def __getitem__(self, key: Key) -> Any:

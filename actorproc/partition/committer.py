@@ -61,11 +61,11 @@ class Pending:
         return sum(map(len, self.letters.values()))
 
     def split(self, upto: int) -> tuple[Pending, Pending]:
-        """The results of records up to sequence `upto`, and the rest.
+        """The results of records up to sequence `upto`, and the rest, but for changes of state.
 
-        All skipped records count with the first, and all changes of state: they are not known by record.
+        All skipped records count with the first: they are not known by record.
         """
-        head = Pending([rows_upto(table, upto) for table in self.tables], skipped=self.skipped, changes=self.changes)
+        head = Pending([rows_upto(table, upto) for table in self.tables], skipped=self.skipped)
         tail = Pending([rows_after(table, upto) for table in self.tables])
         for sequence, letter in self.letters.items():
             (head if sequence <= upto else tail).letters[sequence] = letter

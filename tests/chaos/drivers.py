@@ -17,7 +17,7 @@ from typing import Self
 import anyio
 
 from tests.chaos.driver import Job, drive
-from tests.chaos.fleet import STOP_PATIENCE, Child, Fleet, State
+from tests.chaos.fleet import STOP_PATIENCE, TICK, Child, Fleet, State
 from tests.chaos.place import Place
 from tests.chaos.table import Table, check_table
 from tests.chaos.verdict import Verdict
@@ -49,8 +49,6 @@ SPARKS_OWN = (
     "Task serialization failed: java.lang.IllegalStateException: Illegal size",  # a Scala collection changed meanwhile
 )
 """Errors by which Spark ends a query, now and then, that nobody struck."""
-
-TICK = 0.05
 
 
 class Driver(Child):

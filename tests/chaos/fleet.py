@@ -14,6 +14,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+import anyio
+
 STOP_PATIENCE = 90.0
 """Seconds in which a process that was asked to stop must have ended. A busy disk alone can hold up a flush for
 forty."""
@@ -22,6 +24,9 @@ LAST_LINES = 12
 
 _FORKS = multiprocessing.get_context("forkserver")
 _FORKS.set_forkserver_preload(["tests.chaos.programs"])
+
+TICK = 0.05
+"""Seconds between two looks at the processes."""
 
 
 class State(Enum):
@@ -146,6 +151,17 @@ class Fleet:
         """Processes of these slots in one of these states; without states in any."""
         wanted = set(slots)
         return [c for c in self.children if c.slot in wanted and (not states or c.state in states)]
+
+    async def end(self, patience: float) -> None:
+        """Wait until all processes have ended, and kill those that have not by then."""
+        end = time.monotonic() + patience
+        while self.children:
+            for child in self.children:
+                if child.state in (State.UP, State.STOPPING) and time.monotonic() > end:
+                    self.faults.append(f"{child.name} did not end in {patience:g} s; see {child.output}")
+                    child.kill()
+            self.reap()
+            await anyio.sleep(TICK)
 
     def __enter__(self) -> Self:
         return self

@@ -9,7 +9,6 @@ from random import Random
 from types import TracebackType
 from typing import Self
 
-import anyio
 import orjson
 
 from actorproc.handlers.kafka import KafkaForwarder, KafkaMessage
@@ -30,8 +29,6 @@ PACE = 5.0  # mean seconds between two blows
 PAUSE = (0.5, 8.0)  # seconds for which a host is stopped; leases expire after two
 CATCH_UP = 300.0
 """Seconds in which the last host must forward what is left."""
-
-TICK = 0.05
 
 
 class UnsteadyForwarder(KafkaForwarder):
@@ -108,9 +105,9 @@ class Forwarding:
         """Stop the hosts in good order, let a last one forward what is left, and look at the topic."""
         for child in self._fleet.living(range(HOSTS), State.UP):
             child.stop()
-        await self._end(CATCH_UP)
+        await self._fleet.end(CATCH_UP)
         self._start(0, "--until-end")
-        await self._end(CATCH_UP)
+        await self._fleet.end(CATCH_UP)
         name = self._source.rpartition("/")[2]
         records = topic.read_records(self._brokers, name, self._faults)
         sent = Counter(_name(message.value()) for message in topic.committed_messages(self._brokers, TARGET))
@@ -150,17 +147,6 @@ class Forwarding:
         child = self._fleet.start(slot, name, host, place.folder, place.environment(), [*arguments, *more])
         child.until_end = "--until-end" in more
         return child
-
-    async def _end(self, patience: float) -> None:
-        """Wait until all have ended, and kill whoever has not after that."""
-        end = time.monotonic() + patience
-        while self._fleet.children:
-            for child in self._fleet.living(range(HOSTS), State.UP, State.STOPPING):
-                if time.monotonic() > end:
-                    self._fleet.faults.append(f"{child.name} did not end in {patience:g} s; see {child.output}")
-                    child.kill()
-            self._fleet.reap()
-            await anyio.sleep(TICK)
 
 
 def check_forwarded(

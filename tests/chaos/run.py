@@ -19,7 +19,7 @@ from actorproc.storage.names import ProcessorLayout
 from actorproc.storage.store import Store
 from actorproc.stores import open_store
 from tests.chaos import programs
-from tests.chaos.fleet import STOP_PATIENCE, Child, Fleet, State
+from tests.chaos.fleet import STOP_PATIENCE, TICK, Child, Fleet, State
 from tests.chaos.journal import Journal, read_journal
 from tests.chaos.place import Place
 from tests.chaos.storm import Storm
@@ -27,7 +27,6 @@ from tests.chaos.truth import Sent, check_log, read_acks, read_log
 from tests.chaos.verdict import Verdict, judge
 
 PROCESSOR = "Chaos"
-TICK = 0.05  # seconds
 LOOK_EVERY = 1.0  # seconds
 STUBBORN_SHARE = 0.15  # of the hosts
 OVERTIME = 300.0

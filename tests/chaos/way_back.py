@@ -8,7 +8,6 @@ from random import Random
 from types import TracebackType
 from typing import Self
 
-import anyio
 import pyarrow.parquet as pq
 
 from actorproc import JsonRows, Producer
@@ -26,8 +25,6 @@ HOSTS = 2
 PACE = 12.0  # mean seconds between two blows
 CATCH_UP = 300.0
 """Seconds in which the last host must process what is left."""
-
-TICK = 0.05
 
 
 class BackHandler(JsonRows):
@@ -82,9 +79,9 @@ class WayBack:
         """Stop the hosts in good order, and let a last one process what is left."""
         for child in self._fleet.living(range(HOSTS), State.UP):
             child.stop()
-        await self._end(CATCH_UP)
+        await self._fleet.end(CATCH_UP)
         self._start(0, "--until-end")
-        await self._end(CATCH_UP)
+        await self._fleet.end(CATCH_UP)
         for key, body in (await self._place.read(self._container)).items():
             if key.startswith(f"{PROCESSOR}/output/"):
                 self._rows += [_as_it_was(row) for row in pq.read_table(io.BytesIO(body)).to_pylist()]
@@ -111,17 +108,6 @@ class WayBack:
         child = self._fleet.start(slot, name, host, place.folder, place.environment(), arguments)
         child.until_end = "--until-end" in more
         return child
-
-    async def _end(self, patience: float) -> None:
-        """Wait until all have ended, and kill whoever has not after that."""
-        end = time.monotonic() + patience
-        while self._fleet.children:
-            for child in self._fleet.living(range(HOSTS), State.UP, State.STOPPING):
-                if time.monotonic() > end:
-                    self._fleet.faults.append(f"{child.name} did not end in {patience:g} s; see {child.output}")
-                    child.kill()
-            self._fleet.reap()
-            await anyio.sleep(TICK)
 
 
 def _as_it_was(row: Row) -> Row:
