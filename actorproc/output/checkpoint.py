@@ -9,7 +9,6 @@ from msgspec.structs import replace
 
 from actorproc.errors import Fenced, StaleEpoch
 from actorproc.records import Cursor
-from actorproc.storage.backend import Stored
 from actorproc.storage.document import Document, SharedDocument
 from actorproc.storage.names import ProcessorLayout
 from actorproc.storage.store import Conflict, Store
@@ -119,26 +118,23 @@ class CheckpointKeeper:
         try:
             await self._write(moved)
         except Conflict as conflict:
-            owner = _owner(self._document.key, conflict.stored)
-            raise Fenced(f"{self._document.key}: {owner} has it now") from None
+            stored = conflict.stored
+            found = Checkpoint.from_json(self._document.key, stored.body) if stored else None
+            raise self._fenced(found) from None
 
     async def check(self) -> None:
         """Raises Fenced: another owner has written the checkpoint."""
         mine = self.current
         if (found := await self._document.read()) != mine:
-            owner = "nobody (it was deleted)" if found is None else f"{found.host} with epoch {found.epoch}"
-            raise Fenced(f"{self._document.key}: {owner} has it now")
+            raise self._fenced(found)
+
+    def _fenced(self, found: Checkpoint | None) -> Fenced:
+        owner = "nobody (it was deleted)" if found is None else f"{found.host} with epoch {found.epoch}"
+        return Fenced(f"{self._document.key}: {owner} has it now")
 
     async def _write(self, checkpoint: Checkpoint) -> Checkpoint:
         self.current = await self._document.swap(replace(checkpoint, epoch=self._epoch, host=self._host))
         return self.current
-
-
-def _owner(key: str, stored: Stored | None) -> str:
-    if stored is None:
-        return "nobody (it was deleted)"
-    found = Checkpoint.from_json(key, stored.body)
-    return f"{found.host} with epoch {found.epoch}"
 
 
 async def read_checkpoint(store: Store, layout: ProcessorLayout, partition: str) -> Checkpoint | None:

@@ -186,7 +186,8 @@ class PartitionActor(Restartable):
         """The source was asked for its end, since it has more to read."""
         self._end, committed = end.sequence, self.statistics.committed
         if committed.sequence < 0:
-            self._begin = self._context.source.sequence_before(self.partition, committed.position) or -1
+            before = self._context.source.sequence_before(self.partition, committed.position)
+            self._begin = -1 if before is None else before
 
     @property
     def lag(self) -> int | None:

@@ -65,8 +65,8 @@ class PartitionStatistics:
     lag: int | None = None
     """Records of the source after `committed`, by their sequences.
 
-    None until reading has come to the end of the source, and again while there is a backlog: then `actorproc status`
-    with a source knows it.
+    None until reading has come to the end of the source, or the host has asked the source for its end. It asks each
+    `lag_interval` while there is a backlog.
     """
     last_commit: datetime | None = None
     lag_seconds: float | None = None
