@@ -49,12 +49,12 @@ class FleetRoutes:
 
     def routes(self) -> list[Route]:
         return [
-            Route("/api/processors", _told(self.processors)),
-            Route("/api/processors/{name}", _told(self.fleet)),
-            Route("/api/processors/{name}/events", _told(self.events)),
-            Route("/api/processors/{name}/partitions/{partition:path}", _told(self.partition)),
-            Route("/api/processors/{name}/dead-letters", _told(self.letters)),
-            Route("/api/processors/{name}/dead-letters/{action}", _told(self.act), methods=["POST"]),
+            Route("/api/processors", _with_json_errors(self.processors)),
+            Route("/api/processors/{name}", _with_json_errors(self.fleet)),
+            Route("/api/processors/{name}/events", _with_json_errors(self.events)),
+            Route("/api/processors/{name}/partitions/{partition:path}", _with_json_errors(self.partition)),
+            Route("/api/processors/{name}/dead-letters", _with_json_errors(self.letters)),
+            Route("/api/processors/{name}/dead-letters/{action}", _with_json_errors(self.act), methods=["POST"]),
         ]
 
     async def processors(self, request: Request) -> Response:
@@ -165,7 +165,7 @@ class _Choice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return Selection(ids, given.partition, given.kind, _REPLAYED.get(given.replayed or ""))
 
 
-def _told(endpoint: _Endpoint) -> _Endpoint:
+def _with_json_errors(endpoint: _Endpoint) -> _Endpoint:
     """The endpoint, with errors as JSON."""
 
     async def answer(request: Request) -> Response:
