@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from actorproc.handlers import Capture, DecodedRows, JsonRows, RecordHandler
     from actorproc.log.producer import Producer
     from actorproc.processor import Processor, Statistics
-    from actorproc.records import Batch, Cursor, Record
+    from actorproc.records import Batch, Cursor, ReadCost, Record
     from actorproc.sources.protocol import Chunk, End, Source
 
 __version__ = "0.1.0"
@@ -35,6 +35,7 @@ __all__ = [
     "PartitionInfo",
     "Processor",
     "Producer",
+    "ReadCost",
     "Record",
     "RecordHandler",
     "Settings",
@@ -60,6 +61,7 @@ _MODULES = {
     "PartitionInfo": "handler.context",
     "Processor": "processor",
     "Producer": "log.producer",
+    "ReadCost": "records",
     "Record": "records",
     "RecordHandler": "handlers",
     "Settings": "config.settings",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from itertools import chain, count, repeat
@@ -99,6 +99,36 @@ class Cursor(NamedTuple):
     sequence: int = -1
 
 
+class ReadCost(msgspec.Struct, frozen=True):
+    """What it took to read the records of a batch, since the batch before it.
+
+    If a read gives several batches, the first one has its cost. So the costs of all batches add up.
+
+    Attributes:
+        seconds: for which the partition waited for its source, also for records that did not exist yet.
+        bytes: that the source has fetched; the size of the columns if it does not know.
+        requests: that the source has made for this partition, also those that found nothing; 0 if it does not know.
+        charges: of the source's own, by name, such as `{"request_units": 2.9}`.
+    """
+
+    seconds: float = 0.0
+    bytes: int = 0
+    requests: int = 0
+    charges: Mapping[str, float] = {}
+
+    def __add__(self, more: ReadCost) -> ReadCost:
+        names = {**self.charges, **more.charges}
+        return ReadCost(
+            self.seconds + more.seconds,
+            self.bytes + more.bytes,
+            self.requests + more.requests,
+            {name: self.charges.get(name, 0.0) + more.charges.get(name, 0.0) for name in names},
+        )
+
+
+NO_COST = ReadCost()
+
+
 # Not `pa.array([])`, which imports pandas.
 _NO_RECORDS = pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in RECORD_SCHEMA], schema=RECORD_SCHEMA)
 _NO_SEQUENCES = pa.nulls(0, pa.int64())
@@ -112,6 +142,9 @@ class Batch:
         data: columns `key`, `value`, `headers`, `timestamp` as in `RECORD_SCHEMA`.
         sequences: int64, growing, one for each record.
     """
+
+    read: ReadCost = NO_COST
+    """What it took to read these records. A slice has the cost of its batch."""
 
     def __init__(self, partition: str, data: pa.RecordBatch, sequences: pa.Int64Array) -> None:
         if data.num_rows != len(sequences):
@@ -173,7 +206,7 @@ class Batch:
         return cls(batches[0].partition, pa.concat_batches([batch.data for batch in batches]), sequences)
 
     def __reduce__(self) -> tuple[object, ...]:
-        return Batch, (self.partition, self.data, self.sequence_array)
+        return Batch, (self.partition, self.data, self.sequence_array), {"read": self.read}
 
     def __len__(self) -> int:
         return int(self.data.num_rows)
@@ -192,14 +225,19 @@ class Batch:
             if step != 1:
                 raise ValueError("a batch is sliced in order, step 1")
             size = max(0, stop - start)
-            return Batch(self.partition, self.data.slice(start, size), self.sequence_array.slice(start, size))
+            return self._part(self.data.slice(start, size), self.sequence_array.slice(start, size))
         index = range(len(self))[at]
         return Record(index, self.sequences[index], self.values[index], self)
 
     def take(self, indices: Sequence[int]) -> Batch:
         """The records at `indices` (growing), as a batch of their own."""
         chosen = pa.array(indices, pa.int64())
-        return Batch(self.partition, self.data.take(chosen), self.sequence_array.take(chosen))
+        return self._part(self.data.take(chosen), self.sequence_array.take(chosen))
+
+    def _part(self, data: pa.RecordBatch, sequences: pa.Int64Array) -> Batch:
+        part = Batch(self.partition, data, sequences)
+        part.read = self.read
+        return part
 
     def after(self, sequence: int) -> Batch:
         """The records beyond `sequence`."""

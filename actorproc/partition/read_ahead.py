@@ -11,12 +11,13 @@ from dataclasses import dataclass, field
 
 import anyio
 import anyio.lowlevel
+import msgspec
 import pyarrow as pa
 
 from actorproc.config.settings import Settings
 from actorproc.errors import SourceError
 from actorproc.partition.batch_size import Pace
-from actorproc.records import RECORD_SCHEMA, Batch, Cursor
+from actorproc.records import NO_COST, RECORD_SCHEMA, Batch, Cursor, ReadCost
 from actorproc.runtime.budget import ByteBudget, ReadBudget
 from actorproc.runtime.clock import Clock
 from actorproc.runtime.user_code import user_code
@@ -37,6 +38,7 @@ class Read:
         cursor: how far the partition is processed once the handler is done with these pieces.
         at_end: the source has nothing more for now.
         since: when the first of the pieces was read.
+        cost: of reading the pieces.
     """
 
     pieces: list[Batch]
@@ -44,6 +46,7 @@ class Read:
     cursor: Cursor
     at_end: bool = False
     since: float = 0.0
+    cost: ReadCost = NO_COST
     records: int = field(init=False)
     nbytes: int = field(init=False)
 
@@ -67,6 +70,7 @@ class Read:
         self.at_end = self.at_end or more.at_end
         self.records += more.records
         self.nbytes += more.nbytes
+        self.cost += more.cost
 
     def split(self, records: int) -> tuple[Read, Read]:
         """The first so many records, which must be fewer than all, and the rest."""
@@ -77,7 +81,7 @@ class Read:
             if len(piece) > records:
                 tail.appendleft(piece[records:])
             records -= len(head[-1])
-        first = Read(head, self.start, Cursor(self.start, head[-1].last), since=self.since)
+        first = Read(head, self.start, Cursor(self.start, head[-1].last), since=self.since, cost=self.cost)
         rest = Read(list(tail), self.start, self.cursor, self.at_end, self.since)
         first.nbytes, rest.nbytes = 0, self.nbytes  # both share the memory, which is free once the rest is done
         return first, rest
@@ -85,7 +89,9 @@ class Read:
     async def take(self, clock: Clock) -> Batch:
         """The pieces as one batch. Call it once: the pieces are not kept."""
         pieces, self.pieces = self.pieces, []
-        return pieces[0] if len(pieces) == 1 else await clock.run_cpu_work(self.nbytes, Batch.joined, pieces)
+        batch = pieces[0] if len(pieces) == 1 else await clock.run_cpu_work(self.nbytes, Batch.joined, pieces)
+        batch.read = self.cost
+        return batch
 
 
 class ReadAhead:
@@ -118,6 +124,7 @@ class ReadAhead:
         self._interrupted = False
         self._reading: anyio.CancelScope | None = None  # around the present read()
         self._cursor = Cursor("")  # behind the latest chunk
+        self._cost = NO_COST  # of what was read since the latest piece
         self._chunks = 0
         self._awaiting = False  # the source has to yield now
         self._at_end = False  # its latest chunk said so
@@ -163,10 +170,11 @@ class ReadAhead:
     async def _read(self) -> None:
         read = -1  # last sequence of this read(); only a new read() may go back below it
         self._awaiting = True
-        position = self._cursor.position
+        position, asked = self._cursor.position, anyio.current_time()
         async with aclosing(self._source.read_within(self._partition, position, self._room)) as chunks:
             async for chunk in chunks:
                 self._awaiting = False
+                self._cost += _cost_of(chunk, anyio.current_time() - asked)
                 if (pair := chunk.batch.disorder(read)) is not None:  # such records would be skipped, or repeated
                     raise SourceError(
                         f"the source's read() of partition {self._partition} gave sequence {pair[1]} after {pair[0]}: "
@@ -179,6 +187,7 @@ class ReadAhead:
                 self._chunks += 1
                 self._at_end = not len(chunk.batch)
                 self._awaiting = True
+                asked = anyio.current_time()
                 del chunk  # frees its memory as soon as it is handled, before the wait for the next one
 
     async def _put_chunk(self, chunk: Chunk, cursor: Cursor) -> Cursor:
@@ -195,7 +204,8 @@ class ReadAhead:
             done = piece.last
             await self._room.take(piece.nbytes)
             # Reading can only resume at the start of the chunk; it then skips the records that are done.
-            await self._put(Read([piece], start, Cursor(start if len(batch) else chunk.next, done)))
+            cost, self._cost = self._cost, NO_COST
+            await self._put(Read([piece], start, Cursor(start if len(batch) else chunk.next, done), cost=cost))
         if not reserved:
             self._room.resize(0)
         self.newest = None if len(chunk.batch) else done
@@ -316,6 +326,11 @@ def fitting(batch: Batch, records: int, size: int) -> int:
     if batch[:count].nbytes <= size:
         return count
     return max(1, bisect_right(range(1, count + 1), size, key=lambda first: batch[:first].nbytes))
+
+
+def _cost_of(chunk: Chunk, seconds: float) -> ReadCost:
+    given = chunk.cost or ReadCost(bytes=chunk.batch.nbytes if len(chunk.batch) else 0)
+    return msgspec.structs.replace(given, seconds=seconds)
 
 
 def _is_usual(batch: Batch) -> bool:

@@ -6,6 +6,7 @@ import inspect
 import sys
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, aclosing
+from dataclasses import replace
 from datetime import datetime
 from numbers import Integral
 from typing import Any
@@ -15,7 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from actorproc.errors import SourceError
-from actorproc.records import RECORD_SCHEMA, SEQUENCE, Batch, Cursor
+from actorproc.records import RECORD_SCHEMA, SEQUENCE, Batch, Cursor, ReadCost
 from actorproc.runtime.budget import ByteBudget, ReadBudget
 from actorproc.runtime.error_text import describe_error
 from actorproc.runtime.logger import get_logger
@@ -148,12 +149,14 @@ class GuardedSource(Source):
             raise self._wrong("read", batch, "a Batch of an Arrow RecordBatch")
         if batch.partition != partition:
             raise self._wrong("read", batch, f"a Batch of partition {partition!r}")
+        if not isinstance(chunk.cost, ReadCost | None):
+            raise self._wrong("read", chunk.cost, "a ReadCost, or None, as the cost")
         sequences = batch.sequence_array
         if not pt.is_integer(sequences.type) or sequences.null_count:
             raise self._wrong("read", sequences, "sequences: integers, none of them null")
         if batch.data.schema.equals(RECORD_SCHEMA) and sequences.type.equals(SEQUENCE.type):
             return chunk
-        return Chunk(_with_declared_types(batch), chunk.next)
+        return replace(chunk, batch=_with_declared_types(batch))
 
     def _check_position(self, method: str, position: object) -> None:
         if not isinstance(position, str):

@@ -16,7 +16,7 @@ from actorproc.log.hint_watch import HintWatch
 from actorproc.log.metadata import open_log
 from actorproc.log.positions import end_base, first_base, position_of_time
 from actorproc.log.segment import ROW_GROUP_BYTES, Segment
-from actorproc.records import Batch
+from actorproc.records import NO_COST, Batch, ReadCost
 from actorproc.retention.boundary import read_boundary
 from actorproc.retention.readers import Reader, register
 from actorproc.runtime.budget import ByteBudget, ReadBudget
@@ -170,6 +170,7 @@ class LogSource(Source):
                         waiting = silence.cancelled_caught
                     continue
                 size = len(body)
+                cost = ReadCost(bytes=size, requests=1)
                 file = await self._clock.run_cpu_work(size, Segment, partition, base, body, background=True)
                 batches, end, held = file.batches(skip), file.next_base, size + file.group_bytes
                 if base + skip > end:
@@ -183,10 +184,11 @@ class LogSource(Source):
                     if read == end:  # the consumer may be slow, and must not hold the whole file meanwhile
                         batches.close()
                         budget.resize(batch.nbytes)
-                        yield Chunk(batch, _position(end))
+                        yield Chunk(batch, _position(end), cost)
                         break
                     budget.resize(size + batch.nbytes)
-                    yield Chunk(batch, _position(base, read - base))
+                    yield Chunk(batch, _position(base, read - base), cost)
+                    cost = NO_COST
                     budget.resize(held)
                 base, skip = end, 0
                 del batch

@@ -19,7 +19,7 @@ from actorproc.output.follower import ChainFollower, ChainPosition, CommittedFil
 from actorproc.output.row_reader import partitions_with_state
 from actorproc.output.schema import read_schema
 from actorproc.output.source_identity import dataset_identity
-from actorproc.records import RECORD_SCHEMA, SEQUENCE, Batch
+from actorproc.records import NO_COST, RECORD_SCHEMA, SEQUENCE, Batch, ReadCost
 from actorproc.retention.readers import Reader, register
 from actorproc.rows.json_values import rows_to_json
 from actorproc.runtime.budget import ByteBudget, ReadBudget
@@ -170,13 +170,16 @@ class OutputSource(Source):
                     )
                 pause = self._settings.poll_interval
                 batches, size = _batches(partition, file, reached.rows - file.before), len(file.body)
+                cost = ReadCost(bytes=size, requests=1)
                 number, reached = reached.number, ChainPosition(file.next, file.end)
                 del file
                 budget.resize(size)
                 while (batch := await self._clock.run_in_thread(next, batches, None, background=True)) is not None:
                     done = batch.last + 1
                     budget.resize(size + batch.nbytes)
-                    yield Chunk(batch, _position(reached if done == reached.rows else ChainPosition(number, done)))
+                    position = _position(reached if done == reached.rows else ChainPosition(number, done))
+                    yield Chunk(batch, position, cost)
+                    cost = NO_COST
                 del batch, batches
 
     def _follower(self, partition: str) -> ChainFollower:

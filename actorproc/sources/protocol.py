@@ -11,7 +11,7 @@ from typing import Literal, TypeVar
 import anyio
 
 from actorproc.errors import SourceError, UsageError
-from actorproc.records import Batch, Cursor
+from actorproc.records import Batch, Cursor, ReadCost
 from actorproc.runtime.budget import ReadBudget
 from actorproc.storage.store import StoreLimits
 
@@ -56,10 +56,14 @@ class Chunk:
     """Records of a partition, and the position at which reading goes on after them.
 
     An empty batch means that the reader has reached the current end of the partition.
+
+    Attributes:
+        cost: what the source knows of it. Handlers see it as `batch.read`. `seconds` are measured by the processor.
     """
 
     batch: Batch
     next: str
+    cost: ReadCost | None = None
 
 
 @dataclass(frozen=True, slots=True)
