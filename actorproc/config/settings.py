@@ -116,6 +116,11 @@ class Settings(BaseModel):
         description="A Kafka consumer group that shows the progress of the processor: committed positions are written "
         "to it every five seconds, for tools that watch groups. The group must have no members.",
     )
+    max_unacknowledged: Count = Field(
+        1_000,
+        description="Of a queue: messages that may be delivered and not acknowledged, per partition. A commit names as "
+        "many earlier messages, in some 20 bytes each. Half of them processed is a reason to commit.",
+    )
     read_ahead_batches: Count = Field(2, description="Batches read ahead of the handler, per partition.")
     read_ahead_bytes: Size = Field(
         256 * 2**20,

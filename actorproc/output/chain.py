@@ -50,6 +50,8 @@ class Commit(Document, frozen=True):
     """Bytes of the dead letters of this step, as JSON lines. They are committed here and published right after."""
     state_size: int = 0
     """Bytes of the keys and values of keyed state that this step changes. They are attached, if there are any."""
+    identities: tuple[str, ...] = ()
+    """Of a queue: names the latest messages up to `next`, oldest first."""
 
     @classmethod
     def from_footer(cls, key: str, footer: Footer) -> Commit:

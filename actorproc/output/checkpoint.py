@@ -58,6 +58,8 @@ class Checkpoint(Document, frozen=True):
     """With at-most-once delivery: `cursor` is the end of a batch whose results are not all committed yet."""
     state: tuple[StateObject, ...] = ()
     """Oldest first: they hold all keyed state that was committed below `number`."""
+    identities: tuple[str, ...] = ()
+    """Of a queue: names the latest messages up to `cursor`, oldest first."""
 
 
 class CheckpointKeeper:
@@ -104,6 +106,7 @@ class CheckpointKeeper:
         *,
         ahead: bool = False,
         state: tuple[StateObject, ...] = (),
+        identities: tuple[str, ...] = (),
     ) -> None:
         """Move the checkpoint.
 
@@ -114,6 +117,7 @@ class CheckpointKeeper:
             self.current,
             format=2 if state else 1,
             number=number, cursor=cursor, totals=totals, time=time, ahead=ahead, state=state,
+            identities=identities,
         )  # fmt: skip
         try:
             await self._write(moved)

@@ -35,6 +35,7 @@ from actorproc.partition.committer import Committer
 from actorproc.partition.dead_letter_limit import DeadLetterLimit
 from actorproc.partition.dead_letter_summary import DeadLetterSummary
 from actorproc.partition.handler_threads import HandlerThreads
+from actorproc.partition.queue_reader import QueueReader
 from actorproc.partition.read_ahead import Read, ReadAhead
 from actorproc.partition.retry_pause import Interrupted
 from actorproc.partition.statistics import PartitionStatistics, Retry, Trouble
@@ -48,6 +49,7 @@ from actorproc.runtime.logger import get_logger
 from actorproc.runtime.tasks import first_cause
 from actorproc.runtime.user_code import user_code
 from actorproc.sources.protocol import End, Source, Start, first_position
+from actorproc.sources.queue_protocol import QueueSource
 from actorproc.storage.names import ProcessorLayout
 from actorproc.storage.store import Store
 
@@ -132,13 +134,16 @@ class PartitionActor(Restartable):
         )
         self._draining = anyio.Event()
         self._pace = Pace(clock, settings)
+        queue = None
+        if isinstance(context.source, QueueSource):
+            queue = QueueReader(context.source, partition, settings.max_unacknowledged, self._log)
         self._reads = ReadAhead(
-            context.source, partition, settings, context.budget, self._pace, prepare=context.decoder.prepare
+            queue or context.source, partition, settings, context.budget, self._pace, prepare=context.decoder.prepare
         )
         self._committer = Committer(
             self.statistics, host=context.host, schema=context.schema, store=context.store, layout=context.layout,
             settings=settings, clock=clock, time=self.time, held=context.held,
-            dead_letter_summary=context.dead_letter_summary, log=self._log,
+            dead_letter_summary=context.dead_letter_summary, log=self._log, queue=queue,
         )  # fmt: skip
         self._processor: BatchProcessor | None = None
 

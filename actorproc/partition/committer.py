@@ -14,12 +14,13 @@ from typing import Any
 import pyarrow as pa
 
 from actorproc.config.settings import Settings
-from actorproc.errors import HandlerError, StoreUnavailable
+from actorproc.errors import Fenced, HandlerError, StoreUnavailable
 from actorproc.handler.state import StateChanges
 from actorproc.output.attachments import Attachment
 from actorproc.output.chain import Commit, OutputChain, encode_commit
 from actorproc.output.checkpoint import Checkpoint, CheckpointKeeper, Totals
 from actorproc.partition.dead_letter_summary import DeadLetterSummary, summarize
+from actorproc.partition.queue_reader import QueueReader
 from actorproc.partition.statistics import PartitionStatistics
 from actorproc.partition.time_spent import TimeSpent
 from actorproc.records import Batch, Cursor
@@ -33,6 +34,8 @@ from actorproc.storage.parquet import encoding_cost
 from actorproc.storage.store import Store
 
 _CLOCK_LEAD_MAX = 86_400.0  # seconds ahead of another host's clock
+
+_WINDOW_SHARE = 0.5  # of the messages that a queue may deliver: processed so many, commit, so that more can come
 
 CHECKPOINT_EVERY = 16
 """Commits after which the checkpoint is written: the next owner has to walk that many at most."""
@@ -78,6 +81,7 @@ class Committer:
     Args:
         held: counts the bytes that wait for a commit, over all partitions of the host.
         log: a structlog logger that names the partition.
+        queue: acknowledges what is committed, if the source is a queue.
     """
 
     def __init__(
@@ -94,6 +98,7 @@ class Committer:
         held: BufferTotal,
         dead_letter_summary: DeadLetterSummary,
         log: Any,
+        queue: QueueReader | None = None,
     ) -> None:
         self._statistics = statistics
         self._host = host
@@ -103,6 +108,7 @@ class Committer:
         self._held = BufferShare(held)
         self._dead_letter_summary = dead_letter_summary
         self._log = log
+        self._queue = queue
         self._chain = OutputChain(store, layout, statistics.partition)
         self._keeper = CheckpointKeeper(store, layout, statistics.partition, host=host, epoch=statistics.epoch)
         self.state = PartitionState(store, layout, statistics.partition, settings.state_bytes)
@@ -115,6 +121,7 @@ class Committer:
         self._row_bytes = self._letter_bytes = 0  # of `_pending`
         self._since: float | None = None  # start of the batch that has the oldest row or dead letter of `_pending`
         self._counted = -1  # sequence up to which records are in the totals
+        self._identities: tuple[str, ...] = ()  # that the walk has found
         self._moved_at: float | None = None  # when the cursor first passed `committed`
         self.settled = True
         """False once a commit was cut short: only a new start can find out whether it was made."""
@@ -155,6 +162,8 @@ class Committer:
         await check(self.cursor)
         self.committed = self.cursor
         self._counted = self.cursor.sequence
+        if self._queue is not None:
+            self._queue.begin(self.cursor.sequence, self._identities, self._check_is_last)
         self._statistics.cursor = self._statistics.committed = self.cursor
         if self._keeper.cut_off:
             self._log.warning(
@@ -166,7 +175,7 @@ class Committer:
     async def _walk(self, checkpoint: Checkpoint) -> bool:
         """Read the commits from the checkpoint to the end of the chain; False if the partition is new."""
         self._number, self.cursor, self._totals = checkpoint.number, checkpoint.cursor, checkpoint.totals
-        self._time = checkpoint.time
+        self._time, self._identities = checkpoint.time, checkpoint.identities
         previous, new = Cursor(""), not checkpoint.time  # new: never moved, or an earlier checkpoint was deleted
         walked: dict[str, int] = {}
         walking = not new or await self._chain.begun()
@@ -186,7 +195,14 @@ class Committer:
             self._statistics.last_commit = _utc(commit.time)
             if commit.next.sequence >= self.cursor.sequence:
                 self.cursor = commit.next
+                self._identities = commit.identities or self._identities
         return walking
+
+    async def _check_is_last(self) -> None:
+        """Raises Fenced: another owner has claimed the checkpoint, or committed, since this one walked the chain."""
+        await self._keeper.check()
+        if await self._chain.read(self._number) is not None:
+            raise Fenced(f"another owner has made commit {self._number} meanwhile")
 
     def clear(self) -> None:
         """Drop the results that wait for a commit."""
@@ -239,7 +255,10 @@ class Committer:
             return None
         if self._since is not None:
             return self._since + self._settings.commit_interval
-        return None if self._moved_at is None else self._moved_at + self._settings.idle_commit_interval
+        if self._moved_at is None:
+            return None
+        settings = self._settings
+        return self._moved_at + (settings.idle_commit_interval if self._queue is None else settings.commit_interval)
 
     def is_due(self) -> bool:
         """Whether to commit now: enough rows wait, here or on this host, or they have waited long enough.
@@ -257,11 +276,17 @@ class Committer:
                     f"uncommitted_bytes = {self._held.total.size} allows: commit more often, "
                     "raise it, or turn auto_commit on"
                 )
+            if self._queue is not None and not settings.auto_commit and self._queue.is_full(self.cursor.sequence):
+                raise HandlerError(
+                    f"max_unacknowledged = {settings.max_unacknowledged} messages wait for ctx.commit(), and the queue "
+                    "delivers no others before: commit more often, raise it, or turn auto_commit on"
+                )
             return False
         full = (
             self._new.rows >= settings.commit_rows
             or self._row_bytes >= settings.commit_bytes
             or self._letter_bytes >= settings.commit_dead_letter_bytes
+            or (self._queue is not None and self._queue.is_full(self.cursor.sequence, _WINDOW_SHARE))
         )
         return full or excessive or self._clock.monotonic() >= due
 
@@ -281,6 +306,8 @@ class Committer:
         except Exception as error:
             await self.ended(upto, rows, error)
             raise
+        if self._queue is not None:
+            await self._queue.committed(self.committed.sequence)
         if not is_empty:
             await self.ended(upto, rows, None)
         if self._number - self._keeper.current.number >= CHECKPOINT_EVERY:
@@ -318,6 +345,7 @@ class Committer:
             put_id=self._clock.nonce(), host=self._host, epoch=statistics.epoch,
             first=self.committed, next=self.cursor, totals=totals, time=time,
             rows=self._new.rows, state_size=delta.size if delta else 0, format=2 if delta else 1,
+            identities=self._identities_of(self.cursor),
         )  # fmt: skip
         lines = b"".join(letters)
         table = pa.concat_tables(pending.tables) if pending.tables else self._schema.empty_table()
@@ -353,9 +381,15 @@ class Committer:
         if self.state.unmerged >= CHECKPOINT_EVERY:
             await self._merge_state()
         time = self._now()
-        await self._keeper.advance(self._number, cursor, totals, time, ahead=ahead, state=self.state.manifest)
+        await self._keeper.advance(
+            self._number, cursor, totals, time,
+            ahead=ahead, state=self.state.manifest, identities=self._identities_of(cursor),
+        )  # fmt: skip
         self.state.expire(time)
         await self._sweeper.sweep(self._keeper.current)
+
+    def _identities_of(self, cursor: Cursor) -> tuple[str, ...]:
+        return () if self._queue is None else self._queue.identities(cursor.sequence)
 
     async def _merge_state(self) -> None:
         """Only for a checkpoint with a new number: a merged object below the stored number would be garbage."""

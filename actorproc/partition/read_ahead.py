@@ -17,6 +17,7 @@ import pyarrow as pa
 from actorproc.config.settings import Settings
 from actorproc.errors import SourceError
 from actorproc.partition.batch_size import Pace
+from actorproc.partition.queue_reader import QueueReader
 from actorproc.records import NO_COST, RECORD_SCHEMA, Batch, Cursor, ReadCost
 from actorproc.runtime.budget import ByteBudget, ReadBudget
 from actorproc.runtime.clock import Clock
@@ -105,7 +106,7 @@ class ReadAhead:
 
     def __init__(
         self,
-        source: Source,
+        source: Source | QueueReader,
         partition: str,
         settings: Settings,
         budget: ByteBudget,

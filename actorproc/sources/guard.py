@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, aclosing
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, aclosing, asynccontextmanager
 from dataclasses import replace
 from datetime import datetime
 from numbers import Integral
@@ -24,13 +24,16 @@ from actorproc.runtime.user_code import user_code
 from actorproc.sources.log import LogSource
 from actorproc.sources.output import OutputSource
 from actorproc.sources.protocol import Chunk, End, Source, Start
+from actorproc.sources.queue_protocol import Consumer, Deliveries, QueueSource
 
 log = get_logger(__name__)
 
 
 def guard_source(source: Source, *, log: Any = log) -> Source:
     """The source, wrapped in a `GuardedSource` unless it is built in."""
-    return source if isinstance(source, LogSource | OutputSource | GuardedSource) else GuardedSource(source, log)
+    if isinstance(source, LogSource | OutputSource | GuardedSource):
+        return source
+    return GuardedQueues(source, log) if isinstance(source, QueueSource) else GuardedSource(source, log)
 
 
 def source_kind(source: Source) -> str:
@@ -144,19 +147,22 @@ class GuardedSource(Source):
         if not isinstance(chunk, Chunk):
             raise self._wrong("read", chunk, "a Chunk(batch, next)")
         self._check_position("read", chunk.next)
-        batch: object = chunk.batch
-        if not isinstance(batch, Batch) or not isinstance(batch.data, pa.RecordBatch):
-            raise self._wrong("read", batch, "a Batch of an Arrow RecordBatch")
-        if batch.partition != partition:
-            raise self._wrong("read", batch, f"a Batch of partition {partition!r}")
         if not isinstance(chunk.cost, ReadCost | None):
             raise self._wrong("read", chunk.cost, "a ReadCost, or None, as the cost")
+        batch = self._checked_batch("read", partition, chunk.batch)
+        return chunk if batch is chunk.batch else replace(chunk, batch=batch)
+
+    def _checked_batch(self, method: str, partition: str, batch: object) -> Batch:
+        if not isinstance(batch, Batch) or not isinstance(batch.data, pa.RecordBatch):
+            raise self._wrong(method, batch, "a Batch of an Arrow RecordBatch")
+        if batch.partition != partition:
+            raise self._wrong(method, batch, f"a Batch of partition {partition!r}")
         sequences = batch.sequence_array
         if not pt.is_integer(sequences.type) or sequences.null_count:
-            raise self._wrong("read", sequences, "sequences: integers, none of them null")
+            raise self._wrong(method, sequences, "sequences: integers, none of them null")
         if batch.data.schema.equals(RECORD_SCHEMA) and sequences.type.equals(SEQUENCE.type):
-            return chunk
-        return replace(chunk, batch=_with_declared_types(batch))
+            return batch
+        return _with_declared_types(batch)
 
     def _check_position(self, method: str, position: object) -> None:
         if not isinstance(position, str):
@@ -164,6 +170,44 @@ class GuardedSource(Source):
 
     def _wrong(self, method: str, answer: object, expected: str) -> SourceError:
         return SourceError(f"{method}() of the source {self} returned {answer!r:.200}; expected {expected}")
+
+
+class GuardedQueues(GuardedSource, QueueSource):
+    """Wraps queues that a user wrote."""
+
+    guarded: QueueSource
+
+    @asynccontextmanager
+    async def consume(self, partition: str, unacknowledged: int) -> AsyncIterator[Consumer]:
+        with self._user_code("consume"):
+            async with self.guarded.consume(partition, unacknowledged) as consumer:
+                yield _GuardedConsumer(self, partition, consumer)
+
+    def checked(self, partition: str, deliveries: object) -> Deliveries:
+        """The same messages with the declared types.
+
+        Raises:
+            SourceError: they are not `Deliveries`, or some have no identity.
+        """
+        if not isinstance(deliveries, Deliveries):
+            raise self._wrong("receive", deliveries, "Deliveries(batch, identities)")
+        batch, identities = self._checked_batch("receive", partition, deliveries.batch), deliveries.identities
+        if len(identities) != len(batch) or not all(identity and isinstance(identity, str) for identity in identities):
+            raise self._wrong("receive", identities, f"an identity for each of {len(batch)} messages, a str")
+        return Deliveries(batch, identities)
+
+
+class _GuardedConsumer(Consumer):
+    def __init__(self, source: GuardedQueues, partition: str, consumer: Consumer) -> None:
+        self._source, self._partition, self._consumer = source, partition, consumer
+
+    async def receive(self) -> Deliveries:
+        with self._source._user_code("receive"):
+            return self._source.checked(self._partition, await self._consumer.receive())
+
+    async def acknowledge(self, count: int) -> None:
+        with self._source._user_code("acknowledge"):
+            await self._consumer.acknowledge(count)
 
 
 def _with_declared_types(batch: Batch) -> Batch:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.protocol import commit_model, compaction_model, forward_model, state_model, trim_model
+from tests.protocol import commit_model, compaction_model, forward_model, queue_model, state_model, trim_model
 from tests.protocol.search import Found
 
 PAGE = Path(__file__).parents[2] / "docs" / "protocol.md"
@@ -21,6 +21,7 @@ WHOLE: dict[ModuleType, Any] = {
     compaction_model: compaction_model.WHOLE,
     state_model: state_model.ALL,
     forward_model: forward_model.ALL,
+    queue_model: queue_model.ALL,
 }
 
 
