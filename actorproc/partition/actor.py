@@ -138,8 +138,9 @@ class PartitionActor(Restartable):
         if isinstance(context.source, QueueSource):
             queue = QueueReader(context.source, partition, settings.max_unacknowledged, self._log)
         self._reads = ReadAhead(
-            queue or context.source, partition, settings, context.budget, self._pace, prepare=context.decoder.prepare
-        )
+            queue or context.source, partition, settings, context.budget, self._pace,
+            prepare=context.decoder.prepare, epoch=epoch,
+        )  # fmt: skip
         self._committer = Committer(
             self.statistics, host=context.host, schema=context.schema, store=context.store, layout=context.layout,
             settings=settings, clock=clock, time=self.time, held=context.held,

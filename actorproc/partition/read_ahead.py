@@ -102,6 +102,7 @@ class ReadAhead:
         budget: bytes that all partitions of the host may have read and not handled.
         pace: how large a batch the handler gets.
         prepare: fetches what decoding these values needs, before the handler gets them; a SourceError ends the reading.
+        epoch: of the lease, for sources whose services know epochs.
     """
 
     def __init__(
@@ -112,11 +113,12 @@ class ReadAhead:
         budget: ByteBudget,
         pace: Pace,
         prepare: Callable[[pa.Array], Awaitable[None]] | None = None,
+        epoch: int | None = None,
     ) -> None:
         self._source = source
         self._partition = partition
         self._settings = settings
-        self._room = ReadBudget(budget)
+        self._room = ReadBudget(budget, epoch)
         self._pace = pace
         self._prepare = prepare
         self._queue: deque[Read] = deque()

@@ -66,9 +66,14 @@ class ReadBudget:
 
     A source that knows the size of a fetch calls `reserve` before it and `resize` once the exact size is known. Batches
     of its chunks are then taken out of that reservation. Batches of other sources wait in `take`.
+
+    Args:
+        epoch: of the lease under which the partition is read. Where the service knows epochs, the source reads with it,
+            and the service cuts off the reader of an earlier owner.
     """
 
-    def __init__(self, budget: ByteBudget) -> None:
+    def __init__(self, budget: ByteBudget, epoch: int | None = None) -> None:
+        self.epoch = epoch
         self._budget = budget
         self._reserved = 0
         self._batches = 0

@@ -16,6 +16,7 @@ from actorproc.stores import OUTPUT_SCHEME, SCHEMES
 __all__ = ["Chunk", "End", "LogSource", "OutputSource", "Source", "Start", "guard_source", "open_source", "source_kind"]
 
 KAFKA_SCHEMES = ("kafka", "eventhubs", "oci-streaming")
+EVENT_HUBS_SCHEME = "eventhubs+amqp"
 
 
 def open_source(
@@ -28,8 +29,9 @@ def open_source(
 
     Args:
         source: URL or path of a built-in log, such as `s3://bucket/events` or `file:///data/events`; of another
-            processor's output, such as `actorproc+s3://bucket/state/Delays`; or of topics, such as
-            `kafka://broker:9092/events`, `eventhubs://namespace/hub` or `oci-streaming://region/stream?pool=OCID`.
+            processor's output, such as `actorproc+s3://bucket/state/Delays`; of topics, such as
+            `kafka://broker:9092/events`, `eventhubs://namespace/hub` or `oci-streaming://region/stream?pool=OCID`; or
+            of a hub over AMQP, such as `eventhubs+amqp://namespace/hub`.
 
     Raises:
         UsageError: the URL has an unknown scheme, or `source` is neither a URL nor a Source.
@@ -47,12 +49,14 @@ def open_source(
     scheme, found, _ = source.partition("://")
     if scheme in KAFKA_SCHEMES and found:
         return _kafka_source(source, settings or Settings.load(), clock)
+    if scheme == EVENT_HUBS_SCHEME and found:
+        return _event_hubs_source(source, settings or Settings.load(), clock)
     if found and scheme not in SCHEMES:
         raise UsageError(
             f"source {source!r}: there is no {scheme!r} source. Allowed are a built-in log (s3://, file:// or a path), "
             f"another processor's output ({OUTPUT_SCHEME}CONTAINER/PROCESSOR), kafka://BROKER/TOPIC, "
-            "eventhubs://NAMESPACE/HUB, oci-streaming://REGION/STREAM?pool=OCID, and a Source of your own "
-            "(docs/sources.md)"
+            "eventhubs://NAMESPACE/HUB, eventhubs+amqp://NAMESPACE/HUB, oci-streaming://REGION/STREAM?pool=OCID, and a "
+            "Source of your own (docs/sources.md)"
         )
     return LogSource(source, settings=settings, clock=clock)
 
@@ -64,3 +68,12 @@ def _kafka_source(url: str, settings: Settings, clock: Clock) -> Source:
     except ImportError as error:
         raise UsageError(f"source {url}: {error}") from None
     return KafkaSource(url, settings.source_options, settings=settings, clock=clock)
+
+
+def _event_hubs_source(url: str, settings: Settings, clock: Clock) -> Source:
+    """Raises UsageError: the extra `eventhubs` is not installed."""
+    try:
+        from actorproc.sources.eventhubs import EventHubsSource
+    except ImportError as error:
+        raise UsageError(f"source {url}: {error}") from None
+    return EventHubsSource(url, settings.source_options, settings=settings, clock=clock)

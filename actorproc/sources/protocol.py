@@ -160,7 +160,7 @@ class Source(ABC):
         """Like `read`; this is the method that the processor calls.
 
         Override it if a chunk takes a large fetch: `await budget.reserve(size)` before the fetch. By default the bytes
-        of a chunk count once it is yielded.
+        of a chunk count once it is yielded. `budget.epoch` is the epoch of the lease, for services that know epochs.
         """
         return self.read(partition, position)
 

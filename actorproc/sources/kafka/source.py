@@ -16,7 +16,7 @@ from actorproc.records import Cursor
 from actorproc.runtime.backoff import Backoff
 from actorproc.runtime.clock import SYSTEM, Clock
 from actorproc.runtime.logger import get_logger
-from actorproc.sources.kafka.azure_checkpoints import AzureCheckpoints
+from actorproc.sources.azure_checkpoints import CHECKPOINTS, AzureCheckpoints
 from actorproc.sources.kafka.brokers import Brokers
 from actorproc.sources.kafka.columns import Key
 from actorproc.sources.kafka.consumer import Feed, SharedConsumer
@@ -27,9 +27,6 @@ from actorproc.sources.protocol import Chunk, End, Source, Start
 
 GROUP = "kafka-group:"
 """Begins the name of a consumer group whose offsets a processor starts from."""
-
-AZURE = "eventhubs-checkpoints:"
-"""Begins the URL of the blob container in which Azure's event processors keep their checkpoints."""
 
 log = get_logger(__name__)
 
@@ -162,10 +159,12 @@ class KafkaSource(Source):
         """Where a consumer group, as `kafka-group:NAME`, or Azure's processors, as `eventhubs-checkpoints:URL`, are."""
         if group := consumer.removeprefix(GROUP) if consumer.startswith(GROUP) else None:
             offset = await self._brokers.committed(group, _key(partition))
-        elif consumer.startswith(AZURE):
-            offset = await self._azure_offset(consumer.removeprefix(AZURE), _key(partition))
+        elif consumer.startswith(CHECKPOINTS):
+            offset = await self._azure_offset(consumer.removeprefix(CHECKPOINTS), _key(partition))
         else:
-            raise UsageError(f"start_from = {consumer!r}: {self.url} knows the positions of {GROUP}NAME and {AZURE}URL")
+            raise UsageError(
+                f"start_from = {consumer!r}: {self.url} knows the positions of {GROUP}NAME and {CHECKPOINTS}URL"
+            )
         return None if offset is None else self._position(partition, offset)
 
     async def _azure_offset(self, url: str, key: Key) -> int | None:

@@ -15,7 +15,10 @@ from urllib.parse import parse_qs, urlsplit
 from actorproc.errors import SourceError, UsageError
 from actorproc.runtime.requirements import how_to_install
 
-FORM = "eventhubs-checkpoints:https://ACCOUNT.blob.core.windows.net/CONTAINER[?group=NAME]"
+CHECKPOINTS = "eventhubs-checkpoints:"
+"""Begins the URL of the blob container in which Azure's event processors keep their checkpoints."""
+
+FORM = f"{CHECKPOINTS}https://ACCOUNT.blob.core.windows.net/CONTAINER[?group=NAME]"
 STORAGE = "AZURE_STORAGE_CONNECTION_STRING"
 DEFAULT_GROUP = "$Default"
 

@@ -1,0 +1,232 @@
+"""A hub of Azure Event Hubs as a source, over AMQP: leases decide who reads which partition."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import AsyncGenerator, Awaitable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from datetime import datetime
+from typing import Any, TypeVar
+
+from actorproc.config.settings import Settings
+from actorproc.errors import RecordsLost, SourceError, UsageError
+from actorproc.records import Batch, Cursor
+from actorproc.runtime.backoff import Backoff
+from actorproc.runtime.budget import ByteBudget, ReadBudget
+from actorproc.runtime.clock import SYSTEM, Clock
+from actorproc.runtime.logger import get_logger
+from actorproc.sources.azure_checkpoints import CHECKPOINTS, AzureCheckpoints
+from actorproc.sources.eventhubs.address import HubAddress
+from actorproc.sources.eventhubs.columns import to_batch
+from actorproc.sources.eventhubs.errors import CLIENT_ERRORS, final_error, first_line
+from actorproc.sources.eventhubs.receiver import Place, Receiver, receiving
+from actorproc.sources.protocol import Chunk, End, Source, Start
+
+T = TypeVar("T")
+
+_CLOSING = 5.0
+"""Seconds for which `close` waits for connections: the client takes two for its own tasks."""
+
+log = get_logger(__name__)
+
+
+class EventHubsSource(Source):
+    """Reads a hub in a consumer group. A partition is the service's, a sequence and a position its sequence number.
+
+    Args:
+        url: `eventhubs+amqp://NAMESPACE/HUB[?group=NAME]`; a namespace with a dot is taken as the whole host name.
+        options: see `EventHubsOptions`. The content of a file: `@PATH`.
+        settings: `on_out_of_range` says what happens when the next event is no longer in the hub, `store_patience` for
+            how long a lost connection is made anew before the partition counts as failed.
+
+    Raises:
+        UsageError: the URL is not of its form, or an option is wrong.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        options: Mapping[str, str | int | float | bool] | None = None,
+        *,
+        settings: Settings | None = None,
+        clock: Clock = SYSTEM,
+    ) -> None:
+        self.url = url
+        self._address = HubAddress.of(url, options or {})
+        self._settings = settings or Settings.load()
+        self._clock = clock
+        self._created: datetime | None = None
+        self._closing: set[asyncio.Task[None]] = set()
+        self._azure: AzureCheckpoints | None = None
+
+    async def open(self) -> None:
+        """Connect.
+
+        Raises:
+            UsageError: the login is missing, or is of another namespace.
+            SourceError: the service cannot be reached, refuses the login, or has no such hub.
+        """
+        self._created = created = (await _answer(f"source {self.url}", self._hub()))["created_at"]
+        self.identity = f"eventhubs:{self._address.host}/{self._address.hub}@{created.isoformat()}"
+
+    async def close(self) -> None:
+        if self._closing:
+            await asyncio.wait(self._closing, timeout=_CLOSING)
+
+    # Questions
+
+    async def partitions(self) -> Sequence[str]:
+        return list((await _answer(f"source {self.url}", self._hub()))["partition_ids"])
+
+    async def start(self, partition: str, at: Start) -> str:
+        about = await _answer(self._name(partition), self._about(partition))
+        if at == "earliest":
+            return str(about["beginning_sequence_number"])
+        if at == "latest" or about["is_empty"] or at > about["last_enqueued_time_utc"]:
+            return str(about["last_enqueued_sequence_number"] + 1)
+        return str(await self._first_at(partition, at))
+
+    async def position_of(self, consumer: str, partition: str) -> str | None:
+        """Where Azure's processors are, as `eventhubs-checkpoints:URL`."""
+        if not consumer.startswith(CHECKPOINTS):
+            raise UsageError(f"start_from = {consumer!r}: {self.url} knows the positions of {CHECKPOINTS}URL")
+        if self._azure is None:
+            self._azure = AzureCheckpoints(consumer.removeprefix(CHECKPOINTS), self._address.host.partition(":")[0])
+        sequence = (await self._clock.run_in_thread(self._azure.read, self._address.hub)).get(int(partition))
+        return None if sequence is None else str(sequence + 1)
+
+    async def end(self, partition: str) -> End:
+        about = await _answer(self._name(partition), self._about(partition))
+        last = int(about["last_enqueued_sequence_number"])
+        return End(str(last + 1), None if about["is_empty"] else last)
+
+    def sequence_before(self, partition: str, position: str) -> int:
+        return _sequence(position) - 1
+
+    def reached(self, cursor: Cursor, end: End) -> bool:
+        return _sequence(cursor.position) >= _sequence(end.position) or super().reached(cursor, end)
+
+    async def _hub(self) -> dict[str, Any]:
+        async with self._address.client() as client:
+            return await client.get_eventhub_properties()
+
+    async def _about(self, partition: str) -> dict[str, Any]:
+        async with self._address.client() as client:
+            return await client.get_partition_properties(partition)
+
+    def _name(self, partition: str) -> str:
+        return f"partition {partition} of {self.url}"
+
+    async def _first_at(self, partition: str, time: datetime) -> int:
+        """Sequence number of the first event that was enqueued at or after this time, of which there is one."""
+        what = self._name(partition)
+        async with self._receiving(partition, time, None) as receiver:
+            received = await _answer(what, receiver.next(self._settings.store_patience))
+        if received is None:
+            raise SourceError(f"{what} gave no event from {time.isoformat()} on within store_patience")
+        return received.events[0].sequence_number or 0
+
+    # Reading
+
+    def read(self, partition: str, position: str) -> AsyncGenerator[Chunk, None]:
+        return self.read_within(partition, position, ReadBudget(ByteBudget(sys.maxsize)))
+
+    async def read_within(self, partition: str, position: str, budget: ReadBudget) -> AsyncGenerator[Chunk, None]:
+        """Read with the epoch of the lease. A lost connection is made anew at the next event."""
+        backoff, failures, failing_since = Backoff(0.2, 10.0), 0, self._clock.monotonic()
+        epoch = budget.epoch if self._address.options().exclusive else None
+        sequence = _sequence(position)
+        while True:
+            try:
+                sequence, is_at_end = await self._readable(partition, sequence)
+                if is_at_end:
+                    yield Chunk(Batch.empty(partition), str(sequence))
+                async with self._receiving(partition, sequence, epoch) as receiver:
+                    while True:
+                        async for chunk in self._chunks(partition, sequence, receiver):
+                            sequence = _sequence(chunk.next)
+                            yield chunk
+                        failures = 0
+            except CLIENT_ERRORS as error:
+                now = self._clock.monotonic()
+                failures, failing_since = failures + 1, failing_since if failures else now
+                what = self._name(partition)
+                if (final := final_error(what, error)) is not None:
+                    raise final from error
+                if now - failing_since > self._settings.store_patience:
+                    raise SourceError(f"{what} cannot be read: {first_line(error)}") from error
+                log.info("eventhubs.reconnecting", source=self.url, partition=partition, error=first_line(error))
+                await self._clock.sleep(backoff.delay(failures, self._clock.random))
+
+    async def _chunks(self, partition: str, sequence: int, receiver: Receiver) -> AsyncGenerator[Chunk, None]:
+        """The next events, and an empty chunk where they end. Nothing if the service is silent before the end."""
+        received = await receiver.next(self._settings.max_read_time / 3)
+        if received is None:
+            if (await self._about(partition))["last_enqueued_sequence_number"] < sequence:
+                yield Chunk(Batch.empty(partition), str(sequence))
+            return
+        batch = to_batch(partition, received.events)
+        following = str(batch.last + 1)
+        yield Chunk(batch, following)
+        if received.newest is not None and received.newest <= batch.last:
+            yield Chunk(Batch.empty(partition), following)
+
+    def _receiving(self, partition: str, place: Place, epoch: int | None) -> AbstractAsyncContextManager[Receiver]:
+        prefetch = self._address.options().prefetch
+        client = self._address.client(retries=0)
+        return receiving(client, partition, place, prefetch=prefetch, epoch=epoch, left=self._leave)
+
+    def _leave(self, task: asyncio.Task[None]) -> None:
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
+
+    async def _readable(self, partition: str, sequence: int) -> tuple[int, bool]:
+        """The sequence number to read from, and whether the partition ends there.
+
+        Raises:
+            RecordsLost: the hub was created again, or has lost events; or events were removed by its retention before
+                they were read, and `on_out_of_range` is "fail".
+        """
+        hub, about = await asyncio.gather(self._hub(), self._about(partition))
+        if (created := hub["created_at"]) != self._created:
+            raise RecordsLost(
+                f"the hub of {self.url} was deleted and created again at {created}: sequence numbers of one "
+                "mean nothing in the other. Give the processor another name, which then begins the new hub"
+            )
+        first, last = int(about["beginning_sequence_number"]), int(about["last_enqueued_sequence_number"])
+        if sequence > last + 1:
+            raise RecordsLost(
+                f"{self._name(partition)}: sequence number {sequence} lies beyond the end {last + 1}: the "
+                "hub has lost events, or was created again"
+            )
+        if sequence < first:
+            sequence = self._after_loss(partition, sequence, first, last + 1)
+        return sequence, sequence > last
+
+    def _after_loss(self, partition: str, sequence: int, first: int, end: int) -> int:
+        if (policy := self._settings.on_out_of_range) != "fail":
+            at = first if policy == "earliest" else end
+            log.warning("source.records_lost", source=self.url, partition=partition, records=at - sequence, at=at)
+            return at
+        raise RecordsLost(
+            f"{self._name(partition)}: {first - sequence:,} events before sequence number {first} were "
+            "removed by the hub's retention before they were read (on_out_of_range = fail)"
+        )
+
+
+async def _answer(what: str, answer: Awaitable[T]) -> T:
+    """Raises SourceError: `what` cannot be reached, or the login is refused."""
+    try:
+        return await answer
+    except CLIENT_ERRORS as error:
+        unreachable = SourceError(f"{what} cannot be reached: {first_line(error)}")
+        raise final_error(what, error) or unreachable from error
+
+
+def _sequence(position: str) -> int:
+    """Raises SourceError: the position is no sequence number."""
+    try:
+        return int(position)
+    except ValueError:
+        raise SourceError(f"position {position!r} is no sequence number of a hub") from None

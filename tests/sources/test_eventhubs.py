@@ -1,0 +1,276 @@
+"""A hub of Event Hubs over AMQP as a source: the official client, unmodified, on a server of the tests."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import anyio
+import orjson
+import pytest
+
+from actorproc import Settings
+from actorproc.errors import RecordsLost, SourceError, UsageError
+from actorproc.records import Batch
+from actorproc.runtime.budget import ByteBudget, ReadBudget
+from actorproc.testing import check_source
+
+pytest.importorskip("azure.eventhub", reason="azure-eventhub is not installed")
+
+from azure.eventhub import EventData
+from azure.eventhub._pyamqp.message import Message
+from azure.eventhub.aio import EventHubProducerClient
+
+from actorproc.sources.eventhubs import EventHubsSource
+from tests.eventhubs_server import EventHubsServer, eventhubs
+from tests.kafka_topics import process
+
+pytestmark = [  # the client leaves the sockets of lost connections to the garbage collector
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+]
+
+_NUMBERS = count()
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[EventHubsServer]:
+    with eventhubs() as server:
+        yield server
+
+
+class Hub:
+    """A new hub, to which the official client sends."""
+
+    def __init__(self, server: EventHubsServer, partitions: int = 2) -> None:
+        self.server, self.name = server, f"hub-{next(_NUMBERS)}"
+        self.url = server.url(self.name)
+        self.of = server.create(self.name, partitions)
+
+    def send(self, numbers: range, partition: int | None = None) -> None:
+        """Events `{"n": 1}`, by default to partitions 0 and 1 in turn. Not through a client, which takes a second."""
+        for n in numbers:
+            message = Message(data=[orjson.dumps({"n": n})])
+            chosen = self.of.partitions[n % 2 if partition is None else partition]
+            self.server.call(chosen.append, [message], None)
+
+    async def send_events(self, events: list[Any], **how: Any) -> None:
+        string = self.server.connection_string
+        async with EventHubProducerClient.from_connection_string(string, eventhub_name=self.name) as producer:
+            await producer.send_batch(events, **how)
+
+
+@pytest.fixture
+def hub(server: EventHubsServer, monkeypatch: pytest.MonkeyPatch) -> Hub:
+    monkeypatch.setenv("EVENTHUBS_CONNECTION_STRING", server.connection_string)
+    return Hub(server)
+
+
+@asynccontextmanager
+async def opened(hub: Hub, **settings: Any) -> AsyncIterator[EventHubsSource]:
+    source = EventHubsSource(hub.url, settings=Settings(**settings))
+    await source.open()
+    try:
+        yield source
+    finally:
+        await source.close()
+
+
+async def sequences(source: EventHubsSource, position: str, last: int, epoch: int | None = None) -> list[int]:
+    """Of partition 0, from a position to the event of this sequence number."""
+    found: list[int] = []
+    with anyio.fail_after(30):
+        async for chunk in source.read_within("0", position, ReadBudget(ByteBudget(2**30), epoch)):
+            found += chunk.batch.sequences
+            if found and found[-1] >= last:
+                break
+    return found
+
+
+async def test_each_event_becomes_one_row_also_after_a_restart(hub: Hub, tmp_path: Path) -> None:
+    hub.send(range(600))
+    assert await process(EventHubsSource(hub.url), tmp_path) == list(range(600))
+    hub.send(range(600, 700))
+    assert await process(EventHubsSource(hub.url), tmp_path) == list(range(700))
+
+
+@pytest.mark.long
+async def test_a_hub_keeps_the_contract_of_a_source(hub: Hub) -> None:
+    hub.send(range(20))
+
+    async def add() -> None:
+        hub.send(range(20, 21))
+
+    await check_source(lambda: EventHubsSource(hub.url), add=add)
+
+
+async def test_key_body_properties_and_time_become_a_record(hub: Hub) -> None:
+    event = EventData(b"\x00body")
+    event.properties = {"text": "a", "number": 5, "bytes": b"\xff"}
+    event.content_type = "application/json"
+    await hub.send_events([event], partition_key="plane")
+    [number] = [n for n, partition in enumerate(hub.of.partitions) if partition.events]
+    async with opened(hub) as source:
+        batch = await first_batch(source, str(number))
+    record = batch[0]
+    assert (record.key, record.value) == (b"plane", b"\x00body")
+    assert dict(record.headers) == {
+        "text": b"a", "number": b"5", "bytes": b"\xff", "content-type": b"application/json"
+    }  # fmt: skip
+    assert record.timestamp is not None
+    assert abs(record.timestamp - datetime.now(UTC)) < timedelta(minutes=1)
+
+
+async def first_batch(source: EventHubsSource, partition: str) -> Batch:
+    async for chunk in source.read(partition, "0"):
+        if len(chunk.batch):
+            return chunk.batch
+    raise AssertionError
+
+
+async def test_a_time_begins_at_its_first_event(hub: Hub) -> None:
+    hub.send(range(5), 0)
+    await anyio.sleep(0.01)
+    middle = datetime.now(UTC)
+    await anyio.sleep(0.01)
+    hub.send(range(5, 9), 0)
+    async with opened(hub) as source:
+        assert await source.start("0", middle) == "5"
+        assert await source.start("0", datetime.now(UTC) + timedelta(days=1)) == "9"
+        assert await source.start("1", middle) == "0"
+
+
+async def test_a_detached_link_is_attached_again_and_repeats_nothing(hub: Hub) -> None:
+    hub.send(range(1_000), 0)
+    async with opened(hub) as source:
+        reading = source.read("0", "0")
+        found = (await anext(reading)).batch.sequences
+        hub.server.detach(hub.of, b"amqp:link:detach-forced", "The link is force detached.")
+        hub.send(range(1_000, 1_010), 0)
+        with anyio.fail_after(30):
+            while not found or found[-1] < 1_009:
+                found += (await anext(reading)).batch.sequences
+        await reading.aclose()
+    assert found == list(range(1_010))
+
+
+async def test_a_lost_connection_is_made_anew(hub: Hub) -> None:
+    hub.send(range(10), 0)
+    async with opened(hub) as source:
+        reading = source.read("0", "0")
+        found = (await anext(reading)).batch.sequences
+        hub.server.disconnect()
+        hub.send(range(10, 20), 0)
+        with anyio.fail_after(30):
+            while found[-1] < 19:
+                found += (await anext(reading)).batch.sequences
+        await reading.aclose()
+    assert found == list(range(20))
+
+
+async def test_the_service_cuts_off_the_reader_of_an_earlier_epoch(hub: Hub) -> None:
+    hub.send(range(10), 0)
+    async with opened(hub) as source:
+        earlier = source.read_within("0", "0", ReadBudget(ByteBudget(2**30), 3))
+        await anext(earlier)
+        assert await sequences(source, "0", 9, epoch=4) == list(range(10))
+        with pytest.raises(SourceError, match="another reader has a higher epoch"), anyio.fail_after(30):
+            while True:
+                await anext(earlier)
+
+
+async def test_readers_without_epochs_share_a_partition(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    hub.send(range(10), 0)
+    source = EventHubsSource(hub.url, {"exclusive": False})
+    await source.open()
+    readers = [source.read_within("0", "0", ReadBudget(ByteBudget(2**30), epoch)) for epoch in (4, 3)]
+    for reader in readers:
+        assert (await anext(reader)).batch.sequences == list(range(10))
+        assert not len((await anext(reader)).batch)
+    assert {link.epoch for link in hub.of.partitions[0].readers} == {None}
+    for reader in readers:
+        await reader.aclose()
+    await source.close()
+
+
+async def test_events_that_retention_removed_stop_the_partition(hub: Hub) -> None:
+    hub.send(range(10), 0)
+    hub.server.call(hub.of.partitions[0].remove_before, 6)
+    async with opened(hub) as source:
+        assert await source.start("0", "earliest") == "6"
+        with pytest.raises(RecordsLost, match=r"3 events before sequence number 6 were removed"):
+            await sequences(source, "3", 9)
+    async with opened(hub, on_out_of_range="earliest") as source:
+        assert await sequences(source, "3", 9) == [6, 7, 8, 9]
+
+
+async def test_a_hub_that_was_created_again_is_not_read_on(hub: Hub) -> None:
+    hub.send(range(10), 0)
+    async with opened(hub) as source:
+        reading = source.read("0", "0")
+        await anext(reading)
+        await anyio.sleep(0.01)
+        hub.of = hub.server.create(hub.name, 2)
+        hub.send(range(100, 130), 0)
+        with pytest.raises(SourceError, match=r"no such hub|created again"), anyio.fail_after(30):
+            while True:
+                await anext(reading)
+        with pytest.raises(RecordsLost, match="was deleted and created again"):
+            await anext(source.read("0", "10"))
+
+
+async def test_a_rotated_key_is_read_from_its_file(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hub.send(range(10), 0)
+    monkeypatch.delenv("EVENTHUBS_CONNECTION_STRING")
+    secret = tmp_path / "secret"
+    secret.write_text(hub.server.connection_string)
+    source = EventHubsSource(hub.url, {"connection_string": f"@{secret}"})
+    await source.open()
+    monkeypatch.setattr(hub.server, "key", "another")
+    with pytest.raises(SourceError, match="the login was refused"):
+        await sequences(source, "0", 9)
+    secret.write_text(hub.server.connection_string)
+    assert await sequences(source, "0", 9) == list(range(10))
+    await source.close()
+
+
+@pytest.mark.parametrize(
+    ("url", "options", "message"),
+    [
+        ("eventhubs+amqp://ns", {}, r"write eventhubs\+amqp://NAMESPACE/HUB\[\?group=NAME\]"),
+        ("eventhubs+amqp://ns/hub?grp=x", {}, r"write eventhubs\+amqp"),
+        ("eventhubs+amqp://me:secret@ns/hub", {}, r"no credentials in a URL"),
+        ("eventhubs+amqp://ns/hub", {"prefetch": 0}, r"source option prefetch = 0: must be greater than or equal to 1"),
+        ("eventhubs+amqp://ns/hub", {"prefech": 5}, r"prefech"),
+    ],
+)
+def test_wrong_urls_and_options_are_refused(url: str, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message) as refused:
+        EventHubsSource(url, options)
+    assert "secret" not in str(refused.value)
+
+
+async def test_a_connection_string_of_another_namespace_is_refused(hub: Hub) -> None:
+    with pytest.raises(UsageError, match=r"of the namespace 127\.0\.0\.1:\d+, and the URL names other\.servicebus"):
+        await EventHubsSource("eventhubs+amqp://other/hub").open()
+
+
+async def test_a_missing_hub_is_named(hub: Hub) -> None:
+    with pytest.raises(SourceError, match=r"127\.0\.0\.1:\d+/none"):
+        await EventHubsSource(hub.server.url("none")).open()
+
+
+async def test_leaving_a_reader_does_not_wait_for_its_connection(hub: Hub) -> None:
+    hub.send(range(10), 0)
+    async with opened(hub) as source:
+        reading = source.read("0", "0")
+        await anext(reading)
+        before = asyncio.get_running_loop().time()
+        await reading.aclose()
+        assert asyncio.get_running_loop().time() - before < 0.5
+    assert not hub.of.partitions[0].readers
