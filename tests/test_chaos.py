@@ -8,13 +8,17 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from actorproc.storage.names import ProcessorLayout
+from actorproc.stores import open_store
 from tests import servers
+from tests.chaos.count_check import check_counts
 from tests.chaos.objects import Objects, read_folder
 from tests.chaos.run import PROCESSOR
 from tests.chaos.truth import Acks, Sent, check_log, read_acks, read_log
@@ -54,19 +58,18 @@ def run(finished: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(finished, tmp_path / "run", ignore=shutil.ignore_patterns(".actorproc", "logs")))
 
 
-def faults(run: Path) -> list[str]:
+async def faults(run: Path) -> list[str]:
     found: list[str] = []
     records = read_log(read_folder(run / "log"), found)
-    return (
-        found
-        + check_log(records, read_acks(run / "acks"))
-        + judge(read_folder(run / "container"), PROCESSOR, records).faults
-    )
+    found += check_log(records, read_acks(run / "acks"))
+    verdict = judge(read_folder(run / "container"), PROCESSOR, records)
+    async with open_store(str(run / "container")) as store:
+        return found + verdict.faults + await check_counts(store, ProcessorLayout(PROCESSOR), records, verdict)
 
 
 @pytest.mark.slow
-def test_every_record_ends_once_on_a_folder(run: Path) -> None:
-    assert faults(run) == []
+async def test_every_record_ends_once_on_a_folder(run: Path) -> None:
+    assert await faults(run) == []
     assert len(list((run / "container").glob("*/output/*/*.parquet"))) > PARTITIONS
 
 
@@ -144,11 +147,30 @@ def remove_a_row(run: Path) -> None:
     change_rows(run, lambda table: table.slice(1))
 
 
+def change_counts(run: Path) -> None:
+    change_rows(run, lambda table: table.set_column(table.schema.get_field_index("count"), "count", table["number"]))
+
+
+def checkpoint(run: Path) -> tuple[Path, Any]:
+    """The checkpoint of a partition that keeps state."""
+    paths = (run / "container" / PROCESSOR / "checkpoints").iterdir()
+    return next((path, found) for path in sorted(paths) if (found := orjson.loads(path.read_bytes())).get("state"))
+
+
 def advance_a_checkpoint(run: Path) -> None:
-    partition = output(run)[0].parent.name.removeprefix("partition=")
-    path = run / "container" / PROCESSOR / "checkpoints" / f"{partition}.json"
-    document = orjson.loads(path.read_bytes())
+    path, document = checkpoint(run)
     path.write_bytes(orjson.dumps(document | {"number": document["number"] + 10**6}))
+
+
+def forget_the_newest_state(run: Path) -> None:
+    path, document = checkpoint(run)
+    path.write_bytes(orjson.dumps(document | {"state": document["state"][:-1]}))
+
+
+def remove_a_state_object(run: Path) -> None:
+    _, document = checkpoint(run)
+    name = f"{document['state'][0]['label']:020d}-{document['state'][0]['put_id']}.parquet"
+    next((run / "container" / PROCESSOR / "state").glob(f"*/{name}")).unlink()
 
 
 def lose_the_end_of_the_log(run: Path) -> None:
@@ -172,23 +194,25 @@ def repeat_a_file_of_the_log(run: Path) -> None:
         (publish_dead_letters_of_no_commit, "were published from no output file"),
         (add_a_row, "should have ended as"),
         (remove_a_row, "rows so far, not"),
+        (change_counts, "has the running values"),
+        (forget_the_newest_state, "keys of state 'counts' are wrong"),
+        (remove_a_state_object, "holds committed keyed state"),
         (advance_a_checkpoint, "the checkpoint is at output file"),
         (lose_the_end_of_the_log, "was told that its"),
         (repeat_a_file_of_the_log, "is in the log 2 times"),
     ],
     ids=lambda value: value.__name__ if callable(value) else "",
 )
-def test_the_check_finds(run: Path, tamper: Callable[[Path], None], told: str) -> None:
+async def test_the_check_finds(run: Path, tamper: Callable[[Path], None], told: str) -> None:
     tamper(run)
-    found = faults(run)
+    found = await faults(run)
     assert any(told in fault for fault in found), found
 
 
 def test_a_silent_loss_differs_from_a_record_that_may_be_dropped() -> None:
     names = [("p1", number) for number in range(400)]
     log = {"0": [Sent(*name, 0.0) for name in names]}
-    checkpoint = orjson.dumps({"number": 0, "cursor": ["400", 399]})
-    container: Objects = {f"{PROCESSOR}/checkpoints/0.json": checkpoint}
+    container: Objects = {f"{PROCESSOR}/checkpoints/0.json": orjson.dumps({"number": 0, "cursor": ["400", 399]})}
     lost = [fault for fault in judge(container, PROCESSOR, log).faults if "is lost" in fault]
     assert 0 < len(lost) < len(names)
 

@@ -60,7 +60,10 @@ class StateKind:
 
 @dataclass(frozen=True, slots=True)
 class StateKinds:
-    """The states that a handler declares. `others`: whether it may have any other, of any values."""
+    """The states that a handler declares. `others`: whether it may have others, of any values.
+
+    `ctx.state` itself always exists: the named ones are reached through it.
+    """
 
     declared: Mapping[str, StateKind] = field(default_factory=dict)
     others: bool = True
@@ -68,7 +71,7 @@ class StateKinds:
     def kind(self, name: str) -> StateKind:
         """Raises HandlerMisuse if the handler may not have a state of this name."""
         found = self.declared.get(name)
-        if found is None and not self.others:
+        if found is None and name and not self.others:
             known = ", ".join(sorted(map(repr, self.declared)))
             raise HandlerMisuse(f"ctx.state({name!r}): the handler's State declares {known}")
         return found or StateKind()

@@ -19,6 +19,7 @@ from actorproc.storage.names import ProcessorLayout
 from actorproc.storage.store import Store
 from actorproc.stores import open_store
 from tests.chaos import programs
+from tests.chaos.count_check import check_counts
 from tests.chaos.fleet import STOP_PATIENCE, TICK, Child, Fleet, State
 from tests.chaos.journal import Journal, read_journal
 from tests.chaos.place import Place
@@ -123,6 +124,8 @@ async def run(
     records = await _read_records(place, faults)
     faults += check_log(records, read_acks(place.folder / "acks"))
     verdict = judge(await place.read(place.container), PROCESSOR, records)
+    async with open_store(place.container, place.settings) as store:
+        verdict.faults += await check_counts(store, ProcessorLayout(PROCESSOR), records, verdict)
     journal = read_journal(sorted((place.folder / "logs").glob("*.log")))
     faults += [*verdict.faults, *journal.bugs, *journal.storms]
     for other in beside:

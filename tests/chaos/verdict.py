@@ -19,7 +19,9 @@ from tests.chaos.workload import FAILURES, end_of, key_of, may_end_silently, par
 
 Row = Mapping[str, Any]
 
-_KNOWN = ("hosts/", "group.json", "schema.json", "source.json", "checkpoints/", "output/", "dead-letters/", "probe/")
+_KNOWN = (
+    "hosts/", "group.json", "schema.json", "source.json", "checkpoints/", "output/", "dead-letters/", "state/", "probe/"
+)  # fmt: skip
 
 
 @dataclass
@@ -31,6 +33,8 @@ class Verdict:
     seen: Counter[str] = field(default_factory=Counter)
     rows: defaultdict[str, list[Row]] = field(default_factory=lambda: defaultdict(list))
     """Of the output, by partition."""
+    given_up: defaultdict[str, set[int]] = field(default_factory=lambda: defaultdict(set))
+    """Sequences of the records that the handler gave up itself, by partition."""
     stood_still: tuple[float, str, int] = (0.0, "", 0)
     """Seconds, partition, number of the commit that ended it."""
     waits: list[float] = field(default_factory=list)
@@ -163,6 +167,8 @@ class _Chain:
             rows, letters = self._rows.pop(sequence, []), self._letters.pop(sequence, [])
             if why := _judge(self._partition, sequence, sent, rows, letters):
                 self._fault(f"record {sequence} ({sent.producer}'s {sent.number}) {why}")
+            if letters and letters[0]["error"]["type"] == FAILURES["letter"]:
+                self._verdict.given_up[self._partition].add(sequence)
             silent = not rows and not letters
             self._verdict.seen.update(records=1, rows=len(rows), dead_letters=len(letters), silent=silent)
         if strange := sorted(self._rows.keys() | self._letters.keys()):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import zlib
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import orjson
 import pyarrow as pa
@@ -12,8 +13,12 @@ from actorproc.handler.base import PartitionHandler
 from actorproc.handler.context import PartitionContext
 from actorproc.records import Batch, Record
 from actorproc.runtime.clock import SYSTEM
+from tests.chaos.counts import Session, count, count_key, keeps_counts
 
-SCHEMA = "producer string, number long, part int, parts int, host string, epoch long, attempt int, token string"
+SCHEMA = (
+    "producer string, number long, part int, parts int, host string, epoch long, attempt int, token string, "
+    "count long, session long"
+)
 
 KINDS = {
     "row": 480,  # one row
@@ -83,9 +88,10 @@ class Spoilt(Exception):
 
 class ChaosHandler(PartitionHandler):
     """Does to each record what its hash says. All rows of one attempt bear its token. The partition decides in which of
-    the ways in which users write handlers it goes about it."""
+    the ways in which users write handlers it goes about it, and whether it keeps state."""
 
     output_schema = SCHEMA
+    State: ClassVar[Any] = {"counts": int, "sessions": Session}
 
     async def process(self, batch: Batch, ctx: PartitionContext) -> None:
         attempt = _Attempt(ctx)
@@ -128,7 +134,8 @@ class _Attempt:
 
     async def columns(self, batch: Batch) -> None:
         """The rows of many in one table, in the opposite order of the records."""
-        rows = [(record.sequence, row) for record in reversed(batch) for row in await self._rows(record)]
+        made = [(record.sequence, await self._rows(record)) for record in batch]
+        rows = [(sequence, row) for sequence, some in reversed(made) for row in some]
         columns = {"_sequence": pa.array([sequence for sequence, _ in rows], pa.int64())}
         columns |= {name: pa.array([row[name] for _, row in rows]) for name in (rows[0][1] if rows else ())}
         self._ctx.emit_arrow(pa.table(columns))
@@ -142,12 +149,22 @@ class _Attempt:
         event, ctx = record.json(), self._ctx
         producer, number = event["producer"], event["number"]
         kind, end = _kind(record), end_of(producer, number, ctx.host, ctx.epoch, ctx.attempt)
+        counted = {} if end == "drop" else self._count(record, number)  # before another record's turn comes
         if kind in ("slow", "long") and ctx.attempt == 1:  # else a failing neighbour would make it many times as long
             await SYSTEM.sleep(SLOW if kind == "slow" else LONG)
-        row = {"producer": producer, "number": number, "parts": parts_of(end, number), **self._made}
+        row = {"producer": producer, "number": number, "parts": parts_of(end, number), **self._made, **counted}
         if end == "misfit":
             return [row | {"part": 2**40}]
         return [row | {"part": part} for part in range(row["parts"])]
+
+    def _count(self, record: Record, number: int) -> Mapping[str, int | None]:
+        """The running values of its key. A record that fails is counted, too: that change must leave no trace."""
+        if not keeps_counts(record.partition):
+            return {"count": None, "session": None}
+        assert record.key is not None
+        assert record.timestamp is not None
+        state = self._ctx.state
+        return count(state("counts"), state("sessions"), count_key(record.key, number), record.timestamp.timestamp())
 
     def _end(self, record: Record) -> None:
         """Let it fail, or give it up, if it asks for that."""

@@ -294,6 +294,14 @@ async def test_a_state_that_is_not_declared_is_refused() -> None:
         await used(lambda state: state("sesions").get(1), State={"sessions": Session})
 
 
+async def test_only_named_states_may_be_declared() -> None:
+    def call(state: Any) -> None:
+        state("sessions")["a"] = Session(1)
+        assert state("sessions")["a"] == Session(1)
+
+    await used(call, State={"sessions": Session})
+
+
 async def test_too_much_state_stops_the_partition() -> None:
     with pytest.raises(HandlerError, match="state_bytes = 1048576 allows no more"):
         await used(lambda state: state.set("a", bytes(2**20)))
