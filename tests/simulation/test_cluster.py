@@ -42,15 +42,15 @@ PAGE = Path(__file__).parents[2] / "docs" / "simulation.md"
 @pytest.mark.parametrize(("seed", "style"), list(enumerate(STYLES)))
 def test_every_record_has_one_result_despite_faults(seed: int, style: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(context, "PIECE", 5)  # batches are small here
-    result = simulate(seed, hours=0.3)
+    result = simulate(seed, hours=0.2)
     assert result.style == style
-    assert result.seen["records"] > 500  # it was no empty play
-    assert result.seen["dead_letters"] > 20
-    assert result.seen["expired"] + result.seen["left"] > 3
-    assert result.injected["crash"] + result.injected["pause"] > 5
+    assert result.seen["records"] > 300  # it was no empty play
+    assert result.seen["dead_letters"] > 10
+    assert result.seen["expired"] + result.seen["left"] > 2
+    assert result.injected["crash"] + result.injected["pause"] > 3
     assert max(result.settled) < 240
     if result.on_the_log:
-        assert result.seen["sent"] >= result.seen["acknowledged"] > 500
+        assert result.seen["sent"] >= result.seen["acknowledged"] > 300
     if style.startswith("at most once"):
         assert 0 < result.seen["lost"] < result.seen["records"] / 4
 

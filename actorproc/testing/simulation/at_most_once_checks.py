@@ -72,6 +72,10 @@ class AtMostOnceChecks(OutputChecks):
         if checkpoint.cursor.sequence > before:
             self._taken_on.append((checkpoint.cursor.sequence, checkpoint.host, checkpoint.epoch))
 
+    def _walked(self) -> int:
+        """A file that a former owner creates after the last one has stopped is seen by the next owner."""
+        return self.checkpoint.number if self.checkpoint else 0
+
     def _check_step(self, number: int, commit: Commit) -> None:
         reached = self.checkpoint.cursor.sequence if self.checkpoint else -1
         if commit.next.sequence > reached:
