@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import anyio
 import anyio.abc
@@ -17,6 +17,7 @@ import pyarrow as pa
 from actorproc.codecs import open_decoder, subject_of
 from actorproc.config.settings import Settings
 from actorproc.errors import HandlerDefinitionError, SchemaError, UsageError
+from actorproc.group.formats import FORMATS, Formats
 from actorproc.group.group import Group
 from actorproc.group.nudge import Nudges, UdpNudges
 from actorproc.handler.base import PartitionHandler
@@ -83,6 +84,9 @@ class Processor:
     Raises:
         UsageError: an argument is wrong. Nothing was touched yet.
     """
+
+    formats: ClassVar[Formats] = FORMATS
+    """The storage formats that this release understands. Hosts of another release differ in them."""
 
     def __init__(
         self,
@@ -161,6 +165,7 @@ class Processor:
                 again with nothing committed in between, or by a mistake in the handler itself (HandlerMisuse).
             Aborted: a second signal came.
             Fenced: another host of the same name has taken over.
+            ReleaseRefused: the group runs a release of actorproc that does not go with this one.
             StoreError: the store cannot be used.
             UsageError: the handler's rows do not go with what is stored; or it runs already.
 
@@ -282,7 +287,9 @@ class Processor:
             if clock is SYSTEM:
                 await stack.enter_async_context(loop_watchdog(settings.loop_block_warning, self._log))
             nudges = self._nudges or UdpNudges(store.url, settings, self.name, clock=clock, log=self._log)
-            group = Group(store.lane(), self.layout, self.host, settings, clock=clock, nudges=nudges)
+            group = Group(
+                store.lane(), self.layout, self.host, settings, clock=clock, nudges=nudges, formats=self.formats
+            )
             if end is not None:
                 await contact(end.take_ends)
             supervisor = Supervisor(group, self._context(recorded, shared))

@@ -74,6 +74,8 @@ class HostView(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     age: float | None = None
     started: float | None = None
     pid: int | None = None
+    release: str | None = None
+    """Of the actorproc that it runs."""
     error: str | None = None
 
 
@@ -254,7 +256,7 @@ class FleetWatch:
             leaving=in_group and member is not None and member.leaving,
             leases=len(group.owned.get(host, {})) if in_group else 0, age=self._ages.get(who),
             started=beat.started if beat else None, pid=beat.pid if beat else None,
-            error=beat.report.error if beat else None,
+            release=(beat.release or None) if beat else None, error=beat.report.error if beat else None,
         )  # fmt: skip
 
     def _note_history(self, fleet: Fleet, fresh: set[Incarnation]) -> None:

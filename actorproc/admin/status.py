@@ -44,6 +44,8 @@ class MemberStatus:
     started: float | None = None
     pid: int | None = None
     address: str | None = None
+    release: str | None = None
+    """Of the actorproc that it runs."""
     error: str | None = None
     """Why it cannot look at the group or the source, as its heartbeat says."""
 
@@ -244,8 +246,9 @@ def _with_heartbeat(member: MemberStatus, beat: Heartbeat | None, age: float | N
     if beat is None:
         return member
     return replace(
-        member, heartbeat_age=age, started=beat.started, pid=beat.pid, address=beat.address, error=beat.report.error
-    )
+        member, heartbeat_age=age, started=beat.started, pid=beat.pid, address=beat.address,
+        release=beat.release or None, error=beat.report.error,
+    )  # fmt: skip
 
 
 async def next_plan(store: Store, layout: ProcessorLayout, *, expiration: float, source: Source | None = None) -> Plan:

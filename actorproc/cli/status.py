@@ -169,11 +169,12 @@ def _headline(status: ProcessorStatus) -> Text:
 def _members(status: ProcessorStatus) -> RenderableType:
     if not status.members:
         return Text("no members: no host is running", style="yellow")
-    table = Table("host", _right("pid"), _right("leases"), "state", "heartbeat", "started", box=SIMPLE_HEAD)
+    table = Table("host", _right("pid"), _right("leases"), "state", "heartbeat", "started", "release", box=SIMPLE_HEAD)
     for member in status.members:
         pid = "-" if member.pid is None else str(member.pid)
         heartbeat, started = _ago(member.heartbeat_age), _since(member.started)
-        table.add_row(text(member.host), pid, str(member.leases), _state(member), heartbeat, started)
+        release = text(member.release or "-")
+        table.add_row(text(member.host), pid, str(member.leases), _state(member), heartbeat, started, release)
     return table
 
 

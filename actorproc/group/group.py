@@ -9,8 +9,9 @@ from dataclasses import dataclass
 import anyio
 
 from actorproc.config.settings import Settings
-from actorproc.errors import Fenced, RemovedFromGroup
+from actorproc.errors import Fenced, ReleaseRefused, RemovedFromGroup
 from actorproc.group.assignment import Lease, Member, Move, Plan, given_up, plan
+from actorproc.group.formats import FORMATS, Formats
 from actorproc.group.heartbeat import TRUST, HeartbeatWriter, Incarnation
 from actorproc.group.liveness import LivenessTracker
 from actorproc.group.membership import GroupDocument
@@ -55,6 +56,7 @@ class Group:
     Args:
         host: name of this host, which no other host may have.
         nudges: may be opened later: its address is read at each `renew`.
+        formats: the storage formats that this host understands.
     """
 
     def __init__(
@@ -66,18 +68,20 @@ class Group:
         *,
         clock: Clock = SYSTEM,
         nudges: Nudges | None = None,
+        formats: Formats = FORMATS,
     ) -> None:
         self.host = host
         self._store = store
         self._layout = layout
         self._settings = settings
         self._clock = clock
+        self._formats = formats
         self._nudges = nudges or Nudges()
         self._log = log.bind(processor=layout.processor, host=host)
         self._others = OtherHosts(store, layout, self._nudges, self._log)
         self._lock = anyio.Lock()
         self._watch = LivenessTracker(settings.lease_expiration_interval)
-        self._heartbeat = HeartbeatWriter(store, layout, host, settings, clock)
+        self._heartbeat = HeartbeatWriter(store, layout, host, settings, clock, formats)
         self._joined = False  # whether this incarnation has been a member
         self._was_in = False  # whether this or an earlier incarnation has been one
         self._retiring = False
@@ -124,6 +128,7 @@ class Group:
 
         Raises:
             Fenced: another host with this name has joined later. This host must stop for good.
+            ReleaseRefused: the other members run a release that does not go with this one. This host must stop, too.
             RemovedFromGroup: the other hosts considered this one dead. Stop its partitions, then call `rejoin`.
             CorruptObject: `group.json` is corrupt.
             StoreError: the store failed. It is unknown whether the group has changed; the next look starts over.
@@ -138,6 +143,7 @@ class Group:
                 if self._clock.monotonic() - asked > TRUST * self._settings.lease_expiration_interval:
                     continue  # this host was paused meanwhile: the replies may be outdated
                 self._check_membership()
+                await self._check_formats()
                 proposal, circumstances = self._propose(wanted, asked)
                 if proposal is None or not proposal.changed:
                     break
@@ -286,6 +292,23 @@ class Group:
                 "process id)"
             )
 
+    async def _check_formats(self) -> None:
+        """Stop where this host cannot read what the group writes, or other members cannot read what it writes."""
+        members, gone = self._document.members, self._gone()
+        others = {host: member.incarnation for host, member in members.items() if host not in (self.host, *gone)}
+        if why := self._formats.refusal(self._document.writes, others):
+            self._heartbeat.end()
+            await self._others.remove_heartbeats([(self.host, self.incarnation), *self._own_past_heartbeats()])
+            raise ReleaseRefused(f"{self._layout.group}: {why}")
+
+    def _gone(self) -> dict[str, str]:
+        """Other members that are dead, and why."""
+        return {
+            host: why
+            for host, member in self._document.members.items()
+            if host != self.host and (why := self._watch.why_dead((host, member.incarnation)))
+        }
+
     def _is_in(self) -> bool:
         member = self._document.members.get(self.host)
         return member is not None and member.incarnation == self.incarnation
@@ -307,11 +330,7 @@ class Group:
     def _propose(self, partitions: tuple[str, ...], asked: float) -> tuple[Plan | None, object]:
         """The plan, and the circumstances that it was made for. No plan if they required no change before."""
         members = self._document.members
-        gone = {
-            host: why
-            for host, member in members.items()
-            if host != self.host and (why := self._watch.why_dead((host, member.incarnation)))
-        }
+        gone = self._gone()
         joining = self._document.may_join(self._watch.joining(members))
         joining.pop(self.host, None)
         if not (self._is_in() or self._retiring or self.fenced()):

@@ -10,6 +10,7 @@ import msgspec
 
 from actorproc.config.settings import Settings
 from actorproc.errors import CorruptObject, StoreUnavailable
+from actorproc.group.formats import FORMATS, RELEASE, Formats, incarnation_name
 from actorproc.group.reports import HostReport
 from actorproc.runtime.clock import Clock
 from actorproc.runtime.logger import get_logger
@@ -21,9 +22,8 @@ from actorproc.storage.store import Store
 log = get_logger(__name__)
 
 Incarnation = tuple[str, str]
-"""A host, and the id of one of its lives: a nonce and the expiration in seconds, such as `1f0c...-60s`.
-
-Hosts may have different expirations. As part of the name, each is in every listing."""
+"""A host, and the id of one of its lives: a nonce, the highest storage format that it reads, and its expiration in
+seconds, such as `1f0c...-f2-60s`. Hosts may differ in both. As part of the name, they are in every listing."""
 
 TRUST = 0.8
 """Share of the expiration for which a host trusts its own heartbeat. The rest allows for clocks of different speed."""
@@ -42,17 +42,28 @@ class Heartbeat(Document, frozen=True):
     beat: int
     """Grows with each renewal, so that no two have the same content, and with it the same tag."""
     report: HostReport = msgspec.field(default=HostReport(), name="statistics")
+    release: str = ""
+    """Of the actorproc that it runs."""
 
 
 class HeartbeatWriter:
     """Writes the heartbeat of this host: one object for each incarnation, rewritten at every renewal."""
 
-    def __init__(self, store: Store, layout: ProcessorLayout, host: str, settings: Settings, clock: Clock) -> None:
+    def __init__(
+        self,
+        store: Store,
+        layout: ProcessorLayout,
+        host: str,
+        settings: Settings,
+        clock: Clock,
+        formats: Formats = FORMATS,
+    ) -> None:
         self._store = store
         self._layout = layout
         self._host = host
         self._settings = settings
         self._clock = clock
+        self._formats = formats
         self._beat = 0
         self._writes: set[anyio.CancelScope] = set()
         self._ended = False
@@ -61,7 +72,8 @@ class HeartbeatWriter:
         self._begin()
 
     def _begin(self) -> None:
-        self.incarnation = f"{self._clock.nonce()}-{self._settings.lease_expiration_interval:g}s"
+        expiration = self._settings.lease_expiration_interval
+        self.incarnation = incarnation_name(self._clock.nonce(), self._formats, expiration)
         self.valid_until = float("-inf")
         """Time on `clock.monotonic` until which no other host may consider this one dead."""
         self._started = self._clock.wall()
@@ -85,6 +97,7 @@ class HeartbeatWriter:
             time=self._clock.wall(),
             beat=self._beat,
             report=report,
+            release=RELEASE,
         )
         within = self._settings.lease_renew_interval
         asked = self._clock.monotonic()

@@ -9,6 +9,7 @@ from typing import Self
 import msgspec
 
 from actorproc.group.assignment import Lease, Member
+from actorproc.group.formats import agreed, highest_of
 from actorproc.group.heartbeat import Incarnation
 from actorproc.storage.document import Document, SharedDocument
 from actorproc.storage.names import ProcessorLayout
@@ -29,6 +30,8 @@ class GroupDocument(Document, frozen=True, dict=True):
     """Partition -> the host to which its owner hands it over."""
     out: tuple[Incarnation, ...] = ()
     """Former members, the latest last. None of these incarnations may join again."""
+    writes: int = 1
+    """The storage format that members may write, because every member reads it. It only grows."""
 
     def __post_init__(self) -> None:
         if len(self.leases) != len(self.unowned) + sum(map(len, self.owned.values())):
@@ -41,6 +44,7 @@ class GroupDocument(Document, frozen=True, dict=True):
         leases: Mapping[str, Lease] | None = None,
         *,
         out: tuple[Incarnation, ...] = (),
+        writes: int = 1,
         put_id: str = "",
     ) -> Self:
         """The document with these leases, by partition."""
@@ -51,7 +55,7 @@ class GroupDocument(Document, frozen=True, dict=True):
             (unowned if owner is None else owned.setdefault(owner, {}))[partition] = epoch
             if next_owner is not None:
                 next_owners[partition] = next_owner
-        return cls(dict(members or {}), owned, unowned, next_owners, out, put_id=put_id)
+        return cls(dict(members or {}), owned, unowned, next_owners, out, writes, put_id=put_id)
 
     @cached_property
     def leases(self) -> Mapping[str, Lease]:
@@ -74,8 +78,12 @@ class GroupDocument(Document, frozen=True, dict=True):
         return lease.owner, self.members[lease.owner].incarnation
 
     def may_join(self, newcomers: Mapping[str, str]) -> dict[str, str]:
-        """Those of the newcomers, host -> incarnation, that are not `out`."""
-        return {host: incarnation for host, incarnation in newcomers.items() if (host, incarnation) not in self.out}
+        """Those of the newcomers, host -> incarnation, that are not `out`, and read what the group writes."""
+        return {
+            host: incarnation
+            for host, incarnation in newcomers.items()
+            if (host, incarnation) not in self.out and highest_of(incarnation) >= self.writes
+        }
 
     def followed_by(
         self,
@@ -94,7 +102,8 @@ class GroupDocument(Document, frozen=True, dict=True):
         now = {(host, member.incarnation) for host, member in members.items()}
         out = [*self.out, *sorted(self.incarnations().union(left) - now)]
         older = [who for who in out[:-_OUT_REMEMBERED] if who in listed]
-        return self.of(members, leases, out=(*older, *out[-_OUT_REMEMBERED:]))
+        writes = agreed(self.writes, (member.incarnation for member in members.values()))
+        return self.of(members, leases, out=(*older, *out[-_OUT_REMEMBERED:]), writes=writes)
 
 
 async def read_group(store: Store, layout: ProcessorLayout) -> GroupDocument | None:

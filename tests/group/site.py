@@ -11,8 +11,9 @@ from typing import Any, TypeVar
 import anyio
 
 from actorproc.config.settings import Settings
-from actorproc.errors import Fenced, RemovedFromGroup, StoreError
+from actorproc.errors import Fenced, ReleaseRefused, RemovedFromGroup, StoreError
 from actorproc.group.assignment import Lease
+from actorproc.group.formats import FORMATS, Formats
 from actorproc.group.group import Group, GroupView
 from actorproc.group.membership import GroupDocument, read_group
 from actorproc.group.nudge import Nudges
@@ -89,7 +90,14 @@ class Node:
     """One host: renews, looks, and hands over what is marked after `drain` seconds (None: never)."""
 
     def __init__(
-        self, site: PartitionInfo, label: str, name: str, drain: float | None, rate: float, offset: float
+        self,
+        site: PartitionInfo,
+        label: str,
+        name: str,
+        drain: float | None,
+        rate: float,
+        offset: float,
+        formats: Formats,
     ) -> None:
         self.site = site
         self.label = label
@@ -108,7 +116,7 @@ class Node:
 
         async def make() -> Group:  # on the host: it asks the host's clock
             mail = Mail(site, label) if site.nudging else None
-            return Group(self.store, site.layout, name, self.settings, clock=self.clock, nudges=mail)
+            return Group(self.store, site.layout, name, self.settings, clock=self.clock, nudges=mail, formats=formats)
 
         self._make = make
         self.group: Group | None = None
@@ -145,7 +153,7 @@ class Node:
             tasks.start_soon(self._renew_for_ever, group)
             try:
                 await self._look_for_ever(group, tasks)
-            except Fenced as error:
+            except (Fenced, ReleaseRefused) as error:
                 self.error, self.view = error, None
             if self._stop.is_set():
                 await self._leave(group)
@@ -248,10 +256,17 @@ class PartitionInfo:
         return set(self.versions[-1].document.members)
 
     def start(
-        self, label: str, *, name: str = "", drain: float | None = 0.0, rate: float = 1.0, offset: float = 0.0
+        self,
+        label: str,
+        *,
+        name: str = "",
+        drain: float | None = 0.0,
+        rate: float = 1.0,
+        offset: float = 0.0,
+        formats: Formats = FORMATS,
     ) -> Node:
         """A host that starts now. `label` is its own; `name` what it calls itself, if that is something else."""
-        node = self.nodes[label] = Node(self, label, name or label, drain, rate, offset)
+        node = self.nodes[label] = Node(self, label, name or label, drain, rate, offset, formats)
         return node
 
     def of(self, host: str) -> set[str]:
@@ -282,10 +297,11 @@ class PartitionInfo:
         listing = await self.truth.list(self.layout.hosts)
         return [entry.key.removeprefix(self.layout.hosts).partition("~")[0] for entry in listing.entries]
 
-    def group(self, name: str) -> Group:
+    def group(self, name: str, formats: Formats = FORMATS) -> Group:
         """A host's part without a host around it: nothing happens that the test does not do."""
         clock = VirtualClock(f"{name} {next(self._numbers)}")
-        return Group(Store(self.backend, clock=clock), self.layout, name, self.settings, clock=clock)
+        store = Store(self.backend, clock=clock)
+        return Group(store, self.layout, name, self.settings, clock=clock, formats=formats)
 
     def reader(self) -> Store:
         """The store for those who only look."""

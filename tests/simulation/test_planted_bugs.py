@@ -13,6 +13,7 @@ import pytest
 import structlog
 from msgspec.structs import replace
 
+from actorproc.group.formats import FORMATS, Formats
 from actorproc.group.liveness import LivenessTracker
 from actorproc.handler.attempt import Attempt
 from actorproc.handler.context import PartitionContext, PartitionInfo
@@ -73,6 +74,12 @@ def test_taking_over_early_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     careful = LivenessTracker._expire_of
     monkeypatch.setattr(LivenessTracker, "_expire_of", lambda watch, who: careful(watch, who) - 20)
     assert "which had been silent for" in first_broken()
+
+
+def test_writing_in_a_host_that_cannot_read_the_group_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("actorproc.group.membership.highest_of", lambda _: FORMATS.highest + 1)
+    monkeypatch.setattr(Formats, "refusal", lambda *_: None)
+    assert "which its member" in first_broken("loop", log=False)
 
 
 def test_committing_without_put_if_absent_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

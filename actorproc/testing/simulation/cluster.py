@@ -11,7 +11,8 @@ from typing import Any
 import anyio
 
 from actorproc.config.settings import Settings
-from actorproc.errors import Fenced
+from actorproc.errors import Fenced, ReleaseRefused
+from actorproc.group.formats import FORMATS
 from actorproc.handler.base import CloseReason, PartitionHandler
 from actorproc.handler.context import ClosingContext, PartitionContext, PartitionInfo
 from actorproc.handler.options import load_options
@@ -44,8 +45,14 @@ RESTART = (1.0, 5.0)
 """Seconds after which a process that ended with an error is restarted."""
 
 
-EXPECTED = (Fenced,)
-"""Errors that may end a process: a second process has the same name."""
+EXPECTED = (Fenced, ReleaseRefused)
+"""Errors that may end a process: a second process has the same name, or the group no longer writes what it reads."""
+
+
+class NextRelease(Processor):
+    """A host of the next release, which also reads a storage format that this release does not."""
+
+    formats = FORMATS._replace(highest=FORMATS.highest + 1)
 
 
 class InvariantViolation(SimulationError):
@@ -91,6 +98,8 @@ class Cluster:
         self._loop = current_loop()
         self._checks: dict[str, OutputChecks] = {}
         self._births = 0
+        self.releases: dict[str, type[Processor]] = {}
+        """Host -> the release that its next process runs, if it is another one than this."""
         self._processes: list[Process] = []
         self._violations: list[str] = []
         self._violation_found = anyio.Event()
@@ -122,7 +131,7 @@ class Cluster:
         random = Random(seed)  # noqa: S311
         host = self._loop.host(name, rate=1 + random.uniform(-RATE, RATE), offset=random.uniform(0, 10 * OFFSET))
         clock = VirtualClock(seed, offset=random.uniform(-OFFSET, OFFSET), delay=0.02)
-        process = Process(host, self.store.view(name), clock)
+        process = Process(host, self.store.view(name), clock, self.releases.get(name, Processor))
         self._processes.append(process)
         host.start(self._run(process), name=f"{name} (process {self._births})")
         self.events["start"] += 1
@@ -234,7 +243,7 @@ class Cluster:
 
     async def _run(self, process: Process) -> None:
         """The main program of the process."""
-        process.processor = Processor(
+        process.processor = process.release(
             self._handler,
             name="simulated",
             host=process.host.name,
@@ -261,6 +270,8 @@ class Cluster:
         if error is not None:
             log.info("cluster.process_ended", host=process.host.name, error=repr(error))
             self.events[f"ended: {type(error).__name__}"] += 1
+            if isinstance(error, ReleaseRefused):
+                self.releases[process.host.name] = NextRelease
             if not process.stopping:
                 call_outside(self._random.uniform(*RESTART), self._start_again, process.host.name)
 

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 from itertools import pairwise
 
+from actorproc.group.formats import highest_of
 from actorproc.group.heartbeat import Incarnation
 from actorproc.group.membership import GroupDocument
 
@@ -53,6 +54,7 @@ class GroupChecks:
         """The group document was replaced by a request that was sent at `sent`."""
         before, self.document = self.document, document
         self._check_leases(before)
+        self._check_formats(before)
         for host, member in before.members.items():
             if host in document.members:  # it stays, or a newer incarnation replaced it
                 continue
@@ -86,6 +88,16 @@ class GroupChecks:
                 self._broken(f"group: partition {partition} went from {lease} to {after} without a new epoch")
             if after.owner is not None and after.owner not in self.document.members:
                 self._broken(f"group: partition {partition} belongs to {after.owner}, which is no member")
+
+    def _check_formats(self, before: GroupDocument) -> None:
+        """Every member reads what the group writes, and the group never goes back to an earlier format."""
+        document = self.document
+        self.seen["formats"] += document.writes > before.writes > 1
+        if document.writes < before.writes:
+            self._broken(f"group: it writes format {document.writes} after {before.writes}")
+        for host, member in document.members.items():
+            if highest_of(member.incarnation) < document.writes:
+                self._broken(f"group: it writes format {document.writes}, which its member {host} does not read")
 
     def _check_death(self, who: Incarnation, sender: str, sent: float) -> None:
         """A member may be removed only if it was silent for long enough when that was decided."""

@@ -21,6 +21,8 @@ class Process:
     host: Host
     view: FaultyBackend
     clock: VirtualClock
+    release: type[Processor] = Processor
+    """The processor as the release of this process has it."""
     processor: Processor | None = None
     stopping: bool = False
     pause: list[float] | None = None

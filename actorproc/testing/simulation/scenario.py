@@ -19,7 +19,7 @@ from actorproc.state.reading import read_state
 from actorproc.storage.names import LOG_HINTS, partition_of
 from actorproc.storage.store import Store
 from actorproc.testing.simulation.clock import VirtualClock
-from actorproc.testing.simulation.cluster import Cluster, InvariantViolation
+from actorproc.testing.simulation.cluster import Cluster, InvariantViolation, NextRelease
 from actorproc.testing.simulation.faults import LATENCY_ONLY, Faults
 from actorproc.testing.simulation.handler_styles import STYLES
 from actorproc.testing.simulation.log_stream import LOG_FILES, LogStream
@@ -147,6 +147,8 @@ class _Scenario:
             self._outage: 4,
             self._set_the_clock: 3,
             self._purge: 3,
+            self._upgrade: 6,
+            self._install_this_release: 1,
         }
         if self._log is None:
             self._troubles |= {self._add_a_partition: 2}
@@ -321,6 +323,18 @@ class _Scenario:
             self._cluster.crash(process)
         await SYSTEM.sleep(self._random.uniform(0, 60))
         self._revive(process.host.name)
+
+    def _upgrade(self) -> None:
+        """Stop a host, and start it again with the next release."""
+        behind = [process for process in self._cluster.processes if process.release is not NextRelease]
+        if process := self._some(behind):
+            self._cluster.releases[process.host.name] = NextRelease
+            self._cluster.events["upgrade"] += 1
+            start_outside(self._stop_or_kill(process))
+
+    def _install_this_release(self) -> None:
+        """The next process of a host runs this release, even if the group has gone on to the next one."""
+        self._cluster.releases.pop(self._random.choice(self._wanted), None)
 
     def _join(self) -> None:
         if len(self._wanted) < self._most:

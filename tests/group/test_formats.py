@@ -1,0 +1,93 @@
+"""Hosts of two releases in one group: they write what all of them read, and others are refused."""
+
+from __future__ import annotations
+
+import anyio
+import pytest
+
+from actorproc.errors import ReleaseRefused
+from actorproc.group.formats import Formats, agreed, highest_of, incarnation_name
+from actorproc.group.heartbeat import expiration_of
+from actorproc.testing.simulation.loop import run
+
+from .site import PartitionInfo
+
+# A host may crash between starting a task and its first step. That is no fault of the task.
+pytestmark = pytest.mark.filterwarnings("ignore:.*was never awaited")
+
+OLD, NEW, NEWER = Formats(1, 2), Formats(1, 3), Formats(3, 4)
+
+
+def test_the_name_of_an_incarnation_says_format_and_expiration() -> None:
+    name = incarnation_name("1f0c-aa", NEW, 7.5)
+    assert (highest_of(name), expiration_of(("h", name), 60)) == (3, 7.5)
+    assert highest_of("1f0c-60s") == 1
+
+
+def test_a_group_writes_what_all_members_read_and_never_less_than_before() -> None:
+    old, new = incarnation_name("a", OLD, 60), incarnation_name("b", NEW, 60)
+    assert agreed(1, [old, new]) == 2
+    assert agreed(2, [new, new]) == 3
+    assert agreed(3, []) == 3
+
+
+def test_a_rolling_upgrade_raises_the_format_with_its_last_host() -> None:
+    async def main() -> None:
+        site = PartitionInfo(6)
+        nodes = {name: site.start(name, formats=OLD) for name in "abc"}
+        await site.until_even("a", "b", "c", within=60)
+        for name in "abc":
+            assert site.versions[-1].document.writes == 2
+            await nodes[name].stop()
+            site.start(f"{name} of the next release", name=name, formats=NEW)
+            await site.until_even("a", "b", "c", within=120)
+        assert site.versions[-1].document.writes == 3
+        site.check_steps()
+
+    run(main())
+
+
+def test_a_host_that_cannot_read_the_group_is_refused_and_leaves_no_trace() -> None:
+    async def main() -> None:
+        site = PartitionInfo(6)
+        site.start("new", formats=NEW)
+        await site.until_even("new", within=60)
+        old = site.start("old", formats=OLD)
+        await site.until(lambda: old.error is not None, 5, "is refused")
+        assert isinstance(old.error, ReleaseRefused)
+        assert "the group writes storage format 3, and this actorproc" in str(old.error)
+        await anyio.sleep(200)
+        assert site.members == {"new"}
+        assert await site.heartbeats() == ["new"]
+
+    run(main())
+
+
+def test_a_host_that_writes_what_a_member_cannot_read_is_refused_until_that_member_is_gone() -> None:
+    async def main() -> None:
+        site = PartitionInfo(6)
+        old = site.start("old", formats=OLD)
+        await site.until_even("old", within=60)
+        newer = site.start("newer", formats=NEWER)
+        await site.until(lambda: newer.error is not None, 5, "is refused")
+        assert "which these hosts cannot read: old. Update them first" in str(newer.error)
+        old.host.crash()
+        await anyio.sleep(130)
+        site.start("newer again", name="newer", formats=NEWER)
+        await site.until_even("newer", within=60)
+        assert site.versions[-1].document.writes == 4
+
+    run(main())
+
+
+def test_a_host_of_an_earlier_release_is_not_written_in_by_others() -> None:
+    async def main() -> None:
+        site = PartitionInfo(6)
+        site.start("a", formats=NEW)
+        await site.until_even("a", within=60)
+        await site.group("b", OLD).renew()  # and looks no more
+        await site.group("c", NEW).renew()
+        await anyio.sleep(29)
+        assert site.members == {"a", "c"}
+
+    run(main())
