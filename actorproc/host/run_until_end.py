@@ -20,8 +20,11 @@ from actorproc.storage.store import Store
 
 _UNREADABLE = (CorruptObject, SourceError, StoreError)
 
-LOCAL_POLL = 0.002
-"""Seconds between two looks at the partitions of this host, at least. A look costs no request."""
+LOCAL_POLL = 0.01
+"""Seconds between two looks at the partitions of this host, at least. A look costs no request, but interrupts a handler
+that computes in a thread."""
+
+_FLUSH_POLL = 0.002  # seconds, while a partition commits at its end
 
 STORE_POLL = 0.5
 """Seconds between two looks at the checkpoints of other hosts' partitions, at least."""
@@ -93,8 +96,8 @@ class RunUntilEnd:
                 elsewhere = sorted(self.waiting - supervisor.partitions.keys())
                 committed = await gather(elsewhere, self._is_committed_elsewhere)
                 self.waiting -= {partition for partition, is_committed in committed.items() if is_committed}
-                pause = max(STORE_POLL, _STORE_POLL_EACH * len(elsewhere))
-                store_poll_at = self._clock.monotonic() + pause
+                wait = max(STORE_POLL, _STORE_POLL_EACH * len(elsewhere))
+                store_poll_at = self._clock.monotonic() + wait
             if self._clock.monotonic() >= report_at:
                 report_at = self._clock.monotonic() + REPEAT_INTERVAL
                 await self._report(supervisor)
@@ -104,7 +107,8 @@ class RunUntilEnd:
             self._failed = remotely | failed_here
             if (here and here <= failed_here.keys()) or self.waiting <= self._failed.keys():
                 break
-            await self._clock.sleep(max(LOCAL_POLL, _LOCAL_POLL_EACH * len(self.waiting)))
+            pause = min(LOCAL_POLL, _FLUSH_POLL) if self._flushes(supervisor) else LOCAL_POLL
+            await self._clock.sleep(max(pause, _LOCAL_POLL_EACH * len(self.waiting)))
         if not self.waiting:
             self._log.info("processor.reached_end", partitions=len(self._ends))
         supervisor.stop()
@@ -124,6 +128,11 @@ class RunUntilEnd:
                 actor.abort(shortfall)
             else:
                 self.waiting.discard(partition)
+
+    def _flushes(self, supervisor: Supervisor) -> bool:
+        """Whether a partition of this host commits at its end."""
+        actors = (slot.actor for slot in supervisor.partitions.values())
+        return any(actor is not None and actor.flushing for actor in actors)
 
     def _has_processed(self, actor: PartitionActor) -> bool:
         done, end = actor.statistics, self._ends[actor.partition]
