@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from actorproc.log.producer import Producer
     from actorproc.processor import Processor, Statistics
     from actorproc.records import Batch, Cursor, ReadCost, Record
-    from actorproc.sources.protocol import Chunk, End, Source
+    from actorproc.sources.protocol import Chunk, End, Partition, Source
 
 __version__ = "0.1.0"
 
@@ -30,6 +30,7 @@ __all__ = [
     "DecodedRows",
     "End",
     "JsonRows",
+    "Partition",
     "PartitionContext",
     "PartitionHandler",
     "PartitionInfo",
@@ -56,6 +57,7 @@ _MODULES = {
     "DecodedRows": "handlers",
     "End": "sources.protocol",
     "JsonRows": "handlers",
+    "Partition": "sources.protocol",
     "PartitionContext": "handler.context",
     "PartitionHandler": "handler.base",
     "PartitionInfo": "handler.context",

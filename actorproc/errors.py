@@ -17,6 +17,7 @@ ActorprocError
   CorruptObject            restore the object that is named
   SourceError              fix the source, or wait until it can be read again
     RecordsLost            begin anew, or restore the files: the next records were deleted, and later ones exist
+    PartitionGone          nothing: the stream has no such partition any more
   Fenced                   stop: another host owns this partition, or this host name
     StaleEpoch             stop: the checkpoint has a later epoch than the lease
   RemovedFromGroup         stop the partitions and join again: the group took this host for dead
@@ -164,6 +165,14 @@ class SourceError(ActorprocError):
 
 class RecordsLost(SourceError):
     """The next records were trimmed or deleted before they were read. Trying again does not help."""
+
+
+class PartitionGone(SourceError):
+    """The stream has no such partition any more.
+
+    If a partition that follows it is listed, it ends here, and what was not read of it is lost. Else it waits until it
+    is listed again.
+    """
 
 
 class Fenced(ActorprocError):

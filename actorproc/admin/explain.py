@@ -23,6 +23,8 @@ _ADVICE = {
     "faster.",
     "moving": "It moves by itself within max_handoff_time.",
     "ok": "Nothing needs to be done.",
+    "ended": "It was split or merged, and all of it is processed.",
+    "vanished": "The source does not know it any more. Its checkpoint stays, and it goes on there if it comes back.",
 }
 
 

@@ -218,7 +218,9 @@ class FleetWatch:
         }
         if owner is None or beat is None or not self._is_alive(owner):
             seen = self._read.get(name) or PartitionView(partition=name)
-            verdict = Verdict("unreadable", seen.reason) if seen.verdict == "unreadable" else self._orphan(owner, now)
+            verdict = Verdict(lease.closed) if lease.closed else self._orphan(owner, now)
+            if seen.verdict == "unreadable":
+                verdict = Verdict("unreadable", seen.reason)
             return msgspec.structs.replace(seen, **facts, **_verdict(verdict))
         report = beat.report.progress.get(name)
         if report is None or report.epoch != lease.epoch:

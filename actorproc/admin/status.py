@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from actorproc.errors import CorruptObject, CredentialsExpired, SourceError, StoreError, locate
-from actorproc.group.assignment import Lease, Plan, plan
+from actorproc.group.assignment import Closed, Lease, Plan, plan
 from actorproc.group.heartbeat import Heartbeat, expiration_of, read_heartbeats
 from actorproc.group.liveness import LivenessTracker
 from actorproc.group.membership import GroupDocument, read_group
@@ -16,7 +16,7 @@ from actorproc.output.checkpoint import Totals
 from actorproc.records import Cursor
 from actorproc.runtime.clock import Clock
 from actorproc.runtime.tasks import gather
-from actorproc.sources.protocol import End, Source, earliest_position
+from actorproc.sources.protocol import End, Source, earliest_position, list_partitions
 from actorproc.storage.listing import documents
 from actorproc.storage.names import ProcessorLayout, natural
 from actorproc.storage.store import Store
@@ -58,6 +58,8 @@ class PartitionStatus:
     owner: str | None
     epoch: int
     next_owner: str | None
+    closed: Closed | None
+    """Why no host may run it: it has ended, or the source does not know it any more."""
     cursor: Cursor | None
     """What is committed; None: nothing ever was."""
     end: End | None
@@ -126,7 +128,7 @@ async def read_status(
     heartbeats = await read_heartbeats(store, layout)
     names = {*await documents(store, layout.checkpoints), *group.leases}
     if source is not None:
-        names |= set(await source.partitions())
+        names |= (await list_partitions(source)).keys()
 
     failing = _failing(group, heartbeats)
 
@@ -155,7 +157,7 @@ async def _read_partition(
     end = lag = lag_seconds = tip = last_commit = begins_at = None
     errors: list[str] = []
     try:
-        end = await source.end(partition) if source is not None else None
+        end = await source.end(partition) if source is not None and lease.closed is None else None
     except CredentialsExpired:
         raise  # of the whole store
     except _OF_PARTITION as broken:
@@ -171,6 +173,8 @@ async def _read_partition(
             if cursor is not None:
                 lag = _lag(source, partition, cursor, end)
                 lag_seconds = await _lag_seconds(source, partition, cursor, end, store.clock)
+        if tip is not None and tip.ended:
+            lag, lag_seconds = 0, 0.0
     except CredentialsExpired:
         raise
     except _OF_PARTITION as broken:
@@ -181,6 +185,7 @@ async def _read_partition(
         owner=lease.owner,
         epoch=lease.epoch,
         next_owner=lease.next,
+        closed="ended" if tip is not None and tip.ended else lease.closed,
         cursor=tip.cursor if tip else None,
         end=end,
         lag=lag,
@@ -266,7 +271,7 @@ async def next_plan(store: Store, layout: ProcessorLayout, *, expiration: float,
     return plan(
         group.members,
         group.leases,
-        partitions=await source.partitions() if source is not None else (),
+        partitions=await list_partitions(source) if source is not None else {},
         joining=group.may_join(watch.joining(group.members)),
         gone=gone,
     )

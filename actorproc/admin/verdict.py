@@ -7,10 +7,10 @@ from typing import Literal, NamedTuple
 from actorproc.group.reports import PartitionReport
 
 VerdictKind = Literal[
-    "ok", "moving", "opening", "behind", "slow", "retrying", "starved", "failing", "stuck", "unreadable", "silent",
-    "unowned",
+    "ok", "ended", "vanished", "moving", "opening", "behind", "slow", "retrying", "starved", "failing", "stuck",
+    "unreadable", "silent", "unowned",
 ]  # fmt: skip
-"""From good to bad. `silent`: its owner writes no heartbeats."""
+"""From good to bad. `ended`, `vanished`: see `group.assignment.Closed`. `silent`: its owner writes no heartbeats."""
 
 BAD: frozenset[VerdictKind] = frozenset({"failing", "stuck", "unreadable", "silent", "unowned"})
 """The partition does not get on."""

@@ -116,6 +116,7 @@ def _partition(partition: PartitionStatus) -> dict[str, Any]:
         "owner": partition.owner,
         "epoch": partition.epoch,
         "next_owner": partition.next_owner,
+        "closed": partition.closed,
         "position": cursor.position if cursor else None,
         "sequence": cursor.sequence if cursor and cursor.sequence >= 0 else None,
         "end": end.position if end else None,
@@ -198,6 +199,8 @@ def _partitions(partitions: Sequence[PartitionStatus]) -> Table:
     for partition in partitions:
         cursor, totals = partition.cursor, partition.totals
         owner = text(partition.owner) if partition.owner else Text("nobody", style="red")
+        if partition.closed:
+            owner = Text(partition.closed, style="dim")
         table.add_row(
             text(partition.partition),
             owner.append(text(f" -> {partition.next_owner}", style="yellow")) if partition.next_owner else owner,

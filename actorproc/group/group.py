@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 
 import anyio
 
 from actorproc.config.settings import Settings
 from actorproc.errors import Fenced, ReleaseRefused, RemovedFromGroup
-from actorproc.group.assignment import Lease, Member, Move, Plan, given_up, plan
+from actorproc.group.assignment import Closed, Lease, Member, Move, Plan, begins, closed, given_up, plan
 from actorproc.group.formats import FORMATS, Formats
 from actorproc.group.heartbeat import TRUST, HeartbeatWriter, Incarnation
 from actorproc.group.liveness import LivenessTracker
@@ -30,6 +31,11 @@ log = get_logger(__name__)
 _CONFLICT_BACKOFF = Backoff(0.05, 2.0)  # between two attempts to write the document
 _STALE_PER_LOOK = 10  # abandoned heartbeats removed per look
 _REASONS_LOGGED = 5  # the most frequent reasons for moves that a log line names
+
+
+Listed = Callable[[float], Awaitable[Mapping[str, Collection[str]]]]
+"""Gives the partitions of the source, name -> parents, as they were listed at this time of the clock or later. Without
+any if they cannot be listed now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,11 +126,11 @@ class Group:
 
     # The cycle
 
-    async def look(self, partitions: Sequence[str]) -> GroupView:
+    async def look(self, listed: Listed) -> GroupView:
         """Read heartbeats, members and leases, and write one plan for all hosts if it changes anything.
 
         Args:
-            partitions: of the source, as far as known; new ones are added to the group.
+            listed: lists the partitions of the source; new ones are added to the group.
 
         Raises:
             Fenced: another host with this name has joined later. This host must stop for good.
@@ -133,17 +139,20 @@ class Group:
             CorruptObject: `group.json` is corrupt.
             StoreError: the store failed. It is unknown whether the group has changed; the next look starts over.
         """
-        wanted = tuple(partitions)
         async with self._lock:
             attempt = 0
             while True:
                 asked = self._clock.monotonic()
                 await self._refresh()
+                refreshed = self._clock.monotonic()
                 await self._observe()
                 if self._clock.monotonic() - asked > TRUST * self._settings.lease_expiration_interval:
                     continue  # this host was paused meanwhile: the replies may be outdated
                 self._check_membership()
                 await self._check_formats()
+                wanted = await listed(-inf)
+                if begins(wanted, self._document.leases):
+                    wanted = await listed(refreshed)
                 proposal, circumstances = self._propose(wanted, asked)
                 if proposal is None or not proposal.changed:
                     break
@@ -179,6 +188,25 @@ class Group:
         async with self._lock:
             await self._change(propose)
             return self._own().keys() & partitions
+
+    async def close(self, partitions: Collection[str], why: Closed) -> None:
+        """Close own leases: nobody runs these partitions any more.
+
+        Args:
+            why: `ended` only once their checkpoints say so.
+
+        Raises:
+            StoreError: the store failed.
+        """
+
+        def propose() -> Plan | None:
+            mine = sorted(self._own().keys() & set(partitions))
+            members, leases = self._state()
+            moves = [Move(partition, self.host, None, f"it has {why}") for partition in mine]
+            return Plan(dict(members), closed(leases, mine, why), moves, changed=True) if mine else None
+
+        async with self._lock:
+            await self._change(propose)
 
     async def raise_epoch(self, partition: str, epoch: int) -> None:
         """Raise the epoch of an own lease beyond `epoch`, that of its checkpoint. Without this lease, do nothing.
@@ -256,7 +284,10 @@ class Group:
             self._adopt(stored)
             return
         # Deleted under a running group: all join anew, and epochs must not start over.
-        leases = {partition: Lease(None, lease.epoch) for partition, lease in self._document.leases.items()}
+        leases = {
+            partition: Lease(None, lease.epoch, closed=lease.closed)
+            for partition, lease in self._document.leases.items()
+        }
         self._adopt(self._document.followed_by({}, leases, listed=self._watch.listed))
 
     async def _observe(self) -> None:
@@ -327,7 +358,7 @@ class Group:
 
     # Deciding
 
-    def _propose(self, partitions: tuple[str, ...], asked: float) -> tuple[Plan | None, object]:
+    def _propose(self, partitions: Mapping[str, Collection[str]], asked: float) -> tuple[Plan | None, object]:
         """The plan, and the circumstances that it was made for. No plan if they required no change before."""
         members = self._document.members
         gone = self._gone()
@@ -344,7 +375,7 @@ class Group:
         may_move = not gone and not joining and self._quiet_for() >= self._settings.rebalance_delay
         leaving = self._leaving()
         circumstances = (
-            partitions,
+            dict(partitions),
             frozenset(gone),
             tuple(sorted(joining.items())),
             leaving,
@@ -368,7 +399,7 @@ class Group:
     def _quiet_for(self) -> float:
         return self._clock.monotonic() - self._quiet_since
 
-    def _is_balance_awaited(self, partitions: tuple[str, ...]) -> bool:
+    def _is_balance_awaited(self, partitions: Mapping[str, Collection[str]]) -> bool:
         """Whether leases will move as soon as the membership has been quiet for long enough."""
         if self._quiet_for() >= self._settings.rebalance_delay:
             return False

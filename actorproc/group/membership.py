@@ -8,7 +8,7 @@ from typing import Self
 
 import msgspec
 
-from actorproc.group.assignment import Lease, Member
+from actorproc.group.assignment import Closed, Lease, Member
 from actorproc.group.formats import agreed, highest_of
 from actorproc.group.heartbeat import Incarnation
 from actorproc.storage.document import Document, SharedDocument
@@ -21,6 +21,8 @@ _OUT_REMEMBERED = 64  # a forgotten incarnation could join again only while its 
 class GroupDocument(Document, frozen=True, dict=True):
     """Members and leases. Leases are stored by owner, so each costs its name and its epoch."""
 
+    newest_format = 3  # from which on `ended` or `vanished` is not empty
+
     members: dict[str, Member]
     owned: dict[str, dict[str, int]] = msgspec.field(name="leases")
     """Leases with an owner: owner -> partition -> epoch."""
@@ -28,13 +30,17 @@ class GroupDocument(Document, frozen=True, dict=True):
     """Leases without an owner: partition -> epoch."""
     next_owners: dict[str, str] = msgspec.field(name="next")
     """Partition -> the host to which its owner hands it over."""
+    ended: dict[str, int] = msgspec.field(default_factory=dict)
+    """Partitions that have ended -> epoch: nobody may run them any more."""
+    vanished: dict[str, int] = msgspec.field(default_factory=dict)
+    """Partitions that the source does not know any more -> epoch: nobody runs them until they are listed again."""
     out: tuple[Incarnation, ...] = ()
     """Former members, the latest last. None of these incarnations may join again."""
     writes: int = 1
     """The storage format that members may write, because every member reads it. It only grows."""
 
     def __post_init__(self) -> None:
-        if len(self.leases) != len(self.unowned) + sum(map(len, self.owned.values())):
+        if len(self.leases) != sum(map(len, (self.unowned, self.ended, self.vanished, *self.owned.values()))):
             raise ValueError("a partition has two owners")
 
     @classmethod
@@ -51,16 +57,25 @@ class GroupDocument(Document, frozen=True, dict=True):
         owned: dict[str, dict[str, int]] = {}
         unowned: dict[str, int] = {}
         next_owners: dict[str, str] = {}
-        for partition, (owner, epoch, next_owner) in (leases or {}).items():
+        closed: dict[Closed, dict[str, int]] = {"ended": {}, "vanished": {}}
+        for partition, (owner, epoch, next_owner, why) in (leases or {}).items():
+            if why is not None:
+                closed[why][partition] = epoch
+                continue
             (unowned if owner is None else owned.setdefault(owner, {}))[partition] = epoch
             if next_owner is not None:
                 next_owners[partition] = next_owner
-        return cls(dict(members or {}), owned, unowned, next_owners, out, writes, put_id=put_id)
+        return cls(
+            dict(members or {}), owned, unowned, next_owners, **closed, out=out, writes=writes, put_id=put_id,
+            format=3 if any(closed.values()) else 1,
+        )  # fmt: skip
 
     @cached_property
     def leases(self) -> Mapping[str, Lease]:
         """By partition."""
         leases = {partition: Lease(None, epoch) for partition, epoch in self.unowned.items()}
+        leases |= {partition: Lease(None, epoch, closed="ended") for partition, epoch in self.ended.items()}
+        leases |= {partition: Lease(None, epoch, closed="vanished") for partition, epoch in self.vanished.items()}
         for owner, epochs in self.owned.items():
             for partition, epoch in epochs.items():
                 leases[partition] = Lease(owner, epoch, self.next_owners.get(partition))

@@ -34,6 +34,8 @@ class CloseReason(Enum):
     """The host stops. Everything processed is committed (with `auto_commit` off: what the handler committed)."""
     HANDOFF = "handoff"
     """The lease moves to another host. Likewise."""
+    ENDED = "ended"
+    """The partition was split or merged, and its last record is processed. Likewise."""
     LOST = "lost"
     """Another host has the lease, or will have it. Uncommitted records are processed again there."""
     FAILED = "failed"
@@ -116,8 +118,8 @@ class PartitionHandler:
     async def closing(self, ctx: ClosingContext, reason: CloseReason) -> None:
         """The partition ends on this host. Called once, if `opened` has returned.
 
-        For the reasons STOPPING and HANDOFF the partition still belongs to this host: with `auto_commit` off, `await
-        ctx.commit()` commits what is processed.
+        For the reasons STOPPING, HANDOFF and ENDED the partition still belongs to this host: with `auto_commit` off,
+        `await ctx.commit()` commits what is processed.
 
         A plain `process` that was cut off has ended before. If it does not end within ten seconds, this is not called.
         """

@@ -61,7 +61,7 @@ class ClosingContext(PartitionInfo):
         self._commit = commit
 
     async def commit(self) -> None:
-        """Commit everything that is processed. Only for the reasons STOPPING and HANDOFF.
+        """Commit everything that is processed. Only for the reasons STOPPING, HANDOFF and ENDED.
 
         Raises:
             HandlerError: this host does not have the partition any more, or it has failed.

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import anyio
 import anyio.abc
 
-from actorproc.errors import HandlerError, PartitionStuck, RowsLost, StaleEpoch, locate
+from actorproc.errors import HandlerError, PartitionGone, PartitionStuck, RowsLost, StaleEpoch, locate
 from actorproc.group.assignment import Lease
 from actorproc.handler.base import CloseReason
 from actorproc.host.failure_log import FailureLog
@@ -41,7 +41,7 @@ class Wake(Enum):
     LOOK = auto()
     """Look at the group."""
     HAND_OVER = auto()
-    """Hand over the partitions that are drained."""
+    """Hand over the partitions that are drained, and close those that have ended."""
 
 
 class RaiseEpoch(NamedTuple):
@@ -58,7 +58,13 @@ class GiveUp(NamedTuple):
     why: str
 
 
-Message = Wake | RaiseEpoch | GiveUp
+class Vanished(NamedTuple):
+    """The source says that it has no such partition any more."""
+
+    partition: str
+
+
+Message = Wake | RaiseEpoch | GiveUp | Vanished
 
 
 class OwnedPartitions(Mapping[str, PartitionSlot]):
@@ -114,9 +120,14 @@ class OwnedPartitions(Mapping[str, PartitionSlot]):
         return [partition for partition, slot in self._slots.items() if slot.released]
 
     @property
+    def ended(self) -> list[str]:
+        """Partitions that have ended, and that the group does not know of yet."""
+        return [partition for partition, slot in self._slots.items() if slot.ended]
+
+    @property
     def draining(self) -> bool:
         """Whether some partitions are draining, and will be released soon."""
-        return any(slot.draining and not slot.released for slot in self._slots.values())
+        return any(slot.draining and not (slot.released or slot.ended) for slot in self._slots.values())
 
     def by_name(self) -> list[PartitionSlot]:
         """All slots in the order of their partitions' names. May be called from any thread."""
@@ -154,7 +165,7 @@ class OwnedPartitions(Mapping[str, PartitionSlot]):
                 if running is None:  # it can be handed over at once
                     slot = self._new_slot(partition, lease.epoch)
                     slot.draining = slot.released = True
-                else:
+                elif not running.ended:
                     self._begin_drain(running)
             elif running is None or running.released:  # released: the move was called off
                 self._tasks.start_soon(self._run_partition, self._new_slot(partition, lease.epoch))
@@ -213,10 +224,13 @@ class OwnedPartitions(Mapping[str, PartitionSlot]):
                     await keep_running(make, slot.restarts, self._clock, failed=partial(self._handle_failure, slot))
         except HandlerError:
             pass  # user code turned the cancellation of the scope into an error
+        slot.ended = slot.actor is not None and slot.actor.ended
         self._ended += slot.drop_actor()
         if self._slots.get(slot.partition) is not slot:
             return  # the lease is gone
-        if slot.draining and not self.fenced:
+        if slot.ended:
+            self._notify(Wake.HAND_OVER)
+        elif slot.draining and not self.fenced:
             slot.released = True
             self._notify(Wake.HAND_OVER)
         else:
@@ -236,6 +250,8 @@ class OwnedPartitions(Mapping[str, PartitionSlot]):
             slot.scope.cancel()  # a restart would only fail again while other hosts wait
         if isinstance(error, StaleEpoch):
             self._notify(RaiseEpoch(slot.partition, error.epoch))
+        if isinstance(error, PartitionGone):
+            self._notify(Vanished(slot.partition))
         if isinstance(error, PartitionStuck) and self._context.threads.is_at_work(slot.partition):
             self._notify(GiveUp(slot.partition, "a call of its handler does not end"))
 

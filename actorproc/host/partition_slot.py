@@ -56,6 +56,8 @@ class PartitionSlot:
     draining: bool = False
     released: bool = False
     """Drained and committed, but not handed over yet."""
+    ended: bool = False
+    """The partition has ended, and the group does not know yet."""
     error: str | None = None
     """Text of the latest failure."""
     blocked: str | None = None

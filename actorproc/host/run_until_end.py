@@ -14,7 +14,14 @@ from actorproc.partition.actor import PartitionActor
 from actorproc.records import Cursor
 from actorproc.runtime.logger import REPEAT_INTERVAL
 from actorproc.runtime.tasks import gather
-from actorproc.sources.protocol import End, Source, earliest_position, is_certainly_at_end, with_deadline
+from actorproc.sources.protocol import (
+    End,
+    Source,
+    earliest_position,
+    is_certainly_at_end,
+    list_partitions,
+    with_deadline,
+)
 from actorproc.storage.names import ProcessorLayout, named_partitions, natural
 from actorproc.storage.store import Store
 
@@ -76,8 +83,8 @@ class RunUntilEnd:
                 self._without_end[partition] = f"could not tell where it ends: {error}"
                 return None
 
-        partitions = await with_deadline(self._source.partitions(), "partitions", self._store.limits)
-        found = await gather(partitions, end)
+        partitions = await with_deadline(list_partitions(self._source), "partitions", self._store.limits)
+        found = await gather(list(partitions), end)
         self._ends = {partition: end for partition, end in found.items() if end is not None}
         self.waiting = set(self._ends)
 
@@ -188,10 +195,12 @@ class RunUntilEnd:
     # Partitions of other hosts
 
     async def _is_committed_elsewhere(self, partition: str) -> bool:
-        """Whether the checkpoint, or a commit after it, has passed the end."""
+        """Whether the checkpoint, or a commit after it, has passed the end, or says that the partition has ended."""
         self._lost.pop(partition, None)
         try:
             tip = await OutputChain(self._store, self._layout, partition).tip()
+            if tip is not None and tip.ended:
+                return True
             if tip is None or tip.ahead:
                 return False
             return await self._is_past_elsewhere(partition, tip.cursor)

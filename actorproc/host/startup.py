@@ -16,7 +16,7 @@ from actorproc.runtime.logger import warn_while_slow
 from actorproc.runtime.tasks import first_cause
 from actorproc.runtime.user_code import user_code
 from actorproc.sources import source_kind
-from actorproc.sources.protocol import Source, Start
+from actorproc.sources.protocol import Source, Start, list_partitions
 from actorproc.storage.listing import documents
 from actorproc.storage.locations import log_in_the_way, wrong_container
 from actorproc.storage.names import ProcessorLayout
@@ -44,7 +44,7 @@ async def opened(source: Source, start: Start, log: Any) -> AsyncIterator[None]:
     try:
         if start != "earliest":
             with warn_while_slow(log, "start() of the source"), suppress(SourceError, StoreError):  # asked again later
-                for partition in list(await source.partitions())[:1]:
+                for partition in list(await list_partitions(source))[:1]:
                     await source.start(partition, start)
         yield
     finally:
@@ -66,7 +66,7 @@ async def check_consumers(
         await source.mirror(mirror_offsets, {})
     if start_from is None or await documents(store, layout.checkpoints):
         return
-    for partition in await source.partitions():
+    for partition in await list_partitions(source):
         if await source.position_of(start_from, partition) is not None:
             return
     raise UsageError(
@@ -86,7 +86,7 @@ async def prepare_container(
         SourceError: the source does not list its partitions.
     """
     await ensure_safe(store, layout.probe)
-    partitions = await source.partitions() if start == "latest" else None
+    partitions = list(await list_partitions(source)) if start == "latest" else None
     recorded = await agree_on_source(store, layout, source.identity, str(source), source_kind(source), partitions)
     if added := await agree_on_schema(store, layout, schema):
         log.warning("processor.columns_added", columns=added, why="for good: every later handler must declare them")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from itertools import islice
 from math import inf
 
@@ -26,15 +25,14 @@ from actorproc.group.group import Group
 from actorproc.group.reports import HostReport
 from actorproc.host.end_watch import EndWatch
 from actorproc.host.offset_mirror import OffsetMirror
-from actorproc.host.owned_partitions import GiveUp, Message, OwnedPartitions, RaiseEpoch, Wake
+from actorproc.host.owned_partitions import GiveUp, Message, OwnedPartitions, RaiseEpoch, Vanished, Wake
+from actorproc.host.partition_list import PartitionList
 from actorproc.host.reporting import progress_of
 from actorproc.host.statistics import Statistics
 from actorproc.partition.actor import HostContext
 from actorproc.runtime.actor import Actor
 from actorproc.runtime.clock import Clock
-from actorproc.runtime.error_text import error_message
 from actorproc.runtime.logger import LogThrottle, get_logger
-from actorproc.sources.protocol import with_deadline
 
 log = get_logger(__name__)
 
@@ -49,11 +47,6 @@ _ERROR_IN_HEARTBEAT = 600  # characters
 LEAVING_TIME = 5.0
 """Seconds that a stopping host takes for the group, beyond the time in which its partitions drain."""
 
-_NO_PARTITIONS = (
-    "nothing is processed until the source lists partitions; it is asked again each partition_refresh_interval: check "
-    "that it is the right source, and that its credentials may read it"
-)
-
 _GROUP_UNUSABLE = (StoreError, CorruptObject)
 """The group's document cannot be read or written. A corrupt one does not revoke leases."""
 
@@ -67,9 +60,6 @@ class Supervisor(Actor[Message]):
         self._context = context
         self._settings: Settings = context.settings
         self._clock: Clock = context.clock
-        self._source_partitions: Sequence[str] = ()
-        self._partitions_read_at = -inf
-        self._warned_of_no_partitions = False
         self._members: list[str] = []
         self._fences = 0
         self._has_left = False
@@ -81,6 +71,7 @@ class Supervisor(Actor[Message]):
         self._failing_since = 0.0
         self._repeats = LogThrottle()
         self._log = log.bind(processor=context.processor, host=context.host)
+        self._listed = PartitionList(context, self._log)
         self.partitions = OwnedPartitions(context, self.tell, self._log)
 
     def nudge(self) -> None:
@@ -235,6 +226,8 @@ class Supervisor(Actor[Message]):
                     await self._raise_epoch(message)
                 elif isinstance(message, GiveUp):
                     await self._give_up(message)
+                elif isinstance(message, Vanished):
+                    await self._close_vanished(message.partition)
                 elif not self.partitions.closing:  # an earlier message may have been on its way
                     look_at = self._clock.monotonic() + await self._look()
             self._looking = None
@@ -244,7 +237,7 @@ class Supervisor(Actor[Message]):
         fences = self._fences
         fenced = self.partitions.fenced
         try:
-            view = await self._group.look(await self._known_partitions())
+            view = await self._group.look(self._listed)
         except RemovedFromGroup:
             self._log.warning(
                 "supervisor.removed_from_group", why="other hosts considered this host dead; it joins the group again"
@@ -286,28 +279,9 @@ class Supervisor(Actor[Message]):
             say("supervisor.look_failed", error=error, seconds=round(lasted, 3), times=times)
         return too_long
 
-    async def _known_partitions(self) -> Sequence[str]:
-        now = self._clock.monotonic()
-        if now - self._partitions_read_at < self._settings.partition_refresh_interval:
-            return self._source_partitions
-        try:
-            self._source_partitions, self._partitions_read_at = await self._list_partitions(), now
-        except Exception as error:  # of the user's source: go on with the partitions that are known
-            if not self._source_partitions:
-                raise SourceError(error_message(error)) from error
-            self._log.warning("supervisor.partitions_failed", error=error_message(error))
-        if not self._source_partitions and not self._warned_of_no_partitions:
-            self._warned_of_no_partitions = True
-            self._log.warning("processor.no_partitions", source=str(self._context.source), what_to_do=_NO_PARTITIONS)
-        return self._source_partitions
-
-    async def _list_partitions(self) -> Sequence[str]:
-        # Without retries: until the source answers, no lease is taken and none handed over.
-        partitions = self._context.source.partitions()
-        return await with_deadline(partitions, "partitions", self._context.store.limits, retries=False)
-
     async def _hand_over(self) -> None:
-        """Give the leases of drained partitions to their next owners, many in one write."""
+        """Close partitions that have ended. Give the leases of drained ones to their next owners, many in one write."""
+        await self._close_ended()
         if not self.partitions.released:
             return
         if self.partitions.draining:
@@ -321,6 +295,35 @@ class Supervisor(Actor[Message]):
         self.partitions.forget(partition for partition in released if partition not in staying)
         if staying and not self.partitions.fenced:
             self.nudge()  # the next look starts them again
+
+    async def _close_ended(self) -> None:
+        """Write into the group which partitions have ended. Then those that follow them may begin."""
+        if not (ended := self.partitions.ended):
+            return
+        try:
+            await self._group.close(ended, "ended")
+        except _GROUP_UNUSABLE as error:
+            self._log.warning("supervisor.close_failed", error=str(error), partitions=len(ended))
+            return  # the next look tries again
+        self.partitions.forget(ended)
+        self._listed.expire()
+        self.nudge()
+
+    async def _close_vanished(self, partition: str) -> None:
+        """Close a partition that the source has forgotten. If one follows it, its actor ends it instead."""
+        try:
+            listed = await self._listed(self._clock.monotonic())
+            if not listed or partition in {*listed, *(parent for parents in listed.values() for parent in parents)}:
+                return
+            await self._group.close([partition], "vanished")
+        except (*_GROUP_UNUSABLE, SourceError) as error:
+            self._log.warning("supervisor.close_failed", error=str(error), partitions=1)
+            return  # its actor fails again
+        self._log.warning(
+            "partition.vanished", partition=partition,
+            why="the source does not know it any more; its checkpoint stays, and it goes on there if it comes back",
+        )  # fmt: skip
+        self.nudge()
 
     async def _raise_epoch(self, message: RaiseEpoch) -> None:
         """If this host still has the lease, the group has forgotten its epochs: raise the epoch, and start again."""

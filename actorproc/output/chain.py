@@ -35,7 +35,7 @@ LETTERS_LIMIT = 4 * 2**20
 class Commit(Document, frozen=True):
     """The footer of an output file: the step from cursor `first` to `next`, final once the file exists."""
 
-    newest_format = 2  # of a commit that changes keyed state
+    newest_format = 3  # 2: of a commit that changes keyed state; 3: of the last one of a partition that has ended
 
     host: str
     epoch: int
@@ -52,6 +52,10 @@ class Commit(Document, frozen=True):
     """Bytes of the keys and values of keyed state that this step changes. They are attached, if there are any."""
     identities: tuple[str, ...] = ()
     """Of a queue: names the latest messages up to `next`, oldest first."""
+    ended: bool = False
+    """The partition ends here: no commit follows."""
+    vanished: bool = False
+    """It ends because the source has forgotten it: what was not read of it is lost."""
 
     @classmethod
     def from_footer(cls, key: str, footer: Footer) -> Commit:
@@ -107,6 +111,11 @@ class ChainEnd:
     @property
     def totals(self) -> Totals:
         return (self.newest or self.checkpoint).totals
+
+    @property
+    def ended(self) -> bool:
+        """Whether the partition has ended: nothing is committed any more."""
+        return (self.newest or self.checkpoint).ended
 
 
 class OutputChain:

@@ -44,7 +44,7 @@ class StateObject(msgspec.Struct, frozen=True):
 class Checkpoint(Document, frozen=True):
     """A committed cursor, and the number of the output file from which the next owner reads the chain."""
 
-    newest_format = 2  # from which on `state` is not empty
+    newest_format = 3  # 2: from which on `state` is not empty; 3: of a partition that has ended
 
     epoch: int
     number: int
@@ -60,6 +60,8 @@ class Checkpoint(Document, frozen=True):
     """Oldest first: they hold all keyed state that was committed below `number`."""
     identities: tuple[str, ...] = ()
     """Of a queue: names the latest messages up to `cursor`, oldest first."""
+    ended: bool = False
+    """The last file of the chain says that nothing follows it."""
 
 
 class CheckpointKeeper:
@@ -107,6 +109,7 @@ class CheckpointKeeper:
         ahead: bool = False,
         state: tuple[StateObject, ...] = (),
         identities: tuple[str, ...] = (),
+        ended: bool = False,
     ) -> None:
         """Move the checkpoint.
 
@@ -115,9 +118,9 @@ class CheckpointKeeper:
         """
         moved = replace(
             self.current,
-            format=2 if state else 1,
+            format=3 if ended else 2 if state else 1,
             number=number, cursor=cursor, totals=totals, time=time, ahead=ahead, state=state,
-            identities=identities,
+            identities=identities, ended=ended,
         )  # fmt: skip
         try:
             await self._write(moved)

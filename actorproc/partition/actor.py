@@ -21,6 +21,7 @@ from actorproc.errors import (
     CorruptObject,
     Fenced,
     HandlerError,
+    PartitionGone,
     PartitionStuck,
     RowsLost,
     SourceError,
@@ -48,7 +49,7 @@ from actorproc.runtime.error_text import format_error
 from actorproc.runtime.logger import get_logger
 from actorproc.runtime.tasks import first_cause
 from actorproc.runtime.user_code import user_code
-from actorproc.sources.protocol import End, Source, Start, first_position
+from actorproc.sources.protocol import End, Source, Start, first_position, list_partitions, with_deadline
 from actorproc.sources.queue_protocol import QueueSource
 from actorproc.storage.names import ProcessorLayout
 from actorproc.storage.store import Store
@@ -118,6 +119,9 @@ class PartitionActor(Restartable):
         self.time = TimeSpent(clock, context.times)
         self._end: int | None = None  # sequence of the source's newest record, when it was asked last
         self._begin = -1  # sequence of the last record before the first one to process
+        self._gone = False  # the source has forgotten the partition, and lists one that follows it
+        self.ended = False
+        """Whether the partition has ended: all that there ever will be is committed."""
         self._oldest_time: float | None = None  # timestamp of the oldest record that is read and not committed
         self._log = log.bind(processor=context.processor, host=context.host, partition=partition, epoch=epoch)
         self._info = PartitionInfo(
@@ -222,6 +226,9 @@ class PartitionActor(Restartable):
             async with self._in_time("an earlier call of process has not ended, and it cannot be stopped"):
                 await self._context.threads.ended(self.partition)
             await self._committer.open(self._start, self._check_cursor)
+            if self._committer.ended or self._gone:
+                await self._end_partition()
+                return
             self._info.committed = self._committer.committed.sequence
             processor = self._processor = await self._open_handler()
             if processor.handler.exclusive:
@@ -258,9 +265,14 @@ class PartitionActor(Restartable):
         async with self._in_time("start() of the source has not ended"):
             context, known = self._context, self._context.latest_partitions
             came_later = known is not None and self.partition not in known
-            return await first_position(
-                context.source, self.partition, context.start, context.start_from, came_later=came_later
-            )
+            try:
+                return await first_position(
+                    context.source, self.partition, context.start, context.start_from, came_later=came_later
+                )
+            except PartitionGone as error:
+                if await self._is_followed(error):
+                    return ""
+                raise
 
     async def _check_cursor(self, cursor: Cursor) -> None:
         """Check that the source has the records up to `cursor`: new ones would be passed over as processed.
@@ -292,7 +304,7 @@ class PartitionActor(Restartable):
                 handler = self._context.handler()
                 await handler.opened(self._info)
         if type(handler).committed is not PartitionHandler.committed:
-            self._committer.ended = partial(self._tell_committed, handler)
+            self._committer.after_commit = partial(self._tell_committed, handler)
         return BatchProcessor(
             handler, self._info, self._context.schema, self._settings, self._clock,
             committer=self._committer, reads=self._reads, pace=self._pace,
@@ -316,7 +328,10 @@ class PartitionActor(Restartable):
             try:
                 with self.time.at("wait" if self.is_at_end else "read"):
                     read = await self._reads.next(None if due is None else due - self._clock.monotonic())
-            except Exception:
+            except Exception as error:
+                if isinstance(error, PartitionGone) and await self._is_followed(error):
+                    self._closing_for = CloseReason.ENDED
+                    return
                 await self._commit_before_failing()
                 raise
             if read is not None:
@@ -326,6 +341,9 @@ class PartitionActor(Restartable):
                     return
                 if read.at_end and self.statistics.caught_up is None:
                     self.statistics.caught_up = self._committer.cursor
+                if read.ended:
+                    self._closing_for = CloseReason.ENDED
+                    return
                 del read  # frees its memory before the wait for the next one
             await self._check_late_rows(processor)
             if self._committer.is_due():
@@ -349,7 +367,7 @@ class PartitionActor(Restartable):
                 await self._committer.go_ahead(read.cursor)  # before the handler sees the batch
             self._pace.begin()
             with self.time.at("handle"):
-                results = await processor.process(batch)
+                results = await processor.process(batch, read.cuts)
             self._pace.done(len(batch), len(batch) - len(results.letters) - results.skipped)
         except HandlerError:
             await self._commit_before_failing()
@@ -371,15 +389,18 @@ class PartitionActor(Restartable):
             )
 
     async def _flush(self) -> None:
+        self._check_all_committed()
+        await self._committer.commit()
+        await self._committer.checkpoint()
+        self.flushing = False
+
+    def _check_all_committed(self) -> None:
         committer = self._committer
         if not self._settings.auto_commit and committer.committed.sequence != committer.cursor.sequence:
             raise HandlerError(
                 f"the end is processed, but the handler has not committed the records after "
                 f"{committer.committed.sequence}: with auto_commit off, call ctx.commit() at the end of each batch"
             )
-        await committer.commit()
-        await committer.checkpoint()
-        self.flushing = False
 
     # Ending
 
@@ -408,8 +429,31 @@ class PartitionActor(Restartable):
             await self._committer.commit()
         await self._close_handler(processor.handler, self._closing_for, commit=self._committer.commit)
         self.statistics.state = "draining"
-        await self._committer.checkpoint()
+        if self._closing_for is CloseReason.ENDED:
+            self._check_all_committed()
+            await self._end_partition()
+        else:
+            await self._committer.checkpoint()
         self.statistics.state = "drained"
+
+    async def _end_partition(self) -> None:
+        """Commit the end, unless the chain has it. Nothing is committed after it."""
+        await self._committer.end(vanished=self._gone)
+        self.ended = True
+        self._log.info("partition.ended", position=self._committer.committed.position)
+
+    async def _is_followed(self, gone: PartitionGone) -> bool:
+        """Whether a partition is listed that follows this one, which the source has forgotten."""
+        source, limits = self._context.source, self._context.store.limits
+        listed = await with_deadline(list_partitions(source), "partitions", limits, retries=False)
+        if self.partition in listed or not any(self.partition in parents for parents in listed.values()):
+            return False
+        self._log.error(
+            "partition.records_lost", after=self._committer.cursor.sequence, error=str(gone),
+            why="the source has forgotten the partition before its end was read; those that follow it begin now",
+        )  # fmt: skip
+        self._gone = True
+        return True
 
     async def _close_handler(
         self, handler: PartitionHandler, reason: CloseReason, *, commit: Callable[[], Awaitable[None]] | None = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import threading
-from collections.abc import Set
+from collections.abc import Sequence, Set
 from functools import partial
 
 import anyio
@@ -90,14 +90,17 @@ class BatchProcessor:
         self._wanted = -1
         self._given_up: Set[int] = frozenset()
 
-    async def process(self, batch: Batch) -> Pending:
+    async def process(self, batch: Batch, cuts: Sequence[int] | None = None) -> Pending:
         """The results of the batch that the handler has not committed itself.
+
+        Args:
+            cuts: sequences of the records up to which the handler may commit; None: of all. See `Chunk.cuts`.
 
         Raises:
             HandlerError: `on_error` returned `Decision.STOP`, too many records failed, or the handler is wrong.
             Interrupted: a drain began in the pause before another attempt.
         """
-        run = self._run = _BatchRun(batch, self)
+        run = self._run = _BatchRun(batch, self, cuts)
         try:
             results = await run.process()
         finally:
@@ -143,8 +146,9 @@ class BatchProcessor:
 class _BatchRun:
     """Processes one batch until each of its records is done, given up or skipped."""
 
-    def __init__(self, batch: Batch, processor: BatchProcessor) -> None:
+    def __init__(self, batch: Batch, processor: BatchProcessor, cuts: Sequence[int] | None) -> None:
         self._batch = batch
+        self._cuts = cuts
         self._on = processor
         self._at_most_once = processor.settings.delivery == "at-most-once"
         self._parts = Parts(batch, processor.settings, processor.handler.on_error, processor.info.log)
@@ -355,7 +359,7 @@ class _BatchRun:
         unfinished = attempt.unfinished()  # before the await: rows that come meanwhile are not encoded
         await self._encode(attempt)
         unfinished |= attempt.uncommitted(attempt.failures).keys()
-        limit = min([upto, *(sequence - 1 for sequence in (*unfinished, *self._parts.waiting))])
+        limit = self._cut_before(min([upto, *(sequence - 1 for sequence in (*unfinished, *self._parts.waiting))]))
         if limit < max(attempt.committed + 1, self._batch.first):
             return
         if attempt.state.changed and (
@@ -371,6 +375,12 @@ class _BatchRun:
         except BaseException as error:  # only a new start can find out whether it is committed
             self._fatal = _cut_short(error)
             raise
+
+    def _cut_before(self, sequence: int) -> int:
+        """The sequence of the last record up to this one after which the batch may be cut; -1 if there is none."""
+        if self._cuts is None:
+            return sequence
+        return max((cut for cut in self._cuts if cut <= sequence), default=-1)
 
     def _take(self, attempt: Attempt, upto: int) -> Pending:
         """The results of records up to `upto`, of this attempt and of earlier ones."""

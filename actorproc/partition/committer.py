@@ -125,8 +125,10 @@ class Committer:
         self._moved_at: float | None = None  # when the cursor first passed `committed`
         self.settled = True
         """False once a commit was cut short: only a new start can find out whether it was made."""
-        self.ended: Callable[[int, int, Exception | None], Awaitable[None]] = _ignore
+        self.after_commit: Callable[[int, int, Exception | None], Awaitable[None]] = _ignore
         """Called after each commit, as `PartitionHandler.committed` is."""
+        self.ended = False
+        """The partition has ended: nothing may be committed any more."""
         self.cursor = Cursor("")
         """Processed up to here."""
         self.committed = Cursor("")
@@ -175,7 +177,7 @@ class Committer:
     async def _walk(self, checkpoint: Checkpoint) -> bool:
         """Read the commits from the checkpoint to the end of the chain; False if the partition is new."""
         self._number, self.cursor, self._totals = checkpoint.number, checkpoint.cursor, checkpoint.totals
-        self._time, self._identities = checkpoint.time, checkpoint.identities
+        self._time, self._identities, self.ended = checkpoint.time, checkpoint.identities, checkpoint.ended
         previous, new = Cursor(""), not checkpoint.time  # new: never moved, or an earlier checkpoint was deleted
         walked: dict[str, int] = {}
         walking = not new or await self._chain.begun()
@@ -191,6 +193,7 @@ class Committer:
                 await self.state.walk(self._number, commit.put_id, commit.state_size)
             self._number += 1
             self._totals = commit.totals
+            self.ended = self.ended or commit.ended
             self._time = max(self._time, commit.time)
             self._statistics.last_commit = _utc(commit.time)
             if commit.next.sequence >= self.cursor.sequence:
@@ -304,12 +307,12 @@ class Committer:
         try:
             await self._commit()
         except Exception as error:
-            await self.ended(upto, rows, error)
+            await self.after_commit(upto, rows, error)
             raise
         if self._queue is not None:
             await self._queue.committed(self.committed.sequence)
         if not is_empty:
-            await self.ended(upto, rows, None)
+            await self.after_commit(upto, rows, None)
         if self._number - self._keeper.current.number >= CHECKPOINT_EVERY:
             await self.checkpoint()
 
@@ -335,7 +338,26 @@ class Committer:
         with self._settling():
             await self._write(Pending(), self._totals)
 
-    async def _write(self, pending: Pending, totals: Totals) -> None:
+    async def end(self, *, vanished: bool = False) -> None:
+        """Commit an empty file that ends the partition, unless it has one, and say so in the checkpoint at once.
+
+        Everything that is processed must be committed. A checkpoint alone would not do: an earlier owner could still
+        create the next file. See tests/protocol/split_model.py.
+
+        Args:
+            vanished: the source has forgotten the partition, so that its rest is lost.
+
+        Raises:
+            Fenced: another host has committed since the chain was walked.
+        """
+        if not self.ended:
+            with self._settling():
+                await self._write(Pending(), self._totals, ended=True, vanished=vanished)
+            self.ended = True
+            self.committed = self._statistics.committed = self.cursor
+        await self.checkpoint()
+
+    async def _write(self, pending: Pending, totals: Totals, *, ended: bool = False, vanished: bool = False) -> None:
         """Create the next file of the chain, with rows, dead letters, state and position, and publish the letters."""
         statistics = self._statistics
         letters = [letter for _, letter in sorted(pending.letters.items())]
@@ -344,8 +366,8 @@ class Committer:
         commit = Commit(
             put_id=self._clock.nonce(), host=self._host, epoch=statistics.epoch,
             first=self.committed, next=self.cursor, totals=totals, time=time,
-            rows=self._new.rows, state_size=delta.size if delta else 0, format=2 if delta else 1,
-            identities=self._identities_of(self.cursor),
+            rows=self._new.rows, state_size=delta.size if delta else 0, format=3 if ended else 2 if delta else 1,
+            identities=self._identities_of(self.cursor), ended=ended, vanished=vanished,
         )  # fmt: skip
         lines = b"".join(letters)
         table = pa.concat_tables(pending.tables) if pending.tables else self._schema.empty_table()
@@ -382,8 +404,8 @@ class Committer:
             await self._merge_state()
         time = self._now()
         await self._keeper.advance(
-            self._number, cursor, totals, time,
-            ahead=ahead, state=self.state.manifest, identities=self._identities_of(cursor),
+            self._number, cursor, totals, time, ahead=ahead, state=self.state.manifest,
+            identities=self._identities_of(cursor), ended=self.ended,
         )  # fmt: skip
         self.state.expire(time)
         await self._sweeper.sweep(self._keeper.current)
@@ -403,7 +425,7 @@ class Committer:
             Fenced: another host runs this partition.
         """
         stored = self._keeper.current
-        if (stored.number, stored.cursor) != (self._number, self.committed):
+        if (stored.number, stored.cursor, stored.ended) != (self._number, self.committed, self.ended):
             with self._settling():
                 await self._merge_state()
                 await self._advance(self.committed, self._totals)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import aclosing, contextmanager
 from dataclasses import dataclass, field
 
@@ -38,6 +38,8 @@ class Read:
         start: position from which all pieces can be read again.
         cursor: how far the partition is processed once the handler is done with these pieces.
         at_end: the source has nothing more for now.
+        ended: the source has nothing more for good.
+        cuts: sequences of the records after which the pieces may be cut; None: after each. See `Chunk.cuts`.
         since: when the first of the pieces was read.
         cost: of reading the pieces.
     """
@@ -48,6 +50,8 @@ class Read:
     at_end: bool = False
     since: float = 0.0
     cost: ReadCost = NO_COST
+    ended: bool = False
+    cuts: tuple[int, ...] | None = None
     records: int = field(init=False)
     nbytes: int = field(init=False)
 
@@ -60,18 +64,31 @@ class Read:
             return True
         records, nbytes = self.records + more.records, self.nbytes + more.nbytes
         within = records <= limits.max_batch_records and nbytes <= limits.max_batch_bytes
-        return within and _is_usual(self.pieces[-1]) and _is_usual(more.pieces[0])
+        alike = (self.cuts is None) == (more.cuts is None)
+        return within and alike and _is_usual(self.pieces[-1]) and _is_usual(more.pieces[0])
 
     def join(self, more: Read) -> None:
         """Add `more`, which was read next."""
+        if more.cuts is not None:
+            self.cuts = (*(self.cuts or ()), *more.cuts)
         self.pieces += more.pieces
         if len(self.pieces) > MOST_PIECES:
             self.pieces = [Batch.joined(self.pieces)]
         self.cursor = more.cursor
-        self.at_end = self.at_end or more.at_end
+        self.at_end, self.ended = self.at_end or more.at_end, more.ended
         self.records += more.records
         self.nbytes += more.nbytes
         self.cost += more.cost
+
+    def fewest(self, records: int) -> int:
+        """The number of records of the largest part with at most so many; of the smallest part, if all have more."""
+        if self.cuts is None:
+            return records
+        places, done = list[int](), 0
+        for piece in self.pieces:
+            places += (done + place for place in cut_places(piece, self.cuts))
+            done += len(piece)
+        return nearest_cut(places, records)
 
     def split(self, records: int) -> tuple[Read, Read]:
         """The first so many records, which must be fewer than all, and the rest."""
@@ -82,8 +99,12 @@ class Read:
             if len(piece) > records:
                 tail.appendleft(piece[records:])
             records -= len(head[-1])
-        first = Read(head, self.start, Cursor(self.start, head[-1].last), since=self.since, cost=self.cost)
-        rest = Read(list(tail), self.start, self.cursor, self.at_end, self.since)
+        last, cuts, later = head[-1].last, None, None
+        if self.cuts is not None:
+            upto = bisect_right(self.cuts, last)
+            cuts, later = self.cuts[:upto], self.cuts[upto:]
+        first = Read(head, self.start, Cursor(self.start, last), since=self.since, cost=self.cost, cuts=cuts)
+        rest = Read(list(tail), self.start, self.cursor, self.at_end, self.since, ended=self.ended, cuts=later)
         first.nbytes, rest.nbytes = 0, self.nbytes  # both share the memory, which is free once the rest is done
         return first, rest
 
@@ -131,6 +152,7 @@ class ReadAhead:
         self._chunks = 0
         self._awaiting = False  # the source has to yield now
         self._at_end = False  # its latest chunk said so
+        self._ended = False  # its latest chunk was the last one
         self.newest: int | None = None
         """Sequence of the newest record of the source; None while there is more to read."""
         self._changed = anyio.Event()
@@ -150,23 +172,24 @@ class ReadAhead:
         return was_at_end
 
     async def run(self, cursor: Cursor) -> None:
-        """Read from `cursor` on until reading fails."""
+        """Read from `cursor` on until the partition ends, or reading fails."""
         what = f"the source's read() of partition {self._partition}"
         self._cursor = cursor
         try:
             with user_code(what, SourceError):
-                self._failure = SourceError(f"{what} {await self._read_on()}")
+                if (wrong := await self._read_on()) is not None:
+                    self._failure = SourceError(f"{what} {wrong}")
         except Exception as error:  # noqa: BLE001  # raised by `next`
             self._failure = error
         self._awaiting = False
         self.wake()
 
-    async def _read_on(self) -> str:
-        """Read, and begin again whenever `begin_anew` has ended the `read`. Returns what is wrong in the end."""
+    async def _read_on(self) -> str | None:
+        """Read, and begin again whenever `begin_anew` has ended the `read`. Returns what is wrong, if anything."""
         while True:
             with anyio.CancelScope() as self._reading:
                 await self._read()
-                return "has ended; it must go on for ever"
+                return None if self._ended else "has ended; it must go on for ever, or yield a chunk with `ended`"
             if not self._awaiting:  # only a restart of the partition can tell what is queued
                 return "yielded while it was ended"
 
@@ -188,7 +211,9 @@ class ReadAhead:
                     await self._prepare(chunk.batch.data.column("value"))
                 self._cursor = await self._put_chunk(chunk, self._cursor)
                 self._chunks += 1
-                self._at_end = not len(chunk.batch)
+                self._at_end, self._ended = not len(chunk.batch), chunk.ended
+                if self._ended:
+                    return
                 self._awaiting = True
                 asked = anyio.current_time()
                 del chunk  # frees its memory as soon as it is handled, before the wait for the next one
@@ -202,18 +227,27 @@ class ReadAhead:
         if not reserved and len(batch):  # the whole chunk is in memory until its last piece is handled
             await self._room.reserve(batch.nbytes)
         while len(batch):
-            piece = batch[: fitting(batch, settings.max_batch_records, settings.max_batch_bytes)]
+            count = fitting(batch, settings.max_batch_records, settings.max_batch_bytes)
+            cuts = None
+            if chunk.cuts is not None:
+                count = nearest_cut(cut_places(batch, chunk.cuts), count)
+                cuts = tuple(cut for cut in chunk.cuts if done < cut < batch[:count].last)
+            piece = batch[:count]
             batch = batch[len(piece) :]
             done = piece.last
+            if cuts is not None:
+                cuts = (*cuts, done)
             await self._room.take(piece.nbytes)
             # Reading can only resume at the start of the chunk; it then skips the records that are done.
             cost, self._cost = self._cost, NO_COST
-            await self._put(Read([piece], start, Cursor(start if len(batch) else chunk.next, done), cost=cost))
+            cursor = Cursor(start if len(batch) else chunk.next, done)
+            await self._put(Read([piece], start, cursor, cost=cost, cuts=cuts))
         if not reserved:
             self._room.resize(0)
-        self.newest = None if len(chunk.batch) else done
-        if not len(chunk.batch):
-            await self._put(Read([], start, Cursor(chunk.next, done), at_end=True))
+        at_end = chunk.ended or not len(chunk.batch)
+        self.newest = done if at_end else None
+        if at_end:
+            await self._put(Read([], start, Cursor(chunk.next, done), at_end=True, ended=chunk.ended))
         return Cursor(chunk.next, done)
 
     async def _put(self, read: Read) -> None:
@@ -249,9 +283,11 @@ class ReadAhead:
         least = self._settings.min_batch_records
         most = max(self._pace.records, least)
         if read.records > most and (len(read.pieces) == 1 or least > 1):  # what `aside` has joined is within the pace
-            read, rest = read.split(most)
-            self._queue.appendleft(rest)
-            self._join_queued()
+            most = read.fewest(most)
+            if most < read.records:
+                read, rest = read.split(most)
+                self._queue.appendleft(rest)
+                self._join_queued()
         self.wake()
         return read
 
@@ -262,7 +298,7 @@ class ReadAhead:
         if not self._queue:
             return math.inf
         first = self._queue[0]
-        if len(self._queue) > 1 or not 0 < first.records < self._settings.min_batch_records:
+        if len(self._queue) > 1 or first.ended or not 0 < first.records < self._settings.min_batch_records:
             return 0.0  # a read behind it could not be joined
         left = first.since + self._settings.max_batch_wait - anyio.current_time()
         return left if left > _EXACT else 0.0
@@ -334,6 +370,17 @@ def fitting(batch: Batch, records: int, size: int) -> int:
 def _cost_of(chunk: Chunk, seconds: float) -> ReadCost:
     given = chunk.cost or ReadCost(bytes=chunk.batch.nbytes if len(chunk.batch) else 0)
     return msgspec.structs.replace(given, seconds=seconds)
+
+
+def cut_places(batch: Batch, cuts: Sequence[int]) -> list[int]:
+    """The numbers of its first records that may stand alone, all of them included."""
+    counts = batch.sequence_array.to_numpy().searchsorted(cuts, side="right")
+    return sorted({int(count) for count in counts if count} | {len(batch)})
+
+
+def nearest_cut(places: Sequence[int], count: int) -> int:
+    """The last place up to `count`, or else the first one."""
+    return places[max(0, bisect_right(places, count) - 1)]
 
 
 def _is_usual(batch: Batch) -> bool:

@@ -8,6 +8,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Se
 from contextlib import AbstractContextManager, aclosing, asynccontextmanager
 from dataclasses import replace
 from datetime import datetime
+from itertools import pairwise
 from numbers import Integral
 from typing import Any
 
@@ -23,7 +24,7 @@ from actorproc.runtime.logger import get_logger
 from actorproc.runtime.user_code import user_code
 from actorproc.sources.log import LogSource
 from actorproc.sources.output import OutputSource
-from actorproc.sources.protocol import Chunk, End, Source, Start
+from actorproc.sources.protocol import Chunk, End, Partition, Source, Start
 from actorproc.sources.queue_protocol import Consumer, Deliveries, QueueSource
 
 log = get_logger(__name__)
@@ -74,12 +75,13 @@ class GuardedSource(Source):
     async def register(self, processor: str, container: str) -> None:
         await self._await("register", processor, container)
 
-    async def partitions(self) -> Sequence[str]:
+    async def partitions(self) -> Sequence[str | Partition]:
         given = await self._await("partitions")
-        names = list(given) if isinstance(given, Iterable) and not isinstance(given, str) else [None]
-        if not all(isinstance(name, str) for name in names):
-            raise self._wrong("partitions", given, "a list of names, each a str")
-        return list(dict.fromkeys(map(str, names)))
+        listed = list(given) if isinstance(given, Iterable) and not isinstance(given, str) else [None]
+        if not all(isinstance(one, str) or _is_partition(one) for one in listed):
+            raise self._wrong("partitions", given, "a list of names, each a str or a Partition(name, parents)")
+        found = [one if isinstance(one, Partition) else str(one) for one in listed]
+        return list({one.name if isinstance(one, Partition) else one: one for one in found}.values())
 
     async def start(self, partition: str, at: Start) -> str:
         position = await self._await("start", partition, at)
@@ -149,6 +151,8 @@ class GuardedSource(Source):
         self._check_position("read", chunk.next)
         if not isinstance(chunk.cost, ReadCost | None):
             raise self._wrong("read", chunk.cost, "a ReadCost, or None, as the cost")
+        if chunk.cuts is not None and not _are_growing(chunk.cuts):
+            raise self._wrong("read", chunk.cuts, "growing sequences, or None, as the cuts")
         batch = self._checked_batch("read", partition, chunk.batch)
         return chunk if batch is chunk.batch else replace(chunk, batch=batch)
 
@@ -208,6 +212,18 @@ class _GuardedConsumer(Consumer):
     async def acknowledge(self, count: int) -> None:
         with self._source._user_code("acknowledge"):
             await self._consumer.acknowledge(count)
+
+
+def _is_partition(one: object) -> bool:
+    return (
+        isinstance(one, Partition)
+        and isinstance(one.parents, tuple)
+        and all(isinstance(name, str) for name in (one.name, *one.parents))
+    )
+
+
+def _are_growing(cuts: Sequence[object]) -> bool:
+    return all(isinstance(cut, Integral) for cut in cuts) and all(a < b for a, b in pairwise(cuts))  # type: ignore[operator]
 
 
 def _with_declared_types(batch: Batch) -> Batch:

@@ -52,6 +52,23 @@ def parse_time(name: str, time: object, alternatives: str = "") -> datetime:
 
 
 @dataclass(frozen=True, slots=True)
+class Partition:
+    """A partition of a stream whose partitions end: by a split or a merge, others follow it.
+
+    Attributes:
+        parents: the partitions that it follows. It is processed once all records of these are committed. Parents that
+            were never listed do not count.
+    """
+
+    name: str
+    parents: tuple[str, ...] = ()
+
+
+Parents = Mapping[str, tuple[str, ...]]
+"""The partitions of a source: name -> parents."""
+
+
+@dataclass(frozen=True, slots=True)
 class Chunk:
     """Records of a partition, and the position at which reading goes on after them.
 
@@ -59,11 +76,16 @@ class Chunk:
 
     Attributes:
         cost: what the source knows of it. Handlers see it as `batch.read`. `seconds` are measured by the processor.
+        ended: this is the last chunk: no more records can ever come.
+        cuts: sequences of the records after which the chunk may be cut, if not after each: records of one transaction
+            are committed together. The end of the chunk is always a cut.
     """
 
     batch: Batch
     next: str
     cost: ReadCost | None = None
+    ended: bool = False
+    cuts: Sequence[int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,8 +137,12 @@ class Source(ABC):
         """
 
     @abstractmethod
-    async def partitions(self) -> Sequence[str]:
-        """Names of the partitions. Called again from time to time: partitions may be added, but never removed."""
+    async def partitions(self) -> Sequence[str | Partition]:
+        """The partitions: names, or a `Partition` for one that follows others. Called again from time to time.
+
+        Partitions may be added. One that is not listed any more is read on until `read` ends it or raises
+        PartitionGone.
+        """
 
     @abstractmethod
     async def start(self, partition: str, at: Start) -> str:
@@ -145,7 +171,7 @@ class Source(ABC):
 
     @abstractmethod
     def read(self, partition: str, position: str) -> AsyncGenerator[Chunk, None]:
-        """Yield records from `position` on, forever: an async generator.
+        """Yield records from `position` on, forever or until the partition ends: an async generator.
 
         It yields an empty chunk whenever it reaches the end, and then waits for new records by itself. If it yields
         nothing for `max_read_time`, it is taken to hang; so while it waits, it yields an empty chunk now and then.
@@ -154,6 +180,12 @@ class Source(ABC):
 
         `position` is one that `start`, `end` or an earlier chunk returned. It may be coarse: records up to the
         committed sequence may come again, and the processor drops them.
+
+        If no more records can ever come, because the partition was split or merged, the last chunk has `ended`. Then
+        the generator returns.
+
+        Raises:
+            PartitionGone: the stream has no such partition any more, so the rest of it cannot be read.
         """
 
     def read_within(self, partition: str, position: str, budget: ReadBudget) -> AsyncGenerator[Chunk, None]:
@@ -192,6 +224,12 @@ class Source(ABC):
     def reached(self, cursor: Cursor, end: End) -> bool:
         """Whether a reader at `cursor` has read up to `end`. Override it if equal positions are not the only proof."""
         return cursor.position == end.position or (end.sequence is not None and cursor.sequence >= end.sequence)
+
+
+async def list_partitions(source: Source) -> Parents:
+    """The partitions of the source: name -> parents."""
+    listed = [one if isinstance(one, Partition) else Partition(one) for one in await source.partitions()]
+    return {partition.name: partition.parents for partition in listed}
 
 
 async def with_deadline(answer: Awaitable[T], method: str, limits: StoreLimits, *, retries: bool = True) -> T:

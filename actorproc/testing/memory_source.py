@@ -7,8 +7,9 @@ from datetime import UTC, datetime
 
 import anyio
 
+from actorproc.errors import PartitionGone
 from actorproc.records import Batch, Headers
-from actorproc.sources.protocol import Chunk, End, Source, Start
+from actorproc.sources.protocol import Chunk, End, Partition, Source, Start
 
 _DAY = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -28,11 +29,16 @@ class MemorySource(Source):
         self._times: dict[str, list[datetime | None]] = {}
         self._news = anyio.Event()
         self._page, self._step = page, step
+        self._parents: dict[str, tuple[str, ...]] = {}
+        self._ended, self._unlisted, self._gone = set[str](), set[str](), set[str]()
         for partition in range(partitions):
             self.add_partition(str(partition))
 
-    def add_partition(self, partition: str) -> None:
-        """Add an empty partition."""
+    def add_partition(self, partition: str, parents: Sequence[str] = ()) -> None:
+        """Add an empty partition, which follows its parents. These end."""
+        self._parents[partition] = tuple(parents)
+        self._ended |= set(parents)
+        self._wake()
         self._values[partition], self._keys[partition] = [], []
         self._headers[partition], self._times[partition] = [], []
 
@@ -50,13 +56,37 @@ class MemorySource(Source):
         self._keys[partition] += [key] * len(values)
         self._headers[partition] += [tuple(headers)] * len(values)
         self._times[partition] += [timestamp] * len(values)
+        self._wake()
+
+    def unlist(self, partition: str) -> None:
+        """Do not list the partition any more. It can still be read."""
+        self._unlisted.add(partition)
+
+    def list_again(self, partition: str) -> None:
+        """Undo `unlist` and `forget`."""
+        self._unlisted.discard(partition)
+        self._gone.discard(partition)
+
+    def forget(self, partition: str) -> None:
+        """Forget the partition: it is not listed, and cannot be read."""
+        self._unlisted.add(partition)
+        self._gone.add(partition)
+        self._wake()
+
+    def _wake(self) -> None:
         self._news.set()
         self._news = anyio.Event()
 
-    async def partitions(self) -> Sequence[str]:
-        return list(self._values)
+    def _check_there(self, partition: str) -> None:
+        if partition in self._gone:
+            raise PartitionGone(f"partition {partition} is gone")
+
+    async def partitions(self) -> Sequence[str | Partition]:
+        listed = {name: parents for name, parents in self._parents.items() if name not in self._unlisted}
+        return [Partition(name, parents) if parents else name for name, parents in listed.items()]
 
     async def start(self, partition: str, at: Start) -> str:
+        self._check_there(partition)
         if at == "earliest":
             return "0"
         times = self._times[partition]
@@ -65,6 +95,7 @@ class MemorySource(Source):
         return str(next((i for i, time in enumerate(times) if time is not None and time >= at), len(times)))
 
     async def end(self, partition: str) -> End:
+        self._check_there(partition)
         count = len(self._values[partition])
         return End(str(count), (count - 1) * self._step if count else None)
 
@@ -75,13 +106,17 @@ class MemorySource(Source):
         values, keys, times = self._values[partition], self._keys[partition], self._times[partition]
         headers, at = self._headers[partition], int(position)
         while True:
+            self._check_there(partition)
             news, stop = self._news, min(len(values), at + self._page)
             sequences = range(at * self._step, stop * self._step, self._step)
             part = slice(at, stop)
             batch = Batch.of(
                 partition, values[part], sequences, keys=keys[part], headers=headers[part], timestamps=times[part]
             )
-            yield Chunk(batch, str(stop))
+            ended = partition in self._ended and stop == len(values)
+            yield Chunk(batch, str(stop), ended=ended)
+            if ended:
+                return
             if at == stop:
                 await news.wait()
             at = stop

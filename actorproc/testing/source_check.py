@@ -15,7 +15,7 @@ import anyio.lowlevel
 from actorproc.errors import SourceError, UsageError
 from actorproc.records import Cursor
 from actorproc.sources.guard import guard_source
-from actorproc.sources.protocol import End, Source, Start, is_certainly_at_end
+from actorproc.sources.protocol import End, Source, Start, is_certainly_at_end, list_partitions
 from actorproc.testing.source_reader import Fact, InvalidSource, Reading, reading
 
 T = TypeVar("T")
@@ -140,7 +140,7 @@ class _Check:
             while left:  # in turn: one reader must not move another
                 for part in left:
                     part.take(facts := await part.reading.next())
-                    part.whole = not facts
+                    part.whole = part.reading.ended or not facts
                 left = [part for part in left if not part.whole and len(part.facts) <= most_records]
             if add is None and not any(part.facts for part in partitions):
                 raise UsageError(f"{self.name} has no records, which proves nothing: give it some, or give `add`")
@@ -175,11 +175,11 @@ class _Check:
                 await self._check_rest(part, place)
 
     async def names(self) -> list[str]:
-        return list(await self._answer("partitions()", self.source.partitions()))
+        return list(await self._answer("partitions()", list_partitions(self.source)))
 
     def none_gone(self, before: list[str], now: list[str]) -> None:
         if gone := set(before) - set(now):
-            self.fail(f"partitions() gave {sorted(gone)!r:.200} before, and does not now: none may vanish")
+            self.fail(f"partitions() gave {sorted(gone)!r:.200} before, and does not now: none may vanish meanwhile")
 
     async def _end(self, name: str) -> End:
         return await self._answer("end()", self.source.end(name), name)
@@ -255,7 +255,8 @@ class _Check:
     async def _check_news(self, partitions: list[_Partition], add: Add) -> None:
         old = {part.name: Cursor(part.reading.position, part.reading.last) for part in partitions}
         await add()
-        waiting = {asyncio.create_task(part.reading.news()): part for part in partitions}
+        open_ones = [part for part in partitions if not part.reading.ended]
+        waiting = {asyncio.create_task(part.reading.news()): part for part in open_ones}
         seen, _ = await asyncio.wait(waiting, timeout=self.patience, return_when=asyncio.FIRST_COMPLETED)
         for task in waiting:
             task.cancel()

@@ -50,6 +50,8 @@ class Reading:
 
     def __init__(self, source: Source, name: str, partition: str, position: str, patience: float) -> None:
         self.partition, self.position, self.last = partition, position, -1
+        self.ended = False
+        """Whether a chunk has said that the partition has ended."""
         self._source, self._name, self._patience = source, name, patience
         self._asked = asyncio.Semaphore(0)
         self._answers: asyncio.Queue[Chunk | Exception | BaseExceptionGroup[BaseException]] = asyncio.Queue()
@@ -64,11 +66,14 @@ class Reading:
             self._answers.put_nowait(error)
 
     def ask(self) -> None:
-        """Request the next chunk."""
-        self._asked.release()
+        """Request the next chunk, unless the partition has ended."""
+        if not self.ended:
+            self._asked.release()
 
     async def next(self) -> list[Fact]:
         """The records of the next chunk; none at the end."""
+        if self.ended:
+            return []
         self.ask()
         with anyio.move_on_after(self._patience) as cut:
             facts = await self._answer()
@@ -88,13 +93,17 @@ class Reading:
     async def _answer(self) -> list[Fact]:
         chunk = await self._answers.get()
         if isinstance(chunk, StopAsyncIteration):
-            self._fail("read() ended: it must go on for ever, and wait for new records at the end")
+            self._fail(
+                "read() ended: it must go on for ever, and wait for new records at the end, or yield a last chunk with "
+                "`ended`"
+            )
         if isinstance(chunk, (Exception, BaseExceptionGroup)):
             self._fail(f"read() failed: {describe_error(chunk)}", chunk)
         if pair := chunk.batch.disorder(self.last):
             self._fail(f"read() gave sequence {pair[1]} after {pair[0]}: they must grow from record to record, from 0")
         facts = self._facts(chunk.batch)
         self.position, self.last = chunk.next, facts[-1].sequence if facts else self.last
+        self.ended = chunk.ended
         return facts
 
     def _facts(self, batch: Batch) -> list[Fact]:

@@ -184,7 +184,7 @@ class Node:
     async def _look(self, group: Group, tasks: Any) -> float:
         interval = self.clock.jitter(self.settings.lease_acquire_interval)
         try:
-            self.view = view = await group.look(self.site.partitions)
+            self.view = view = await group.look(self.site.listed)
             self.looks += 1
         except RemovedFromGroup:
             self.times_removed += 1
@@ -213,7 +213,7 @@ class Node:
 
     async def _leave(self, group: Group) -> None:
         group.retire()
-        view = await group.look(self.site.partitions)
+        view = await group.look(self.site.listed)
         await self.clock.sleep(self.drain or 0)
         self.view = None
         await group.hand_over(list(view.mine))
@@ -242,6 +242,9 @@ class PartitionInfo:
         self.nodes: dict[str, Node] = {}
         self.nudges = 0
         self._numbers = count()
+
+    async def listed(self, since: float) -> dict[str, tuple[str, ...]]:
+        return dict.fromkeys(self.partitions, ())
 
     @property
     def versions(self) -> list[Version]:

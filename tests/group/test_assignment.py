@@ -160,7 +160,7 @@ def test_a_plan_is_sound_whatever_comes_together(
 
 
 def test_a_host_that_joins_takes_its_share_and_nothing_else_moves() -> None:
-    before = plan({}, {}, partitions=[str(p) for p in range(100)], joining={"a": "1", "b": "1", "c": "1"})
+    before = plan({}, {}, partitions={str(p): () for p in range(100)}, joining={"a": "1", "b": "1", "c": "1"})
     after = plan(before.members, before.leases, joining={"d": "1"})
     assert {move.target for move in after.moves} == {"d"}
     assert len(after.moves) == 25
@@ -168,7 +168,7 @@ def test_a_host_that_joins_takes_its_share_and_nothing_else_moves() -> None:
 
 
 def test_a_dead_host_gives_its_leases_to_the_others_at_once_and_nothing_else_moves() -> None:
-    before = plan({}, {}, partitions=[str(p) for p in range(99)], joining={"a": "1", "b": "1", "c": "1"})
+    before = plan({}, {}, partitions={str(p): () for p in range(99)}, joining={"a": "1", "b": "1", "c": "1"})
     after = plan(before.members, before.leases, gone={"b": "b has not renewed for 61 s"}, may_move=False)
     assert {(move.source, move.reason) for move in after.moves} == {("b", "b has not renewed for 61 s")}
     assert len(after.moves) == 33
@@ -260,19 +260,19 @@ def test_a_lease_on_its_way_from_a_host_that_dies_goes_where_it_was_to_go() -> N
 
 
 def test_partitions_that_this_host_does_not_know_are_kept() -> None:
-    result = plan(group("a"), owned(a="12"), partitions=["2", "3"])
+    result = plan(group("a"), owned(a="12"), partitions={"2": (), "3": ()})
     assert result.leases == {**owned(a="12"), "3": Lease("a", 1)}
     assert result.moves == [Move("3", None, "a", "it has no owner")]
 
 
 def test_without_members_leases_have_no_owner_and_keep_their_epoch() -> None:
-    result = plan(group("a"), owned(a="1"), partitions=["2"], gone={"a": "a left"})
+    result = plan(group("a"), owned(a="1"), partitions={"2": ()}, gone={"a": "a left"})
     assert result.leases == {"1": Lease(None, 1)}
     assert result.moves == [Move("1", "a", None, "a left")]
 
 
 def test_neighbouring_partitions_are_spread_over_the_hosts() -> None:
-    result = plan({}, {}, partitions="abcdef", joining={"x": "1", "y": "1", "z": "1"})
+    result = plan({}, {}, partitions=dict.fromkeys("abcdef", ()), joining={"x": "1", "y": "1", "z": "1"})
     assert [result.leases[p].owner for p in "abcdef"] == ["x", "y", "z", "x", "y", "z"]
 
 

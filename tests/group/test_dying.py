@@ -183,10 +183,10 @@ def test_a_host_never_writes_itself_out() -> None:
         site = PartitionInfo(2)
         group = site.group("a")
         await group.renew()
-        await group.look(site.partitions)
+        await group.look(site.listed)
         await anyio.sleep(300)  # suspended, say
         assert group.fenced()
-        view = await group.look(site.partitions)
+        view = await group.look(site.listed)
         assert set(view.mine) == {"0000", "0001"}
         assert len(site.versions) == 1
         await group.renew()

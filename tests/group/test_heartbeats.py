@@ -112,7 +112,7 @@ def test_a_heartbeat_is_not_written_after_its_host_has_left() -> None:
         store = Store(Slow(clock=clock), clock=clock)
         group = Group(store, site.layout, "a", site.settings, clock=clock)
         await group.renew()
-        await group.look(site.partitions)
+        await group.look(site.listed)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(group.renew)
             await anyio.sleep(1)

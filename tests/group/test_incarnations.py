@@ -75,21 +75,21 @@ def test_a_host_that_saw_itself_removed_does_not_push_its_successor_out_either()
         site = PartitionInfo(2)
         earlier, later = site.group("a"), site.group("a")
         await earlier.renew()
-        await earlier.look(site.partitions)
+        await earlier.look(site.listed)
         other = site.group("b")
         for _ in range(10):
             await other.renew()
-            await other.look(site.partitions)
+            await other.look(site.listed)
             await anyio.sleep(13)
         await earlier.renew()
         with pytest.raises(RemovedFromGroup, match="considered host a dead"):
-            await earlier.look(site.partitions)
+            await earlier.look(site.listed)
         earlier.rejoin()
         await earlier.renew()
         await later.renew()
-        await later.look(site.partitions)
+        await later.look(site.listed)
         with pytest.raises(Fenced):
-            await earlier.look(site.partitions)
+            await earlier.look(site.listed)
 
     run(main())
 
@@ -102,15 +102,15 @@ def test_a_host_removed_before_its_first_look_joins_as_another_incarnation() -> 
         first = a.incarnation
         for _ in range(10):
             await b.renew()
-            await b.look(site.partitions)
+            await b.look(site.listed)
             await anyio.sleep(13)
         assert ("a", first) in site.versions[-1].document.out
         await a.renew()
         with pytest.raises(RemovedFromGroup):
-            await a.look(site.partitions)
+            await a.look(site.listed)
         a.rejoin()
         await a.renew()
-        await a.look(site.partitions)
+        await a.look(site.listed)
         assert site.members == {"a", "b"}
         assert a.incarnation != first
 

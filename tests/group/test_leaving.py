@@ -22,7 +22,7 @@ def test_nothing_is_renewed_after_leaving_not_even_what_is_being_tried() -> None
         site = PartitionInfo(1)
         group = site.group("a")
         await group.renew()
-        await group.look(site.partitions)
+        await group.look(site.listed)
         site.backend.outage(10)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(group.renew)
@@ -101,7 +101,7 @@ def test_a_host_that_leaves_before_it_was_in_is_not_written_in() -> None:
         site = PartitionInfo(4)
         stays, leaves = site.group("a"), site.group("b")
         await stays.renew()
-        await stays.look(site.partitions)
+        await stays.look(site.listed)
         await leaves.renew()
         listed = site.truth.list
 
@@ -112,7 +112,7 @@ def test_a_host_that_leaves_before_it_was_in_is_not_written_in() -> None:
             return found
 
         site.truth.list = leave_once_listed  # type: ignore[method-assign]
-        view = await stays.look(site.partitions)
+        view = await stays.look(site.listed)
         assert view.members.keys() == {"a"}
         assert all("b" not in version.document.members for version in site.versions)
 
@@ -150,7 +150,7 @@ def test_a_host_that_left_stays_out_though_its_heartbeat_remains() -> None:
         site = PartitionInfo(4)
         a = site.group("a")
         await a.renew()
-        await a.look(site.partitions)
+        await a.look(site.listed)
         removed = site.truth.delete
 
         async def lost(key: str) -> None:
@@ -171,17 +171,17 @@ def test_a_host_that_leaves_removes_what_is_left_of_its_earlier_incarnations_too
         site = PartitionInfo(2)
         a, b = site.group("a"), site.group("b")
         await a.renew()
-        await a.look(site.partitions)
+        await a.look(site.listed)
         for _ in range(10):
             await b.renew()
-            await b.look(site.partitions)
+            await b.look(site.listed)
             await anyio.sleep(13)
         await a.renew()  # it was only paused
         with pytest.raises(RemovedFromGroup):
-            await a.look(site.partitions)
+            await a.look(site.listed)
         a.rejoin()
         await a.renew()
-        await a.look(site.partitions)
+        await a.look(site.listed)
         assert sorted(await site.heartbeats()) == ["a", "a", "b"]
         await a.leave()
         assert await site.heartbeats() == ["b"]

@@ -84,7 +84,7 @@ def test_a_retiring_host_may_hand_over_before_anybody_has_marked_its_leases() ->
         a, b = site.group("a"), site.group("b")
         for group in (a, b):
             await group.renew()
-        await a.look(site.partitions)
+        await a.look(site.listed)
         assert site.of("a") == {"0000", "0002"}
         a.retire()
         await a.hand_over(["0000"])
@@ -101,7 +101,7 @@ def test_leases_of_others_and_leases_that_shall_stay_are_not_handed_over() -> No
         a, b = site.group("a"), site.group("b")
         for group in (a, b):
             await group.renew()
-        await a.look(site.partitions)
+        await a.look(site.listed)
         versions = len(site.versions)
         await a.hand_over(site.partitions)
         await b.hand_over(site.partitions)  # it has never looked
@@ -152,20 +152,20 @@ def test_leases_do_not_move_before_the_membership_was_quiet_however_often_one_lo
         site = PartitionInfo(4)
         a, b = site.group("a"), site.group("b")
         await a.renew()
-        assert (await a.look(site.partitions)).look_again_in is None
+        assert (await a.look(site.listed)).look_again_in is None
         await anyio.sleep(20)
         await b.renew()
-        await b.look(site.partitions)
+        await b.look(site.listed)
         joined = now()
         while now() - joined < 4.9:
             for group in (a, b):
-                view = await group.look(site.partitions)
+                view = await group.look(site.listed)
                 assert not any(lease.next for lease in view.leases.values())
                 assert view.look_again_in is not None
                 assert 0 <= view.look_again_in - (5 - (now() - joined)) <= 0.5 + 0.3
             await anyio.sleep(0.3)
         await anyio.sleep(0.5)
-        view = await a.look(site.partitions)
+        view = await a.look(site.listed)
         assert [lease.next for lease in view.leases.values()] == [None, None, "b", "b"]
         assert view.look_again_in is None
 

@@ -10,7 +10,7 @@ import anyio
 import pytest
 import structlog
 
-from actorproc import Batch, PartitionContext, PartitionHandler, Processor
+from actorproc import Batch, Partition, PartitionContext, PartitionHandler, Processor
 from actorproc.errors import StoreError, StoreRefused, StoreUnavailable
 from actorproc.group.membership import GroupDocument, read_group
 from actorproc.group.nudge import Nudges
@@ -217,7 +217,7 @@ def test_the_source_is_asked_for_its_partitions_once_in_a_refresh_interval() -> 
     class Counts(MemorySource):
         asked = 0
 
-        async def partitions(self) -> Sequence[str]:
+        async def partitions(self) -> Sequence[str | Partition]:
             Counts.asked += 1
             return await super().partitions()
 

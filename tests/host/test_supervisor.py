@@ -11,7 +11,7 @@ import anyio
 import pytest
 import structlog
 
-from actorproc import Batch, PartitionContext, PartitionHandler, Processor
+from actorproc import Batch, Partition, PartitionContext, PartitionHandler, Processor
 from actorproc.errors import CorruptObject, StoreUnavailable
 from actorproc.group.assignment import Member
 from actorproc.group.heartbeat import read_heartbeats
@@ -320,7 +320,7 @@ class Away(MemorySource):
     away = True
     why = "db away"
 
-    async def partitions(self) -> Sequence[str]:
+    async def partitions(self) -> Sequence[str | Partition]:
         if self.away:
             raise ConnectionError(self.why)
         return await super().partitions()
@@ -418,7 +418,7 @@ def test_a_source_whose_partitions_hangs_is_reported_and_leases_still_move() -> 
     class Hangs(MemorySource):
         hanging = False
 
-        async def partitions(self) -> Sequence[str]:
+        async def partitions(self) -> Sequence[str | Partition]:
             if self.hanging:
                 await anyio.sleep_forever()
             return await super().partitions()

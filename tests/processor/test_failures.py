@@ -13,7 +13,16 @@ import orjson
 import pytest
 import structlog
 
-from actorproc import Batch, CloseReason, PartitionContext, PartitionHandler, PartitionInfo, Processor, errors
+from actorproc import (
+    Batch,
+    CloseReason,
+    Partition,
+    PartitionContext,
+    PartitionHandler,
+    PartitionInfo,
+    Processor,
+    errors,
+)
 from actorproc.group.nudge import Nudges
 from actorproc.output.chain import LETTERS_LIMIT
 from actorproc.storage.store import Store
@@ -123,7 +132,7 @@ async def test_a_source_that_cannot_list_its_partitions_for_a_while_stops_nothin
     class Moody(MemorySource):
         calls = 0
 
-        async def partitions(self) -> Sequence[str]:
+        async def partitions(self) -> Sequence[str | Partition]:
             self.calls += 1
             if self.calls % 2 == 0:
                 raise ConnectionError("not now")

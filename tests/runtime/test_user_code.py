@@ -12,7 +12,7 @@ import anyio
 import pytest
 import structlog
 
-from actorproc import Batch, CloseReason, PartitionContext, PartitionInfo, Processor, errors
+from actorproc import Batch, CloseReason, Partition, PartitionContext, PartitionInfo, Processor, errors
 from actorproc.runtime.user_code import user_code
 from actorproc.storage.store import Store
 from actorproc.stores.memory import MemoryStore
@@ -119,7 +119,7 @@ async def test_a_stuck_handler_is_reported_as_stuck() -> None:
 
 async def test_source_shared_and_opened_may_leave_cancellations_behind() -> None:
     class Source(MemorySource):
-        async def partitions(self) -> Sequence[str]:
+        async def partitions(self) -> Sequence[str | Partition]:
             await leave_cancellation_behind()
             return await super().partitions()
 

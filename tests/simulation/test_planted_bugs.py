@@ -136,8 +136,8 @@ def test_not_publishing_dead_letters_is_found(monkeypatch: pytest.MonkeyPatch) -
 def test_losing_a_record_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     process = BatchProcessor.process
 
-    async def all_but_the_last(self: BatchProcessor, batch: Batch) -> Pending:
-        return await process(self, batch[: max(1, len(batch) - 1)])
+    async def all_but_the_last(self: BatchProcessor, batch: Batch, cuts: Any) -> Pending:
+        return await process(self, batch[: max(1, len(batch) - 1)], cuts)
 
     monkeypatch.setattr(BatchProcessor, "process", all_but_the_last)
     assert "ended as 0 rows and 0 dead letters" in first_broken()
@@ -259,8 +259,8 @@ def test_moving_the_checkpoint_after_the_handler_is_found(monkeypatch: pytest.Mo
 def test_losing_a_record_that_was_not_in_flight_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     process = BatchProcessor.process
 
-    async def all_but_the_last(self: BatchProcessor, batch: Batch) -> Pending:
-        return await process(self, batch[: max(1, len(batch) - 1)])
+    async def all_but_the_last(self: BatchProcessor, batch: Batch, cuts: Any) -> Pending:
+        return await process(self, batch[: max(1, len(batch) - 1)], cuts)
 
     monkeypatch.setattr(BatchProcessor, "process", all_but_the_last)
     assert "ended as 0 rows and 0 dead letters" in first_broken("at most once", hours=0.2)

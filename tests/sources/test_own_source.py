@@ -213,7 +213,7 @@ async def test_a_source_without_partitions_is_warned_of_once(until_end: bool) ->
 async def test_partitions_may_have_names_of_numpys_text() -> None:
     class PartitionFiles(MemorySource):
         async def partitions(self) -> Any:
-            return np.unique(await super().partitions())
+            return np.unique([str(name) for name in await super().partitions()])
 
     source, store = PartitionFiles(2), Store(MemoryStore())
     source.append("1", [b"1"])

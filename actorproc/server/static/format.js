@@ -1,7 +1,8 @@
 // Numbers, times and small elements, the same everywhere.
 
 export const VERDICTS = {
-  ok: ["", ""], moving: ["info", "→"], opening: ["info", "○"], behind: ["warn", "↓"], slow: ["warn", "~"],
+  ok: ["", ""], ended: ["", "■"], vanished: ["", "□"], moving: ["info", "→"], opening: ["info", "○"],
+  behind: ["warn", "↓"], slow: ["warn", "~"],
   retrying: ["warn", "↻"], starved: ["warn", "…"], failing: ["bad", "×"], stuck: ["bad", "!"], unreadable: ["bad", "?"],
   silent: ["bad", "–"], unowned: ["bad", "∅"],
 };

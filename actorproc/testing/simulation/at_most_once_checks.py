@@ -52,7 +52,11 @@ class AtMostOnceChecks(OutputChecks):
         self._instances.append(instance)
 
     def handler_closing(self, handler: object, reason: CloseReason) -> None:
-        self._running.pop(id(handler)).ended_well = reason in (CloseReason.STOPPING, CloseReason.HANDOFF)
+        self._running.pop(id(handler)).ended_well = reason in (
+            CloseReason.STOPPING,
+            CloseReason.HANDOFF,
+            CloseReason.ENDED,
+        )
 
     def handler_called(self, handler: object, batch: Batch) -> None:
         """A handler got a batch of which no record may be processed twice."""

@@ -1,0 +1,57 @@
+"""The partitions of the source, as this host has listed them last."""
+
+from __future__ import annotations
+
+from math import inf
+from typing import Any
+
+from actorproc.errors import SourceError
+from actorproc.partition.actor import HostContext
+from actorproc.runtime.error_text import error_message
+from actorproc.sources.protocol import Parents, list_partitions, with_deadline
+
+_NONE_LISTED = (
+    "nothing is processed until the source lists partitions; it is asked again each partition_refresh_interval: check "
+    "that it is the right source, and that its credentials may read it"
+)
+
+
+class PartitionList:
+    """Lists the partitions each `partition_refresh_interval`, and whenever the group needs a newer list."""
+
+    def __init__(self, context: HostContext, log: Any) -> None:
+        self._context = context
+        self._log = log
+        self._known: Parents = {}
+        self._listed_at = -inf
+        self._warned_of_none = False
+
+    def expire(self) -> None:
+        """List anew at the next call: a partition has ended, so others follow it."""
+        self._listed_at = -inf
+
+    async def __call__(self, since: float = -inf) -> Parents:
+        """The partitions as they were listed at `since` or later. Without any if the source cannot list them now.
+
+        Raises:
+            SourceError: the source has never listed its partitions.
+        """
+        now = self._context.clock.monotonic()
+        if self._listed_at >= since and now - self._listed_at < self._context.settings.partition_refresh_interval:
+            return self._known
+        try:
+            self._known, self._listed_at = await self._list(), now
+        except Exception as error:  # of the user's source: go on with the partitions that are known
+            if not self._known:
+                raise SourceError(error_message(error)) from error
+            self._log.warning("supervisor.partitions_failed", error=error_message(error))
+            return self._known if self._listed_at >= since else {}
+        if not self._known and not self._warned_of_none:
+            self._warned_of_none = True
+            self._log.warning("processor.no_partitions", source=str(self._context.source), what_to_do=_NONE_LISTED)
+        return self._known
+
+    async def _list(self) -> Parents:
+        # Without retries: until the source answers, no lease is taken and none handed over.
+        partitions = list_partitions(self._context.source)
+        return await with_deadline(partitions, "partitions", self._context.store.limits, retries=False)
