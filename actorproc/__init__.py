@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from actorproc.errors import ActorprocError
     from actorproc.handler.base import CloseReason, Decision, PartitionHandler
     from actorproc.handler.context import ClosingContext, PartitionContext, PartitionInfo
+    from actorproc.handler.wake_context import WakeContext
     from actorproc.handlers import Capture, DecodedRows, JsonRows, RecordHandler
     from actorproc.log.producer import Producer
     from actorproc.processor import Processor, Statistics
@@ -42,6 +43,7 @@ __all__ = [
     "Settings",
     "Source",
     "Statistics",
+    "WakeContext",
 ]
 
 # Imported on first use: the command line must start without waiting for pyarrow.
@@ -69,6 +71,7 @@ _MODULES = {
     "Settings": "config.settings",
     "Source": "sources.protocol",
     "Statistics": "processor",
+    "WakeContext": "handler.wake_context",
 }
 
 

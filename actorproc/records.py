@@ -271,6 +271,12 @@ class Batch:
         time = self.data.column("timestamp")[0].cast(pa.int64()).as_py()
         return None if time is None else float(time) / 1e6
 
+    @property
+    def latest_time(self) -> float | None:
+        """The greatest timestamp, in seconds since 1970; None if no record has one."""
+        time = pc.max(self.data.column("timestamp")).cast(pa.int64()).as_py()
+        return None if time is None else float(time) / 1e6
+
     @cached_property
     def nbytes(self) -> int:
         """Bytes that the columns take in memory."""

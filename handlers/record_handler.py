@@ -13,20 +13,16 @@ from typing import Any, ClassVar, Generic, NoReturn, get_args, get_origin
 from typing_extensions import TypeVar
 
 from actorproc.codecs.typed_values import TypedValues
-from actorproc.errors import HandlerDefinitionError, HandlerError, HandlerMisuse
+from actorproc.errors import HandlerDefinitionError, HandlerMisuse
 from actorproc.handler.base import PartitionHandler
 from actorproc.handler.context import PartitionContext
 from actorproc.handler.decoder import Values, values_of
+from actorproc.handler.returned_rows import Returned, emit_returned, refuse_coroutines
 from actorproc.records import Batch, Record
-from actorproc.rows.encoder import Row
-from actorproc.rows.fields import fields_of
 from actorproc.rows.row_buffer import PIECE
-from actorproc.runtime.error_text import safe_repr
 from actorproc.runtime.user_code import failure_of
 
 T = TypeVar("T", default=Record)
-
-Rows = Row | Iterable[Row] | None
 
 _ROW = frozenset({dict, tuple})
 _PARSED = 4 * PIECE  # values parsed at a time: fewer make more calls, and of more the caches no longer hold the objects
@@ -55,7 +51,7 @@ class RecordHandler(PartitionHandler, ABC, Generic[T]):
     _at: Callable[[], Record]
 
     @abstractmethod
-    def process_record(self, record: T, ctx: PartitionContext, /) -> Rows | Awaitable[Rows]:
+    def process_record(self, record: T, ctx: PartitionContext, /) -> Returned | Awaitable[Returned]:
         """Return a row, several rows (a list, a generator), or None. An exception is this record's failure.
 
         A row is a dict by column, or a tuple in the order of `output_schema`, which is faster; or a `msgspec.Struct`,
@@ -159,30 +155,16 @@ class RecordHandler(PartitionHandler, ABC, Generic[T]):
             ctx.emit_each(batch, results)
             return
         if any(map(inspect.isawaitable, results)):
-            for result in filter(inspect.iscoroutine, results):
-                result.close()  # else Python warns that it was never awaited
-            raise HandlerMisuse(
-                "process_record returned a coroutine, which has not run: write async def process_record and await it"
-            )
+            refuse_coroutines(results, "process_record")
         for record, result in zip(batch, results, strict=True):
             if result is None:
                 continue
             if isinstance(result, Mapping | tuple):
                 ctx.emit(record, result)
                 continue
-            if (fields := fields_of(result)) is not None:  # before iterables: a pydantic model is iterable
-                ctx.emit(record, fields)
-                continue
-            if isinstance(result, str | bytes) or not isinstance(result, Iterable):
-                what = f"process_record returned {safe_repr(result):.200} ({type(result).__name__})"
-                ctx.fail(
-                    record,
-                    HandlerError(f"{what}; return a dict or tuple, several in a list, or None"),
-                )
-                continue
-            self._at = partial(_same, record)
+            self._at = partial(_same, record)  # for a lazy iterator of rows
             try:
-                ctx.emit_many(record, result)
+                emit_returned(result, record, ctx, "process_record")
             except BaseException as error:  # noqa: BLE001  # the user's code
                 ctx.fail(record, failure_of(error))
 

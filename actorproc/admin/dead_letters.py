@@ -213,7 +213,10 @@ class DeadLetters:
         return list(dict.fromkeys([await self._file_of(letter) for letter in sorted(selection.ids)]))
 
     async def _file_of(self, letter: LetterId) -> str:
-        """Key of the file with this letter, by bisection: sequences grow from file to file.
+        """Key of the file with this letter.
+
+        By bisection, because sequences grow from file to file; one by one for letters of `on_wake`, which are of
+        records that came long before.
 
         Raises:
             UsageError: no file has it.
@@ -225,10 +228,13 @@ class DeadLetters:
             sequences = [found["sequence"] for found in await read_letters(self._store, keys[middle])]
             if letter.sequence in sequences:
                 return keys[middle]
-            if sequences and sequences[0] > letter.sequence:
+            if sequences and sequences[-1] > letter.sequence:
                 high = middle
             else:
                 low = middle + 1
+        for key in keys:
+            if any(found["sequence"] == letter.sequence for found in await read_letters(self._store, key)):
+                return key
         raise UsageError(f"no dead letter {letter} (`actorproc dead-letters list` shows all)")
 
     async def _read(self, key: str) -> list[Letter]:

@@ -8,7 +8,7 @@ again, which appends nothing twice.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import datetime
 from typing import Any, ClassVar, Self
@@ -175,10 +175,16 @@ class Replay:
     def _records(self, key: str, letters: Sequence[Letter]) -> pa.RecordBatch:
         """The records of letters, as they are appended."""
         try:
-            keys, values, headers, timestamps = zip(*map(self._record, letters), strict=True)
-            return Batch.of("", values, range(len(letters)), keys=keys, headers=headers, timestamps=timestamps).data
+            keys, values, headers, timestamps = zip(*self._each(letters), strict=True)
+            return Batch.of("", values, range(len(values)), keys=keys, headers=headers, timestamps=timestamps).data
         except (ValueError, TypeError, KeyError, AttributeError, pa.ArrowException) as error:
             raise corrupt_letters(key, error) from None
+
+    def _each(self, letters: Sequence[Letter]) -> Iterator[tuple[Any, ...]]:
+        """The record of each letter, after the earlier ones that were given up with it."""
+        for letter in letters:
+            for fields in (*letter.get("earlier", ()), letter):
+                yield self._record({**letter, "key_encoding": None, "encoding": None, **fields})
 
     def _record(self, letter: Letter) -> tuple[bytes | None, bytes | None, list[tuple[str, bytes | None]], datetime]:
         """Key, value, headers and timestamp."""

@@ -121,6 +121,11 @@ class Settings(BaseModel):
         description="Of a queue: messages that may be delivered and not acknowledged, per partition. A commit names as "
         "many earlier messages, in some 20 bytes each. Half of them processed is a reason to commit.",
     )
+    stream_idle_time: SecondsOrNone = Field(
+        60,
+        description="A partition that has had no new record for this long: its stream time follows the wall clock, "
+        "this far behind, so that its timers fire. Longer than producers may pause or be late. 0: at once.",
+    )
     read_ahead_batches: Count = Field(2, description="Batches read ahead of the handler, per partition.")
     read_ahead_bytes: Size = Field(
         256 * 2**20,

@@ -41,6 +41,8 @@ class Attempt:
     """Rows that a commit has encoded and not taken, each table ordered by sequence."""
     letters: dict[int, tuple[str, str]] = field(default_factory=dict)
     """Reason and kind of the dead letter of each record that the handler gave up, by sequence."""
+    given_up: list[tuple[Batch, str | Exception, str | None]] = field(default_factory=list)
+    """Of `on_wake`: records of earlier batches that become one dead letter, with its reason and kind."""
     failures: dict[int, Exception] = field(default_factory=dict)
     """Records that failed alone, by sequence."""
     hopeless: set[int] = field(default_factory=set)

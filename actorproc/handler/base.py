@@ -11,6 +11,9 @@ import pyarrow as pa
 from pydantic import BaseModel, ConfigDict
 
 from actorproc.handler.context import ClosingContext, PartitionContext, PartitionInfo
+from actorproc.handler.returned_rows import Returned
+from actorproc.handler.state import Key
+from actorproc.handler.wake_context import WakeContext
 from actorproc.records import Batch
 
 
@@ -83,6 +86,7 @@ class PartitionHandler:
         "closing": ("ctx", "reason"),
         "committed": ("ctx", "upto", "rows", "error"),
         "on_error": ("error", "failed", "attempt"),
+        "on_wake": ("key", "ctx"),
     }
     """Arguments of the methods that a subclass may write."""
 
@@ -99,6 +103,16 @@ class PartitionHandler:
 
         An exception fails the attempt: its rows are dropped, and the batch is tried again. After `max_attempts` the
         records that fail alone are found and dead-lettered.
+        """
+        raise NotImplementedError
+
+    def on_wake(self, key: Key, ctx: WakeContext) -> Returned | Awaitable[Returned]:
+        """The timer of `key`, which `ctx.wake` has set, is due. Plain `def` or `async def`. Called between batches.
+
+        Return a row, several rows, or None. A row gets the `_sequence` of the latest record that was processed.
+
+        If it raises, nothing of it counts: it is called again after a back-off, while everything else goes on, until it
+        returns.
         """
         raise NotImplementedError
 

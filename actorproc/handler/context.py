@@ -6,6 +6,7 @@ import inspect
 from bisect import bisect_left
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from functools import cached_property
 from typing import Any, TypeVar
 
@@ -15,7 +16,8 @@ import pyarrow as pa
 from actorproc.errors import HandlerError, HandlerMisuse, SchemaError
 from actorproc.handler.attempt import CUT_OFF, RETURNED, Attempt
 from actorproc.handler.decoder import Decoder, columns_of, values_of
-from actorproc.handler.state import KeyedState
+from actorproc.handler.state import Key, KeyedState
+from actorproc.handler.timers import cancel_timer, set_timer
 from actorproc.records import Batch, Record
 from actorproc.rows.encoder import Row
 from actorproc.rows.row_buffer import PIECE
@@ -104,6 +106,28 @@ class PartitionContext(PartitionInfo):
     def state(self) -> KeyedState:
         """Keyed state of the partition, committed with position and rows. `ctx.state("name")`: another one."""
         return self._attempt.state.view("")
+
+    # Timers
+
+    def wake(self, key: Key, at: datetime | None = None, *, after: float | timedelta | None = None) -> None:
+        """Have `on_wake(key, ctx)` called once it is time. A key has one timer: a new one replaces it.
+
+        Timers are keyed state: committed with rows and position, or not at all. They are looked at between batches.
+
+        Args:
+            key: as of `ctx.state`; several timers of a thing have keys such as ("car", 7, "fuel").
+            at: in stream time, the greatest timestamp of the partition's processed records. If a partition has no new
+                record for `stream_idle_time`, its stream time follows the wall clock.
+            after: seconds from now on, by the wall clock.
+
+        Raises:
+            HandlerMisuse: neither or both were given, `at` has no zone, or the handler has no `on_wake`.
+        """
+        set_timer(self._attempt.state, key, at, after)
+
+    def cancel_wake(self, key: Key) -> None:
+        """Remove the timer of `key`, if it has one."""
+        cancel_timer(self._attempt.state, key)
 
     # Rows
 

@@ -9,7 +9,11 @@ from typing import Any
 import msgspec
 
 from actorproc.errors import HandlerMisuse
+from actorproc.runtime.clock import SYSTEM
 from actorproc.runtime.error_text import safe_repr
+
+TIMERS = "actorproc.timers"
+"""Name of the state that holds the timers of `ctx.wake`. Handlers cannot use it otherwise."""
 
 Plain = str | bytes | int
 Key = Plain | tuple[Plain, ...]
@@ -60,18 +64,23 @@ class StateKind:
 
 @dataclass(frozen=True, slots=True)
 class StateKinds:
-    """The states that a handler declares. `others`: whether it may have others, of any values.
+    """The states that a handler declares.
 
     `ctx.state` itself always exists: the named ones are reached through it.
+
+    Attributes:
+        others: whether it may have others, of any values.
+        wakes: whether it has an `on_wake`, and so may have timers.
     """
 
     declared: Mapping[str, StateKind] = field(default_factory=dict)
     others: bool = True
+    wakes: bool = False
 
     def kind(self, name: str) -> StateKind:
         """Raises HandlerMisuse if the handler may not have a state of this name."""
         found = self.declared.get(name)
-        if found is None and name and not self.others:
+        if found is None and name not in ("", TIMERS) and not self.others:
             known = ", ".join(sorted(map(repr, self.declared)))
             raise HandlerMisuse(f"ctx.state({name!r}): the handler's State declares {known}")
         return found or StateKind()
@@ -120,6 +129,8 @@ class KeyedState:
 
     def __call__(self, name: str) -> KeyedState:
         """The state of this name. Each has its own keys."""
+        if name == TIMERS:
+            raise HandlerMisuse(f"ctx.state({name!r}) holds the timers: use ctx.wake and ctx.cancel_wake")
         return self._of.view(name)
 
     # Reading
@@ -161,6 +172,10 @@ class KeyedState:
 
     def __iter__(self) -> Iterator[Key]:
         return (key for key, _ in self.items())
+
+    def packed(self, key: bytes) -> bytes | None:
+        """The packed value of a packed key."""
+        return self._found(key)
 
     def _found(self, packed: bytes) -> bytes | None:
         found = self._changed.get(packed, _UNCHANGED)
@@ -239,6 +254,7 @@ class AttemptState:
     Args:
         held: what the partition holds under a name, packed.
         changes: of the records of the batch before those of the attempt. They are not changed.
+        now: seconds since 1970, by the host's clock.
     """
 
     def __init__(
@@ -246,9 +262,11 @@ class AttemptState:
         held: Callable[[str], Mapping[bytes, bytes]] = _nothing,
         kinds: StateKinds = NO_KINDS,
         changes: Mapping[str, Changes] | None = None,
+        now: Callable[[], float] = SYSTEM.wall,
     ) -> None:
         self._held = held
-        self._kinds = kinds
+        self.kinds = kinds
+        self.now = now
         self._changes = {name: some.copy() for name, some in changes.items()} if changes else {}
         self._views: dict[str, KeyedState] = {}
         self.closed: Callable[[], Exception] | None = None
@@ -278,7 +296,7 @@ class AttemptState:
         if found is None:
             if type(name) is not str:
                 raise HandlerMisuse(f"ctx.state({safe_repr(name):.80}): the name of a state is a str")
-            kind = self._kinds.kind(name)
+            kind = self.kinds.kind(name)
             changes = self._changes.setdefault(name, Changes())
             found = self._views[name] = KeyedState(self, kind, self._held(name), changes)
         return found

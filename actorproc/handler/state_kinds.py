@@ -9,6 +9,7 @@ import msgspec
 
 from actorproc.config.units import seconds
 from actorproc.errors import HandlerDefinitionError
+from actorproc.handler.base import PartitionHandler
 from actorproc.handler.state import StateKind, StateKinds
 
 
@@ -25,7 +26,12 @@ def state_kinds(handler: Any) -> StateKinds:
         name: StateKind(_checked(handler, name, by_name.get(name, Any)), _ttl(handler, name, lives.get(name)))
         for name in {**by_name, **lives}
     }
-    return StateKinds(kinds, others=not isinstance(types, Mapping))
+    return StateKinds(kinds, others=not isinstance(types, Mapping), wakes=wakes(handler))
+
+
+def wakes(handler: Any) -> bool:
+    """Whether a handler class has an `on_wake` of its own, and so may set timers."""
+    return handler.on_wake is not PartitionHandler.on_wake
 
 
 def _checked(handler: type, name: str, kind: Any) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import traceback
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from datetime import datetime
 from typing import Annotated, Any
 
@@ -35,7 +35,11 @@ class _Cause(msgspec.Struct):
 
 
 class _Letter(msgspec.Struct):
-    """Fields of every dead letter. `key_encoding` and `encoding` are added if key or value are not UTF-8."""
+    """Fields of every dead letter.
+
+    `key_encoding` and `encoding` are added if key or value are not UTF-8; `earlier`, a list of records, if others were
+    given up together with this one, the last of them.
+    """
 
     partition: str
     sequence: int
@@ -62,12 +66,14 @@ def render_letter(
     clock: Clock,
     *,
     kind: str | None = None,
+    earlier: Iterable[Record] = (),
 ) -> bytes:
     """The record and its cause as a JSON line, newline included.
 
     Args:
         error: what the handler raised, or the reason that it gave itself.
         kind: error type of the letter; default: the class of the error, "DeadLetter" for a reason.
+        earlier: records that came before and are given up with this one.
     """
     cause: dict[str, Any]
     if isinstance(error, str):
@@ -75,21 +81,15 @@ def render_letter(
     else:
         trace = storable("".join(traceback.format_exception(error)))
         cause = {
-            "type": type(error).__qualname__,
+            "type": storable(kind or type(error).__qualname__),
             "message": error_message(error),
             "traceback": trace[-TRACEBACK_LIMIT:],
         }
-    value, encoding = _text(record.value)
-    key, key_encoding = _text(record.key)
+    before = [_fields(other) for other in earlier]
     letter = {
         "partition": record.partition,
-        "sequence": record.sequence,
-        "key": key,
-        **({"key_encoding": key_encoding} if key_encoding else {}),
-        "value": value,
-        **({"encoding": encoding} if encoding else {}),
-        "headers": [_header(name, content) for name, content in record.headers],
-        "timestamp": record.timestamp,
+        **_fields(record),
+        **({"earlier": before} if before else {}),
         "error": cause,
         "attempts": attempts,
         "host": site.host,
@@ -97,6 +97,20 @@ def render_letter(
         "time": clock.now(),
     }
     return orjson.dumps(letter, option=orjson.OPT_APPEND_NEWLINE | orjson.OPT_UTC_Z)
+
+
+def _fields(record: Record) -> dict[str, Any]:
+    value, encoding = _text(record.value)
+    key, key_encoding = _text(record.key)
+    return {
+        "sequence": record.sequence,
+        "key": key,
+        **({"key_encoding": key_encoding} if key_encoding else {}),
+        "value": value,
+        **({"encoding": encoding} if encoding else {}),
+        "headers": [_header(name, content) for name, content in record.headers],
+        "timestamp": record.timestamp,
+    }
 
 
 def was_dead(record: Record) -> bool:

@@ -6,6 +6,7 @@ protocol make two owners at once harmless.
 
 from __future__ import annotations
 
+import math
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -30,6 +31,7 @@ from actorproc.errors import (
 from actorproc.handler.base import CloseReason, PartitionHandler
 from actorproc.handler.context import ClosingContext, PartitionInfo
 from actorproc.handler.decoder import Decoder
+from actorproc.handler.state_kinds import wakes
 from actorproc.partition.batch_processor import BatchProcessor
 from actorproc.partition.batch_size import Pace
 from actorproc.partition.committer import Committer
@@ -41,6 +43,7 @@ from actorproc.partition.read_ahead import Read, ReadAhead
 from actorproc.partition.retry_pause import Interrupted
 from actorproc.partition.statistics import PartitionStatistics, Retry, Trouble
 from actorproc.partition.time_spent import HostTimes, TimeSpent
+from actorproc.partition.wakes import Wakes
 from actorproc.records import SEQUENCE, Cursor
 from actorproc.runtime.actor import Restartable
 from actorproc.runtime.budget import BufferTotal, ByteBudget
@@ -151,6 +154,7 @@ class PartitionActor(Restartable):
             dead_letter_summary=context.dead_letter_summary, log=self._log, queue=queue,
         )  # fmt: skip
         self._processor: BatchProcessor | None = None
+        self._wakes: Wakes | None = None  # of a handler with timers
 
     def drain(self, reason: CloseReason = CloseReason.HANDOFF) -> None:
         """Finish the current batch, commit and stop. A batch that waits for a retry is left to the next owner."""
@@ -305,11 +309,14 @@ class PartitionActor(Restartable):
                 await handler.opened(self._info)
         if type(handler).committed is not PartitionHandler.committed:
             self._committer.after_commit = partial(self._tell_committed, handler)
-        return BatchProcessor(
+        processor = BatchProcessor(
             handler, self._info, self._context.schema, self._settings, self._clock,
             committer=self._committer, reads=self._reads, pace=self._pace,
             threads=self._context.threads, limit=self._limit, draining=self._draining, time=self.time,
         )  # fmt: skip
+        if wakes(type(handler)):
+            self._wakes = Wakes(processor, self._committer)
+        return processor
 
     @asynccontextmanager
     async def _in_time(self, trouble: str) -> AsyncIterator[None]:
@@ -324,10 +331,10 @@ class PartitionActor(Restartable):
 
     async def _work(self, processor: BatchProcessor) -> None:
         while not self._draining.is_set():
-            due = self._committer.due_at()  # a commit comes before the next read
+            await self._wake()
             try:
                 with self.time.at("wait" if self.is_at_end else "read"):
-                    read = await self._reads.next(None if due is None else due - self._clock.monotonic())
+                    read = await self._reads.next(self._seconds_until_due())
             except Exception as error:
                 if isinstance(error, PartitionGone) and await self._is_followed(error):
                     self._closing_for = CloseReason.ENDED
@@ -353,6 +360,25 @@ class PartitionActor(Restartable):
             if self._committer.committed.sequence == self._committer.cursor.sequence:
                 self._oldest_time = None
 
+    def _seconds_until_due(self) -> float | None:
+        """When a commit or a timer comes before the next read; None: neither is to come."""
+        due, wake = self._committer.due_at(), math.inf
+        if self._wakes is not None:
+            wake = self._wakes.next_in(at_end=self.is_at_end)
+        wait = min(math.inf if due is None else due - self._clock.monotonic(), wake)
+        return None if wait == math.inf else wait
+
+    async def _wake(self, *, at_end: bool = False) -> bool:
+        """Fire the timers that are due. Returns whether any has succeeded."""
+        if self._wakes is None:
+            return False
+        try:
+            with self.time.at("handle"):
+                return await self._wakes.fire(at_end=at_end or self.is_at_end)
+        except HandlerError:
+            await self._commit_before_failing()
+            raise
+
     async def _handle(self, processor: BatchProcessor, read: Read) -> None:
         if not read.pieces:
             self._committer.move(read.cursor)
@@ -375,6 +401,8 @@ class PartitionActor(Restartable):
         finally:
             self._reads.give_back(read)
         self._committer.add(batch, batch.last, read.cursor, results, begun)
+        if self._wakes is not None:
+            self._wakes.timers.passed(batch)
         if not self._settings.auto_commit and processor.asked_for(batch, settled) >= batch.last:
             await self._committer.commit()  # the handler asked for it before all records of the batch were done
 
@@ -389,6 +417,8 @@ class PartitionActor(Restartable):
             )
 
     async def _flush(self) -> None:
+        while not self._draining.is_set() and await self._wake(at_end=True):
+            pass  # a timer may set another that is due
         self._check_all_committed()
         await self._committer.commit()
         await self._committer.checkpoint()
@@ -425,6 +455,8 @@ class PartitionActor(Restartable):
         """Commit the processed records, and write the checkpoint, so that the next owner does not have to walk."""
         await self._check_late_rows(processor)
         self.statistics.state = "draining"
+        if self._closing_for is CloseReason.ENDED and self._wakes is not None:
+            await self._wakes.fire_all()
         if self._settings.auto_commit:
             await self._committer.commit()
         await self._close_handler(processor.handler, self._closing_for, commit=self._committer.commit)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import inspect
 import threading
-from collections.abc import Sequence, Set
+from collections.abc import Callable, Iterator, Sequence, Set
+from contextlib import contextmanager
 from functools import partial
+from typing import Any
 
 import anyio
 import pyarrow as pa
@@ -79,14 +81,13 @@ class BatchProcessor:
         self.encoder = RowEncoder(schema)
         self.state_kinds = state_kinds(type(handler))
         self.retries = RetryPause(settings, clock, info.log, draining)
-        self.threaded = not inspect.iscoroutinefunction(handler.process)
         self.draining = draining
         self.late = threading.Event()
         """Set when rows came after `process` had returned."""
         self._reads = reads
         self._pace = pace
         self._time = time
-        self._run: _BatchRun | None = None  # None between batches, so that the memory of the last one is free
+        self._run: AttemptRun | None = None  # None between batches, so that the memory of the last one is free
         self._wanted = -1
         self._given_up: Set[int] = frozenset()
 
@@ -100,14 +101,21 @@ class BatchProcessor:
             HandlerError: `on_error` returned `Decision.STOP`, too many records failed, or the handler is wrong.
             Interrupted: a drain began in the pause before another attempt.
         """
-        run = self._run = _BatchRun(batch, self, cuts)
-        try:
+        run = _BatchRun(batch, self, cuts)
+        with self.at_work(run):
             results = await run.process()
-        finally:
-            self._run = None
         self._wanted, self._given_up = run.wanted, run.given_up
         self.retries.batch_done()
         return results
+
+    @contextmanager
+    def at_work(self, run: AttemptRun) -> Iterator[None]:
+        """Note that the handler works at this, whose progress is watched."""
+        self._run = run
+        try:
+            yield
+        finally:
+            self._run = None
 
     def asked_for(self, batch: Batch, settled: bool) -> int:
         """The sequence up to which the handler wants the last processed `batch` committed.
@@ -143,60 +151,31 @@ class BatchProcessor:
         return self._run.progress if self._run else None
 
 
-class _BatchRun:
-    """Processes one batch until each of its records is done, given up or skipped."""
+class AttemptRun:
+    """Makes attempts at some records: calls the handler, on the event loop or in a thread, and encodes its rows.
 
-    def __init__(self, batch: Batch, processor: BatchProcessor, cuts: Sequence[int] | None) -> None:
+    Args:
+        work: the method to call with the records and the context.
+    """
+
+    def __init__(self, batch: Batch, processor: BatchProcessor, work: Callable[[Batch, PartitionContext], Any]) -> None:
         self._batch = batch
-        self._cuts = cuts
         self._on = processor
-        self._at_most_once = processor.settings.delivery == "at-most-once"
-        self._parts = Parts(batch, processor.settings, processor.handler.on_error, processor.info.log)
-        self._done = Pending()
+        self._work = work
+        self._threaded = not inspect.iscoroutinefunction(work)
         self._current: Attempt | None = None
         self._attempts = 0
         self._committing = anyio.Lock()
-        self._committed = -1  # sequence up to which the handler has committed the batch
         self._fatal: Exception | None = None  # the partition has to stop with this error
-        self.wanted = -1
-        """Sequence up to which the handler asked for a commit."""
-        self.given_up: set[int] = set()
-        """Sequences of the records that will not be tried again."""
-
-    async def process(self) -> Pending:
-        self._on.limit.begin(self._batch)
-        for part in self._parts:
-            await self._attempt(part)
-        done, self._done = self._done, Pending()  # a traceback may keep this object alive, but not its rows
-        if done.tables:
-            done.tables = [joined(done.tables)]
-        return done
 
     @property
     def progress(self) -> tuple[object, ...] | None:
         at = self._current
         return None if at is None else (self._batch.first, self._attempts, at.progress)
 
-    # An attempt
-
-    async def _attempt(self, part: Part) -> None:
-        batch = part.batch[:]  # a copy, which the handler may change: another attempt needs the original
-        rows = RowBuffer(self._on.encoder)
-        state = AttemptState(self._on.committer.state.held, self._on.state_kinds, self._done.changes)
-        attempt = Attempt(batch, rows, part.attempt, committed=self._committed, late=self._on.late, state=state)
-        error = await self._call(attempt)
-        async with self._committing:  # wait for a commit that the handler has begun and not awaited
-            pass
-        if self._fatal is not None:
-            raise self._fatal
-        if not self._at_most_once:  # with at-most-once delivery a stop would lose the batch
-            for found in (error, *attempt.failures.values()):
-                if (misuse := _misuse_in(found)) is not None:
-                    raise misuse
-        if error is not None:
-            await self._failed(part, error, attempt)
-        else:
-            await self._returned(part, attempt)
+    async def _commit(self, attempt: Attempt, upto: int) -> None:
+        """Override: `ctx.commit`."""
+        raise HandlerMisuse("ctx.commit: not here")
 
     async def _call(self, attempt: Attempt) -> Exception | None:
         """Call `process` and encode its rows. Returns why the attempt failed; it is closed then."""
@@ -220,7 +199,7 @@ class _BatchRun:
     async def _process(self, attempt: Attempt, ctx: PartitionContext) -> Encoded | None:
         """Call `process`. Returns the rows if they were encoded in its thread."""
         on = self._on
-        if on.threaded:
+        if self._threaded:
             if on.handler._quick and on.clock.cores == 1 and attempt.batch.nbytes <= _SHORT:
                 self._begin(attempt)  # on one core a thread only adds the cost of changing to it
                 return self._process_in_thread(attempt, ctx)
@@ -229,7 +208,7 @@ class _BatchRun:
                 on.info.partition, begun, self._process_in_thread, attempt, ctx, no_thread=on.retries.no_thread
             )
         self._begin(attempt)
-        _check_nothing(await on.handler.process(attempt.batch, ctx))  # type: ignore[misc]  # an async def
+        _check_nothing(await self._work(attempt.batch, ctx))
         ctx._finish()
         return None
 
@@ -241,7 +220,7 @@ class _BatchRun:
 
     def _process_in_thread(self, attempt: Attempt, ctx: PartitionContext) -> Encoded | None:
         with user_code("the handler"):
-            _check_nothing(self._on.handler.process(attempt.batch, ctx))
+            _check_nothing(self._work(attempt.batch, ctx))
         ctx._finish()
         if self._committing.locked():
             return None  # a commit is under way, and may take some of the rows
@@ -271,6 +250,54 @@ class _BatchRun:
         except RowsLost as error:
             self._fatal = error
             raise
+
+
+class _BatchRun(AttemptRun):
+    """Processes one batch until each of its records is done, given up or skipped."""
+
+    def __init__(self, batch: Batch, processor: BatchProcessor, cuts: Sequence[int] | None) -> None:
+        super().__init__(batch, processor, processor.handler.process)
+        self._cuts = cuts
+        self._at_most_once = processor.settings.delivery == "at-most-once"
+        self._parts = Parts(batch, processor.settings, processor.handler.on_error, processor.info.log)
+        self._done = Pending()
+        self._committed = -1  # sequence up to which the handler has committed the batch
+        self.wanted = -1
+        """Sequence up to which the handler asked for a commit."""
+        self.given_up: set[int] = set()
+        """Sequences of the records that will not be tried again."""
+
+    async def process(self) -> Pending:
+        self._on.limit.begin(self._batch)
+        for part in self._parts:
+            await self._attempt(part)
+        done, self._done = self._done, Pending()  # a traceback may keep this object alive, but not its rows
+        if done.tables:
+            done.tables = [joined(done.tables)]
+        return done
+
+    # An attempt
+
+    async def _attempt(self, part: Part) -> None:
+        batch = part.batch[:]  # a copy, which the handler may change: another attempt needs the original
+        rows = RowBuffer(self._on.encoder)
+        state = AttemptState(
+            self._on.committer.state.held, self._on.state_kinds, self._done.changes, self._on.clock.wall
+        )
+        attempt = Attempt(batch, rows, part.attempt, committed=self._committed, late=self._on.late, state=state)
+        error = await self._call(attempt)
+        async with self._committing:  # wait for a commit that the handler has begun and not awaited
+            pass
+        if self._fatal is not None:
+            raise self._fatal
+        if not self._at_most_once:  # with at-most-once delivery a stop would lose the batch
+            for found in (error, *attempt.failures.values()):
+                if (misuse := misuse_in(found)) is not None:
+                    raise misuse
+        if error is not None:
+            await self._failed(part, error, attempt)
+        else:
+            await self._returned(part, attempt)
 
     async def _returned(self, part: Part, attempt: Attempt) -> None:
         table, failures = attempt.good_rows(), attempt.uncommitted(attempt.failures)
@@ -406,7 +433,7 @@ def _cut_short(error: BaseException) -> Exception:
     return error if isinstance(error, Exception) else HandlerError("ctx.commit() was cut short")
 
 
-def _misuse_in(error: BaseException | None) -> HandlerMisuse | None:
+def misuse_in(error: BaseException | None) -> HandlerMisuse | None:
     """The HandlerMisuse in an error, which task groups may have wrapped."""
     todo = [error]
     while todo:

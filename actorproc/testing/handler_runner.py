@@ -4,18 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from typing import Any
 
 from actorproc.config.settings import Settings
+from actorproc.config.units import seconds
 from actorproc.errors import UsageError
 from actorproc.group.nudge import Nudges
 from actorproc.handler.base import PartitionHandler
-from actorproc.handler.state import Key
+from actorproc.handler.state import TIMERS, Key
+from actorproc.handler.timers import utc
 from actorproc.output.dead_letters import dead_letters
 from actorproc.output.row_reader import all_slices, read_rows
 from actorproc.processor import Processor
-from actorproc.records import Record
+from actorproc.records import Cursor, Record
+from actorproc.runtime.clock import SYSTEM, Clock
 from actorproc.runtime.error_text import safe_repr
+from actorproc.sources.protocol import End
 from actorproc.state.reading import read_state
 from actorproc.state.seeding import seed_state
 from actorproc.storage.store import Store
@@ -23,6 +28,7 @@ from actorproc.stores.memory import MemoryStore
 from actorproc.testing.memory_source import MemorySource
 
 _PARTITION = "0"
+_NEVER = 1e12  # seconds
 _PAUSES = ("retry_backoff", "restart_backoff")
 
 
@@ -38,6 +44,33 @@ class HandlerResult:
     """What `ctx.state` holds in the end. Values of a declared type are plain dicts here."""
     states: dict[str, dict[Key, Any]]
     """Likewise of `ctx.state("name")`, by name; with `state` under ""."""
+    timers: dict[Key, datetime]
+    """The timers that are left, by key: when each is due."""
+
+
+class _SetClock(Clock):
+    """A wall clock that stands still, so that timers do not depend on how long a test takes."""
+
+    def __init__(self, time: float) -> None:
+        super().__init__()
+        self.time = time
+
+    def wall(self) -> float:
+        return self.time
+
+
+class _Records(MemorySource):
+    """The records of a test."""
+
+    anew = False
+    """Whether a run reads to the end once more, although everything is committed."""
+
+    async def end(self, partition: str) -> End:
+        found = await super().end(partition)
+        return End(found.position, None) if self.anew else found
+
+    def reached(self, cursor: Cursor, end: End) -> bool:
+        return not self.anew and super().reached(cursor, end)
 
 
 async def run_handler(
@@ -48,6 +81,7 @@ async def run_handler(
     settings: Settings | None = None,
     state: Mapping[Key, Any] | None = None,
     states: Mapping[str, Mapping[Key, Any]] | None = None,
+    advance: float | timedelta | str | None = None,
 ) -> HandlerResult:
     """Run a handler as a host does, on a store in memory, until all records are committed.
 
@@ -59,6 +93,9 @@ async def run_handler(
         options: the handler's options.
         state: what `ctx.state` holds in the beginning.
         states: likewise of `ctx.state("name")`, by name.
+        advance: how far stream time and wall clock go on after the last record: a timedelta, seconds, or text such as
+            "30m". Timers that are due by then fire. The wall clock stands at the latest timestamp of the records until
+            then.
 
     Raises:
         EndNotReached: the handler does not reach the end. The message says why.
@@ -68,19 +105,31 @@ async def run_handler(
         raise UsageError(f"settings = {settings!r:.80}: Settings(...), such as Settings(max_attempts=1)")
     settings = settings or Settings()
     pauses = {name: 0.001 for name in _PAUSES if name not in settings.model_fields_set}
-    store, source = Store(MemoryStore()), _source(records)
-    processor = Processor(
-        handler,
-        source=source,
-        container=store,
-        options=options,
-        settings=settings.model_copy(update=pauses),
-        nudges=Nudges(),  # there is one host only
-    )
+    source = _source(records)
+    clock = SYSTEM if advance is None else _SetClock(source.latest_time() or SYSTEM.wall())
+    store = Store(MemoryStore(), clock=clock)
+
+    def made(stream_idle_time: float) -> Processor:
+        changed = pauses if advance is None else {**pauses, "stream_idle_time": stream_idle_time}
+        return Processor(
+            handler,
+            source=source,
+            container=store,
+            options=options,
+            settings=settings.model_copy(update=changed),
+            clock=clock,
+            nudges=Nudges(),  # there is one host only
+        )
+
+    processor = made(_NEVER)
     async with store:
         if seeds := {**({"": state} if state else {}), **(states or {})}:
             await seed_state(store, processor.layout, _PARTITION, await source.start(_PARTITION, "earliest"), seeds)
         await processor.run(until_end=True)
+        if isinstance(clock, _SetClock):
+            clock.time += _seconds(advance)
+            source.anew = True
+            await made(0.0).run(until_end=True)
         rows: list[dict[str, Any]] = []
         async for piece in all_slices(store, processor.layout, [_PARTITION]):
             async for batch in read_rows(store, piece):
@@ -88,11 +137,19 @@ async def run_handler(
         letters = [letter async for letter in dead_letters(store, processor.layout)]
         held = await read_state(store, processor.layout, _PARTITION)
         found = {name: dict(held.items(name)) for name in held.names}
-        return HandlerResult(rows, letters, found.get("", {}), found)
+        timers = {key: utc(at) for key, (at, _) in found.pop(TIMERS, {}).items()}
+        return HandlerResult(rows, letters, found.get("", {}), found, timers)
 
 
-def _source(records: Iterable[bytes | Record | None]) -> MemorySource:
-    source = MemorySource()
+def _seconds(advance: object) -> float:
+    found = advance.total_seconds() if isinstance(advance, timedelta) else seconds(advance)
+    if isinstance(found, int | float) and 0 <= found < float("inf"):
+        return float(found)
+    raise UsageError(f"advance = {advance!r}: a timedelta, seconds, or text such as '30m'")
+
+
+def _source(records: Iterable[bytes | Record | None]) -> _Records:
+    source = _Records()
     for index, record in enumerate(records):
         if isinstance(record, Record):
             source.append(

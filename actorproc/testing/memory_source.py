@@ -77,6 +77,11 @@ class MemorySource(Source):
         self._news.set()
         self._news = anyio.Event()
 
+    def latest_time(self) -> float | None:
+        """The greatest timestamp of all records, in seconds since 1970; None if there is none."""
+        times = [time.timestamp() for some in self._times.values() for time in some if time is not None]
+        return max(times, default=None)
+
     def _check_there(self, partition: str) -> None:
         if partition in self._gone:
             raise PartitionGone(f"partition {partition} is gone")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,12 @@ def test_the_first_handler_and_its_test() -> None:
     names: dict[str, Any] = {"__name__": "totals"}
     exec(compile(handler + test, "docs/state.md", "exec"), names)
     assert names["result"].state == {"a": 17}
+
+
+def test_the_handler_with_a_timer_and_its_test() -> None:
+    names: dict[str, Any] = {"__name__": "visits", "asyncio": asyncio, "run_handler": run_handler}
+    exec(compile(BLOCKS[3] + BLOCKS[4], "docs/state.md", "exec"), names)
+    assert len(names["result"].rows) == 1
 
 
 async def test_the_handler_of_sessions() -> None:

@@ -1,0 +1,59 @@
+"""Timers of a handler: `ctx.wake` and `ctx.cancel_wake`. They are keyed state, under a name of their own."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any, Literal, NamedTuple
+
+from msgspec import msgpack
+
+from actorproc.errors import HandlerMisuse
+from actorproc.handler.state import TIMERS, AttemptState, Key
+from actorproc.runtime.error_text import safe_repr
+
+TimeOf = Literal["stream", "wall"]
+"""- `stream`: the greatest timestamp of the partition's processed records.
+- `wall`: the clock of the host.
+"""
+
+_HOW = "give at, a datetime with a zone (stream time), or after, seconds from now on (wall time)"
+
+
+class Timer(NamedTuple):
+    """When a key is due, as stored: seconds since 1970, by one of the two clocks."""
+
+    at: float
+    clock: TimeOf
+
+
+_decoder = msgpack.Decoder(Timer)
+
+
+def unpack_timer(packed: bytes) -> Timer:
+    return _decoder.decode(packed)
+
+
+def set_timer(state: AttemptState, key: Key, at: object, after: object) -> None:
+    """See `PartitionContext.wake`."""
+    if not state.kinds.wakes:
+        raise HandlerMisuse("ctx.wake: the handler has no on_wake(self, key, ctx)")
+    state.view(TIMERS).set(key, Timer(*_due(state, at, after)))
+
+
+def cancel_timer(state: AttemptState, key: Key) -> None:
+    """See `PartitionContext.cancel_wake`."""
+    state.view(TIMERS).delete(key)
+
+
+def _due(state: AttemptState, at: Any, after: Any) -> tuple[float, TimeOf]:
+    if isinstance(at, datetime) and at.tzinfo is not None and after is None:
+        return at.timestamp(), "stream"
+    seconds = after.total_seconds() if isinstance(after, timedelta) else after
+    if at is None and type(seconds) in (int, float) and 0 <= seconds < float("inf"):
+        return state.now() + seconds, "wall"
+    raise HandlerMisuse(f"ctx.wake(at={safe_repr(at):.80}, after={safe_repr(after):.80}): {_HOW}")
+
+
+def utc(seconds: float) -> datetime:
+    """Seconds since 1970 as a datetime."""
+    return datetime.fromtimestamp(seconds, UTC)

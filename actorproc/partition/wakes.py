@@ -1,0 +1,236 @@
+"""Calls `on_wake` for the timers that are due, between the batches of a partition."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from actorproc.errors import HandlerError
+from actorproc.handler.attempt import Attempt
+from actorproc.handler.context import PartitionContext
+from actorproc.handler.returned_rows import emit_returned, refuse_coroutines
+from actorproc.handler.state import TIMERS, AttemptState, unpack_key
+from actorproc.handler.timers import unpack_timer, utc
+from actorproc.handler.wake_context import WakeContext
+from actorproc.output.dead_letters import render_letter
+from actorproc.partition.batch_processor import AttemptRun, BatchProcessor, misuse_in
+from actorproc.partition.committer import Committer, Pending
+from actorproc.partition.timers import Timers
+from actorproc.records import SEQUENCE, Batch, Record
+from actorproc.rows.row_buffer import RowBuffer
+from actorproc.rows.sequence_order import joined
+from actorproc.runtime.backoff import Backoff
+from actorproc.runtime.error_text import format_error
+from actorproc.runtime.logger import LogThrottle
+
+_MOST = 500
+"""Timers called in one attempt: enough to encode their rows together, few enough to repeat if one of them fails."""
+
+_LONGEST = 1.0
+"""Seconds after which an attempt calls no further timer, so that commits and handoffs do not wait."""
+
+
+class Wakes:
+    """Fires the timers of one partition. A timer stays in state until its `on_wake` has returned.
+
+    A timer that fails is tried again after a back-off, in memory only. All others go on.
+    """
+
+    def __init__(self, processor: BatchProcessor, committer: Committer) -> None:
+        settings, clock = processor.settings, processor.clock
+        backoff = Backoff(settings.retry_backoff, settings.retry_backoff_max)
+        self._on = processor
+        self._committer = committer
+        self._failures = LogThrottle()
+        self._fired = 0
+        self._error: Exception | None = None  # of the latest timer that failed
+        self.timers = Timers(committer.state.held(TIMERS), clock, settings.stream_idle_time, backoff)
+        committer.state.on_change = self.timers.changed
+
+    @property
+    def _allowed(self) -> bool:
+        """With `auto_commit` off, the commit of a timer must not take records along that the handler keeps back."""
+        committer = self._committer
+        return self._on.settings.auto_commit or committer.committed.sequence == committer.cursor.sequence
+
+    def next_in(self, *, at_end: bool) -> float:
+        """Seconds until a timer may be due; infinity: none will be."""
+        return self.timers.next_in(at_end=at_end) if self._allowed else float("inf")
+
+    async def fire(self, *, at_end: bool) -> bool:
+        """Call `on_wake` for each timer that is due, once. Commits that are due are made in between.
+
+        Args:
+            at_end: the source has nothing more for now.
+
+        Returns:
+            Whether any has succeeded.
+
+        Raises:
+            HandlerMisuse: the handler misuses the API.
+        """
+        called: set[bytes] = set()
+        before = self._fired
+        while self._allowed and not self._on.draining.is_set():
+            keys = self.timers.due(_MOST, called, at_end=at_end)
+            if not keys:
+                break
+            called.update(keys)
+            failed = [key for key in keys if key in self.timers.tries]
+            if len(failed) < len(keys):
+                called.difference_update(await self._call([key for key in keys if key not in self.timers.tries]))
+            for key in failed:
+                await self._call([key])
+        return self._fired > before
+
+    async def fire_all(self) -> None:
+        """Call `on_wake` for each timer, whatever its time: the partition ends, and state stays with it.
+
+        Raises:
+            HandlerError: a timer fails. A new start of the partition tries it again.
+        """
+        self.timers.end()
+        while keys := self.timers.due(_MOST, (), at_end=True):
+            await self._call(keys)
+            if self.timers.tries:
+                failing = next(iter(self.timers.tries))
+                raise HandlerError(
+                    f"the partition has ended, but on_wake of {unpack_key(failing)!r} fails: "
+                    f"{format_error(self._error) if self._error else ''}"
+                ) from self._error
+
+    async def _call(self, keys: Sequence[bytes]) -> Sequence[bytes]:
+        """Call these in one attempt; if it fails, each alone. Returns those that were not called, for lack of time."""
+        run = WakeRun(keys, self._on, self.timers)
+        begun = self._on.clock.monotonic()
+        with self._on.at_work(run):
+            error = await run.attempt(self.timers.tries.get(keys[0], 0) + 1)
+        if error is None:
+            await self._accept(run, begun)
+        elif len(keys) == 1:
+            self._failed(keys[0], error)
+        else:
+            for key in keys:
+                await self._call([key])
+            return ()
+        self.timers.put_back(run.left)
+        return run.left
+
+    async def _accept(self, run: WakeRun, begun: float) -> None:
+        committer, cursor = self._committer, self._committer.cursor
+        results = run.results(cursor.sequence)
+        self._fired += len(run.called)
+        committer.add(Batch.empty(self._on.info.partition), cursor.sequence, cursor, results, begun)
+        if not self._on.settings.auto_commit or committer.is_due():
+            await committer.commit()
+
+    def _failed(self, key: bytes, error: Exception) -> None:
+        self._error = error
+        delay = self.timers.failed(key)
+        log = self._on.info.log
+        say = log.warning if self._failures.due("", self._on.clock.monotonic()) else log.debug
+        say(
+            "partition.wake_failed", key=unpack_key(key), attempt=self.timers.tries[key], again_in=round(delay, 1),
+            error=format_error(error),
+        )  # fmt: skip
+
+
+class WakeRun(AttemptRun):
+    """Calls `on_wake` for some timers in one attempt. Each is a record of a batch: its key, and no value."""
+
+    def __init__(self, keys: Sequence[bytes], processor: BatchProcessor, timers: Timers) -> None:
+        batch = Batch.of(processor.info.partition, [None] * len(keys), range(len(keys)), keys=keys)
+        is_async = inspect.iscoroutinefunction(processor.handler.on_wake)
+        super().__init__(batch, processor, self._each_async if is_async else self._each)
+        self._timers = timers
+        self._until = 0.0
+        self._made: Attempt | None = None
+        self.called: list[bytes] = []
+        """Keys of the timers that were called, or were not due any more."""
+
+    @property
+    def left(self) -> Sequence[bytes]:
+        """Keys of the others."""
+        keys: list[Any] = self._batch.keys
+        return keys[len(self.called) :]
+
+    async def attempt(self, number: int) -> Exception | None:
+        """Call them. Returns why the attempt failed.
+
+        Raises:
+            HandlerMisuse: the handler misuses the API.
+        """
+        on = self._on
+        state = AttemptState(on.committer.state.held, on.state_kinds, None, on.clock.wall)
+        attempt = Attempt(self._batch, RowBuffer(on.encoder), number, late=on.late, state=state)
+        error = await self._call(attempt)
+        if self._fatal is not None:
+            raise self._fatal
+        error = error or next(iter(attempt.failures.values()), None)
+        if (misuse := misuse_in(error)) is not None:
+            raise misuse
+        self._made = attempt
+        return error
+
+    def _begin(self, attempt: Attempt) -> None:
+        super()._begin(attempt)
+        self.called.clear()
+        self._until = self._on.clock.wall() + _LONGEST
+
+    def _each(self, batch: Batch, ctx: PartitionContext) -> None:
+        wake = WakeContext(self._on.info, ctx, ctx._attempt)
+        for record in batch:
+            if self._is_due(record, wake):
+                result = self._on.handler.on_wake(unpack_key(record.key or b""), wake)
+                if inspect.isawaitable(result):
+                    refuse_coroutines([result], "on_wake")
+                emit_returned(result, record, ctx, "on_wake")
+            if self._is_enough(record):
+                return
+
+    async def _each_async(self, batch: Batch, ctx: PartitionContext) -> None:
+        wake = WakeContext(self._on.info, ctx, ctx._attempt)
+        for record in batch:
+            if self._is_due(record, wake):
+                result: Any = self._on.handler.on_wake(unpack_key(record.key or b""), wake)
+                emit_returned(await result, record, ctx, "on_wake")
+            if self._is_enough(record):
+                return
+
+    def _is_due(self, record: Record, wake: WakeContext) -> bool:
+        """Take the timer out of state, if an earlier one of this attempt has not done so, or set it anew."""
+        timers, key = wake._ctx._attempt.state.view(TIMERS), record.key or b""
+        packed = timers.packed(key)
+        if packed is None or not self._timers.is_due(packed):
+            return False
+        wake.due = utc(unpack_timer(packed).at)
+        timers.delete(unpack_key(key))
+        return True
+
+    def _is_enough(self, record: Record) -> bool:
+        self.called.append(record.key or b"")
+        return self._on.clock.wall() > self._until or self._on.draining.is_set()
+
+    def results(self, sequence: int) -> Pending:
+        """The results of the attempt, which did not fail: their rows get this sequence."""
+        attempt, on = self._made, self._on
+        if attempt is None:
+            raise RuntimeError("there was no attempt")
+        letters = {
+            records.last: render_letter(
+                records[-1], reason, attempt.number, on.info, on.clock, kind=kind, earlier=records[:-1]
+            )
+            for records, reason, kind in attempt.given_up
+        }
+        return Pending(_of(sequence, attempt.encoded), letters, changes=attempt.state.changes())
+
+
+def _of(sequence: int, tables: list[pa.Table]) -> list[pa.Table]:
+    """The rows in their order, all with this sequence."""
+    if not tables or not (table := joined(tables)).num_rows:
+        return []
+    sequences = pa.chunked_array([pa.repeat(pa.scalar(sequence, pa.int64()), table.num_rows)])
+    return [table.set_column(table.schema.get_field_index(SEQUENCE.name), SEQUENCE, sequences)]
