@@ -26,6 +26,7 @@ from actorproc.partition.batch_processor import BatchProcessor, _BatchRun
 from actorproc.partition.committer import Committer, Pending
 from actorproc.records import Batch
 from actorproc.rows import sequence_order as sequenced
+from actorproc.state.objects import Entries
 from actorproc.state.partition_state import PartitionState
 from actorproc.storage.parquet import parse_footer
 from actorproc.storage.store import Conflict, Store
@@ -294,6 +295,19 @@ def test_keeping_the_changes_of_a_failed_attempt_is_found(monkeypatch: pytest.Mo
 
     monkeypatch.setattr(_BatchRun, "_failed", keep)
     assert OUTDATED in first_broken("state", log=False, hours=0.5)
+
+
+def test_dropping_deleted_keys_from_a_merge_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An older object, which is not merged, still has their values."""
+    merged = PartitionState._merged_keys
+
+    def without_deletions(self: PartitionState, name: str, first: int) -> Entries:
+        entries = merged(self, name, first)
+        kept = [(key, value) for key, value in zip(entries.keys, entries.values, strict=True) if value is not None]
+        return Entries([key for key, _ in kept], [value for _, value in kept])
+
+    monkeypatch.setattr(PartitionState, "_merged_keys", without_deletions)
+    assert re.search(f"{OUTDATED}|the state is .* its rows say", first_broken("state", log=False, hours=0.5))
 
 
 # The log, and dead letters that are forgotten

@@ -117,10 +117,10 @@ def check_reference_once(ended: RecordResult) -> str | None:
     return check_reference(ended)
 
 
-COUNTED = 5
+COUNTED = 60
 """Keys by which `CountCheck` counts, in each partition."""
 
-CYCLE = 7
+CYCLE = 3
 """After this count a key is deleted and begins anew."""
 
 
