@@ -23,6 +23,7 @@ from actorproc.group.nudge import Nudges, UdpNudges
 from actorproc.handler.base import PartitionHandler
 from actorproc.handler.checks import checked_handler
 from actorproc.handler.options import load_options
+from actorproc.handler.state_kinds import state_types
 from actorproc.host.arguments import (
     check_auto_commit,
     check_delivery,
@@ -278,7 +279,9 @@ class Processor:
                 self.schema = await contact(partial(self._schema_of, self._subject))
             await contact(lambda: check_consumers(store, self.layout, source, self.start_from, settings.mirror_offsets))
             recorded = await contact(
-                lambda: prepare_container(store, self.layout, source, self.start, self.schema, self._log)
+                lambda: prepare_container(
+                    store, self.layout, source, self.start, self.schema, state_types(self.handler), self._log
+                )
             )
             with warn_while_slow(self._log, "shared() of the handler"):
                 shared = await stack.enter_async_context(shared_value(self.handler, self.options))

@@ -9,20 +9,10 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from actorproc.handler.state import Key
-from actorproc.state.reading import key_text, read_state, value_text
+from actorproc.state.reading import key_text, read_state
+from actorproc.state.table import state_batch
 from actorproc.storage.names import ProcessorLayout
 from actorproc.storage.store import Store
-
-TABLE_SCHEMA = pa.schema(
-    [
-        pa.field("partition", pa.string(), nullable=False),
-        pa.field("state", pa.string(), nullable=False),
-        pa.field("key", pa.string(), nullable=False),
-        pa.field("value", pa.string(), nullable=False),
-        pa.field("expires", pa.timestamp("us", "UTC")),
-    ]
-)
-"""Columns of an export: `state` is its name, "" for `ctx.state` itself; `key` is text or JSON, `value` JSON."""
 
 
 class StateEntry(NamedTuple):
@@ -58,13 +48,20 @@ async def state_entries(
                 )
 
 
-def _time(seconds: float | None) -> datetime | None:
-    return None if seconds is None else datetime.fromtimestamp(seconds, UTC)
+async def state_batches(
+    store: Store, layout: ProcessorLayout, partitions: Sequence[str], *, state: str | None, value: pa.DataType | None
+) -> AsyncIterator[pa.RecordBatch]:
+    """The entries as tables, for each partition and state.
 
+    Args:
+        state: only the state of this name.
+        value: type of the values; None: they are shown as JSON.
 
-async def state_table(entries: AsyncIterator[StateEntry]) -> pa.Table:
-    """The entries as a table of `TABLE_SCHEMA`, all in memory."""
-    rows = [(e.partition, e.state, key_text(e.key), value_text(e.value), e.expires) async for e in entries]
-    columns = list(zip(*rows, strict=True)) or [()] * len(TABLE_SCHEMA)
-    arrays = [pa.array(column, field.type) for column, field in zip(columns, TABLE_SCHEMA, strict=True)]
-    return pa.Table.from_arrays(arrays, schema=TABLE_SCHEMA)
+    Raises:
+        CorruptObject: an object of the state is corrupt or missing.
+        UsageError: a value is not of this type.
+    """
+    for partition in partitions:
+        found = await read_state(store, layout, partition)
+        for name in sorted(found.names if state is None else {state} & found.names.keys()):
+            yield state_batch(found, name, value)

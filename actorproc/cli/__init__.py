@@ -14,7 +14,7 @@ from typing import Annotated, Any
 
 import typer
 
-from actorproc.cli import commands, dead_letter_commands, retention, state_commands
+from actorproc.cli import commands, dead_letter_commands, retention, schema_commands, state_commands
 from actorproc.cli.exit_codes import FAILED, WRONG_USE
 from actorproc.cli.logging import FORMATS, LEVELS, set_up_logging
 from actorproc.cli.parameters import one_of
@@ -24,8 +24,8 @@ from actorproc.cli.usage import Group, message_of
 from actorproc.errors import ActorprocError, UsageError
 
 _ORDER = [
-    "produce", "serve", "spark", "status", "top", "explain", "dashboard", "output", "state", "dead-letters", "readers",
-    "trim", "compact", "verify", "doctor", "demo",
+    "produce", "serve", "spark", "status", "top", "explain", "dashboard", "output", "state", "schema", "dead-letters",
+    "readers", "trim", "compact", "verify", "doctor", "demo",
 ]  # fmt: skip
 """Order of the commands in `--help`. Others come after these."""
 
@@ -97,6 +97,7 @@ app.add_typer(commands.app)
 app.add_typer(dead_letter_commands.app)
 app.add_typer(retention.app)
 app.add_typer(state_commands.app)
+app.add_typer(schema_commands.app)
 app.command()(spark)
 
 

@@ -9,12 +9,14 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import typer
 
-from actorproc.admin.state import StateEntry, state_entries, state_table
+from actorproc.admin.state import StateEntry, state_batches, state_entries
 from actorproc.cli.common import OpenedProcessor, chosen_partitions, run_async
 from actorproc.cli.terminal import print_json, print_table
 from actorproc.errors import UsageError
 from actorproc.handler.state import Key
+from actorproc.output.schema import read_state_type
 from actorproc.state.reading import key_text, value_text
+from actorproc.state.table import table_schema
 
 COLUMNS = ("partition", "state", "key", "value", "expires")
 
@@ -51,9 +53,13 @@ def export(opened: OpenedProcessor, file: Path, state: str | None) -> None:
     async def work() -> int:
         async with opened as (store, layout, _):
             partitions = await chosen_partitions(store, layout, None)
-            table = await state_table(state_entries(store, layout, partitions, state=state))
-        pq.write_table(table, file)
-        return int(table.num_rows)
+            value = None if state is None else await read_state_type(store, layout, state)
+            keys = 0
+            with pq.ParquetWriter(file, table_schema(value)) as writer:
+                async for batch in state_batches(store, layout, partitions, state=state, value=value):
+                    writer.write_batch(batch)
+                    keys += batch.num_rows
+        return keys
 
     typer.echo(f"{run_async(work)} keys in {file}", err=True)
 

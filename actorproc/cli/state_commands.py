@@ -91,8 +91,10 @@ def export(
 
     \b
       actorproc state export --name Totals --container state totals.parquet
+      actorproc state export --name Totals --container state --state '' t.parquet
 
-    Columns: partition, state, key (text or JSON), value (JSON), expires.
+    Columns: partition, state, key (text or JSON), value, expires. `value` is JSON. With --state it has the type that
+    the handler declares for this state, if it declares one.
     """
     from actorproc.cli.common import opened_processor
     from actorproc.cli.state import export

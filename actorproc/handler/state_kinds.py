@@ -6,11 +6,13 @@ from collections.abc import Mapping
 from typing import Any
 
 import msgspec
+import pyarrow as pa
 
 from actorproc.config.units import seconds
 from actorproc.errors import HandlerDefinitionError
 from actorproc.handler.base import PartitionHandler
 from actorproc.handler.state import StateKind, StateKinds
+from actorproc.handler.state_schema import value_type
 
 
 def state_kinds(handler: Any) -> StateKinds:
@@ -32,6 +34,12 @@ def state_kinds(handler: Any) -> StateKinds:
 def wakes(handler: Any) -> bool:
     """Whether a handler class has an `on_wake` of its own, and so may set timers."""
     return handler.on_wake is not PartitionHandler.on_wake
+
+
+def state_types(handler: Any) -> dict[str, pa.DataType]:
+    """The column types of the states that a handler class declares, by name; without those that no column holds."""
+    types = {name: value_type(kind.type) for name, kind in state_kinds(handler).declared.items()}
+    return {name: found for name, found in types.items() if found is not None}
 
 
 def _checked(handler: type, name: str, kind: Any) -> Any:

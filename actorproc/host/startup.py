@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from actorproc.errors import HandlerError, SourceError, StoreError, UsageError
 from actorproc.handler.base import PartitionHandler
-from actorproc.output.schema import agree_on_schema
+from actorproc.output.schema import StateTypes, agree_on_schema
 from actorproc.output.source_identity import SourceRecord, agree_on_source
 from actorproc.runtime.logger import warn_while_slow
 from actorproc.runtime.tasks import first_cause
@@ -76,19 +76,25 @@ async def check_consumers(
 
 
 async def prepare_container(
-    store: Store, layout: ProcessorLayout, source: Source, start: Start, schema: pa.Schema, log: Any
+    store: Store,
+    layout: ProcessorLayout,
+    source: Source,
+    start: Start,
+    schema: pa.Schema,
+    states: StateTypes,
+    log: Any,
 ) -> SourceRecord:
-    """Probe the store, and agree with what earlier runs have stored on source and schema.
+    """Probe the store, and agree with what earlier runs have stored on source and schemas.
 
     Raises:
-        UsageError: source or schema do not go with what is stored.
+        UsageError: source or schemas do not go with what is stored.
         StoreError: the store cannot be used, or is not safe.
         SourceError: the source does not list its partitions.
     """
     await ensure_safe(store, layout.probe)
     partitions = list(await list_partitions(source)) if start == "latest" else None
     recorded = await agree_on_source(store, layout, source.identity, str(source), source_kind(source), partitions)
-    if added := await agree_on_schema(store, layout, schema):
+    if added := await agree_on_schema(store, layout, schema, states):
         log.warning("processor.columns_added", columns=added, why="for good: every later handler must declare them")
     return recorded
 

@@ -11,10 +11,11 @@ except ImportError:
 
 from actorproc.spark.compaction import Compaction, compact
 from actorproc.spark.dataframes import read_output, stream_output
+from actorproc.spark.state import read_state
 
 if tuple(map(int, pyspark.__version__.split(".")[:2])) < (4, 1):
     raise ImportError(
         f"actorproc.spark needs PySpark 4.1, 4.2 or 4.3, and this is {pyspark.__version__}: {how_to_install('spark')}"
     )
 
-__all__ = ["Compaction", "compact", "read_output", "stream_output"]
+__all__ = ["Compaction", "compact", "read_output", "read_state", "stream_output"]
