@@ -218,7 +218,7 @@ def _lag(source: Source, partition: str, cursor: Cursor, end: End) -> int | None
     if source.reached(cursor, end):
         return 0
     done = cursor.sequence if cursor.sequence >= 0 else source.sequence_before(partition, cursor.position)
-    return None if end.sequence is None or done is None else max(0, end.sequence - done)
+    return None if end.sequence is None or done is None else source.records_between(done, end.sequence)
 
 
 async def _lag_seconds(source: Source, partition: str, cursor: Cursor, end: End, clock: Clock) -> float | None:

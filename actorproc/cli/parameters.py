@@ -99,7 +99,7 @@ Source = Annotated[
         callback=location,
         envvar="ACTORPROC_SOURCE",
         help="A log; kafka://BROKER/TOPIC, eventhubs://NAMESPACE/HUB or oci-streaming://REGION/STREAM?pool=OCID; "
-        "eventhubs+amqp://NAMESPACE/HUB; "
+        "eventhubs+amqp://NAMESPACE/HUB; cosmos://ACCOUNT/DATABASE/CONTAINER; "
         "another processor's output, as actorproc+URL/NAME; or a source of your own, as MODULE:NAME.",
     ),
 ]
@@ -134,7 +134,7 @@ SourceOption = Annotated[
 StartFrom = Annotated[
     str | None,
     typer.Option(
-        metavar="kafka-group:NAME|eventhubs-checkpoints:URL",
+        metavar="kafka-group:NAME|eventhubs-checkpoints:URL|cosmos-leases:URL",
         help="Begin where another consumer of the source is, for partitions without a checkpoint; where it has no "
         "position, --start decides.",
     ),

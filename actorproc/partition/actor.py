@@ -32,6 +32,7 @@ from actorproc.handler.base import CloseReason, PartitionHandler
 from actorproc.handler.context import ClosingContext, PartitionInfo
 from actorproc.handler.decoder import Decoder
 from actorproc.handler.state_kinds import wakes
+from actorproc.output.checkpoint import read_checkpoint
 from actorproc.partition.batch_processor import BatchProcessor
 from actorproc.partition.batch_size import Pace
 from actorproc.partition.committer import Committer
@@ -207,9 +208,10 @@ class PartitionActor(Restartable):
     def lag(self) -> int | None:
         """Records that the source has after the committed ones; None: not known yet."""
         newest, committed = self._reads.newest, self.statistics.committed.sequence
+        between = self._context.source.records_between
         if newest is not None:
-            return max(0, newest - committed)
-        return None if self._end is None else max(0, self._end - max(committed, self._begin))
+            return between(committed, newest)
+        return None if self._end is None else between(max(committed, self._begin), self._end)
 
     @property
     def lag_seconds(self) -> float | None:
@@ -270,6 +272,8 @@ class PartitionActor(Restartable):
             context, known = self._context, self._context.latest_partitions
             came_later = known is not None and self.partition not in known
             try:
+                if (position := await self._after_parents()) is not None:
+                    return position
                 return await first_position(
                     context.source, self.partition, context.start, context.start_from, came_later=came_later
                 )
@@ -277,6 +281,14 @@ class PartitionActor(Restartable):
                 if await self._is_followed(error):
                     return ""
                 raise
+
+    async def _after_parents(self) -> str | None:
+        """Where the parents that were read have ended, if the source wants to know."""
+        context = self._context
+        parents = (await list_partitions(context.source)).get(self.partition, ())
+        found = {name: await read_checkpoint(context.store, context.layout, name) for name in parents}
+        positions = {name: kept.cursor.position for name, kept in found.items() if kept is not None}
+        return await context.source.start_after(self.partition, positions) if positions else None
 
     async def _check_cursor(self, cursor: Cursor) -> None:
         """Check that the source has the records up to `cursor`: new ones would be passed over as processed.

@@ -17,6 +17,7 @@ __all__ = ["Chunk", "End", "LogSource", "OutputSource", "Source", "Start", "guar
 
 KAFKA_SCHEMES = ("kafka", "eventhubs", "oci-streaming")
 EVENT_HUBS_SCHEME = "eventhubs+amqp"
+COSMOS_SCHEME = "cosmos"
 
 
 def open_source(
@@ -30,8 +31,9 @@ def open_source(
     Args:
         source: URL or path of a built-in log, such as `s3://bucket/events` or `file:///data/events`; of another
             processor's output, such as `actorproc+s3://bucket/state/Delays`; of topics, such as
-            `kafka://broker:9092/events`, `eventhubs://namespace/hub` or `oci-streaming://region/stream?pool=OCID`; or
-            of a hub over AMQP, such as `eventhubs+amqp://namespace/hub`.
+            `kafka://broker:9092/events`, `eventhubs://namespace/hub` or `oci-streaming://region/stream?pool=OCID`; of
+            a hub over AMQP, such as `eventhubs+amqp://namespace/hub`; or of a change feed, such as
+            `cosmos://account/database/container`.
 
     Raises:
         UsageError: the URL has an unknown scheme, or `source` is neither a URL nor a Source.
@@ -51,12 +53,14 @@ def open_source(
         return _kafka_source(source, settings or Settings.load(), clock)
     if scheme == EVENT_HUBS_SCHEME and found:
         return _event_hubs_source(source, settings or Settings.load(), clock)
+    if scheme == COSMOS_SCHEME and found:
+        return _cosmos_source(source, settings or Settings.load(), clock)
     if found and scheme not in SCHEMES:
         raise UsageError(
             f"source {source!r}: there is no {scheme!r} source. Allowed are a built-in log (s3://, file:// or a path), "
             f"another processor's output ({OUTPUT_SCHEME}CONTAINER/PROCESSOR), kafka://BROKER/TOPIC, "
-            "eventhubs://NAMESPACE/HUB, eventhubs+amqp://NAMESPACE/HUB, oci-streaming://REGION/STREAM?pool=OCID, and a "
-            "Source of your own (docs/sources.md)"
+            "eventhubs://NAMESPACE/HUB, eventhubs+amqp://NAMESPACE/HUB, oci-streaming://REGION/STREAM?pool=OCID, "
+            "cosmos://ACCOUNT/DATABASE/CONTAINER, and a Source of your own (docs/sources.md)"
         )
     return LogSource(source, settings=settings, clock=clock)
 
@@ -77,3 +81,12 @@ def _event_hubs_source(url: str, settings: Settings, clock: Clock) -> Source:
     except ImportError as error:
         raise UsageError(f"source {url}: {error}") from None
     return EventHubsSource(url, settings.source_options, settings=settings, clock=clock)
+
+
+def _cosmos_source(url: str, settings: Settings, clock: Clock) -> Source:
+    """Raises UsageError: the extra `cosmos` is not installed."""
+    try:
+        from actorproc.sources.cosmos import CosmosSource
+    except ImportError as error:
+        raise UsageError(f"source {url}: {error}") from None
+    return CosmosSource(url, settings.source_options, settings=settings, clock=clock)

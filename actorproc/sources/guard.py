@@ -88,6 +88,12 @@ class GuardedSource(Source):
         self._check_position("start", position)
         return str(position)
 
+    async def start_after(self, partition: str, parents: Mapping[str, str]) -> str | None:
+        position = await self._await("start_after", partition, parents)
+        if position is not None:
+            self._check_position("start_after", position)
+        return None if position is None else str(position)
+
     async def position_of(self, consumer: str, partition: str) -> str | None:
         position = await self._await("position_of", consumer, partition)
         if position is not None:
@@ -127,6 +133,12 @@ class GuardedSource(Source):
         if not isinstance(before, Integral | None):
             raise self._wrong("sequence_before", before, "an int or None; it must be a plain `def`")
         return before  # type: ignore[return-value]
+
+    def records_between(self, after: int, upto: int) -> int:
+        between = self._call("records_between", after, upto)
+        if not isinstance(between, Integral):
+            raise self._wrong("records_between", between, "an int; it must be a plain `def`")
+        return int(between)
 
     def reached(self, cursor: Cursor, end: End) -> bool:
         reached = self._call("reached", cursor, end)

@@ -152,6 +152,17 @@ class Source(ABC):
             UsageError: the source does not support this start.
         """
 
+    async def start_after(self, partition: str, parents: Mapping[str, str]) -> str | None:
+        """Position at which a partition begins that was never read before, and whose parents were.
+
+        Override it if a partition has the records of its parents, too: then it must begin where they have ended. None,
+        the default: it begins with its first record.
+
+        Args:
+            parents: the last position of each parent that was read.
+        """
+        return None
+
     async def position_of(self, consumer: str, partition: str) -> str | None:
         """Position that another consumer of this stream has committed; None if it has none in this partition.
 
@@ -220,6 +231,10 @@ class Source(ABC):
         Override it if positions contain sequences. Then the lag is known before the first record is processed.
         """
         return None
+
+    def records_between(self, after: int, upto: int) -> int:
+        """Records after one sequence up to another one, for the lag. Override it if sequences have known gaps."""
+        return max(0, upto - after)
 
     def reached(self, cursor: Cursor, end: End) -> bool:
         """Whether a reader at `cursor` has read up to `end`. Override it if equal positions are not the only proof."""

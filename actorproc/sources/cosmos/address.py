@@ -1,0 +1,109 @@
+"""The container that a URL names, the options of its client, and clients for it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+from urllib.parse import urlsplit
+
+from azure.cosmos.aio import CosmosClient
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from actorproc.config.secrets import with_secrets
+from actorproc.config.validation import explain
+from actorproc.errors import UsageError
+from actorproc.runtime.requirements import how_to_install
+
+FORM = "cosmos://ACCOUNT/DATABASE/CONTAINER"
+KEY = "COSMOS_KEY"
+
+
+class CosmosOptions(BaseModel):
+    """Options of the source, by name in `source_options`.
+
+    Attributes:
+        key: of the account; a read-only one will do. None: from COSMOS_KEY, else Microsoft Entra.
+        mode: `latest` gives the latest version of each document, and no deletes. `all` gives every version and delete,
+            as long as the account keeps them, and has no beginning.
+        preferred_regions: names, separated by commas, nearest first.
+        max_items: documents of a page, about; a page has at most 4 MB anyway.
+        endpoint: instead of https://ACCOUNT.documents.azure.com, for an emulator.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    key: str | None = Field(None, repr=False)
+    mode: Literal["latest", "all"] = "latest"
+    preferred_regions: str = ""
+    max_items: int = Field(1_000, ge=1)
+    endpoint: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerAddress:
+    """A container of an account.
+
+    Attributes:
+        given: options as they were given; a value `@PATH` stands for the content of a file.
+    """
+
+    url: str
+    account: str
+    database: str
+    container: str
+    given: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, url: str, given: Mapping[str, Any]) -> ContainerAddress:
+        """Raises UsageError: the URL is not of its form, or an option is wrong."""
+        parts = urlsplit(url)
+        if "@" in parts.netloc:
+            raise UsageError(f"source {parts.scheme}://...@...: no credentials in a URL; set {KEY}")
+        place = parts.path.strip("/").split("/")
+        if parts.scheme != "cosmos" or not parts.netloc or parts.query or len(place) != 2 or not all(place):
+            raise UsageError(f"source {url!r}: write {FORM}")
+        address = cls(url, parts.netloc, place[0], place[1], given)
+        address.options()
+        return address
+
+    def options(self) -> CosmosOptions:
+        """The options as they are now: files may have changed since, as a rotated key does.
+
+        Raises:
+            UsageError: one is wrong, or its file cannot be read.
+        """
+        given = with_secrets("source option", self.given)
+        given.setdefault("key", os.environ.get(KEY))
+        try:
+            return CosmosOptions(**given)
+        except ValidationError as error:
+            origins = dict.fromkeys(given, f"source {self.url}: source option ")
+            raise UsageError(explain(error, CosmosOptions, origins)) from None
+
+    def client(self) -> CosmosClient:
+        """A client of the account. It repeats a throttled request four times, where its default is a hundred times.
+
+        Raises:
+            UsageError: the login is missing.
+        """
+        options = self.options()
+        host = self.account if "." in self.account else f"{self.account}.documents.azure.com"
+        regions = [name.strip() for name in options.preferred_regions.split(",") if name.strip()]
+        return CosmosClient(
+            options.endpoint or f"https://{host}:443/",
+            options.key or self._entra(),
+            preferred_locations=regions,
+            retry_throttle_total=1,
+        )
+
+    def _entra(self) -> Any:
+        try:
+            from azure.identity.aio import DefaultAzureCredential
+        except ImportError:
+            raise UsageError(
+                f"source {self.url}: set {KEY} in the environment, or log in with Microsoft Entra: "
+                f"{how_to_install('cosmos')}"
+            ) from None
+        return DefaultAzureCredential()

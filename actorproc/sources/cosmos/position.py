@@ -1,0 +1,158 @@
+"""Positions in a change feed: how far each span of hashed partition keys is read.
+
+A partition is a physical range of the container. It has one span, except after a merge: then each half has been read
+to another place by the parent that it comes from.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+from actorproc.errors import SourceError
+
+SEQUENCE_BITS = 16
+"""A sequence is the number of a transaction (LSN), and that of the document in the transaction in so many bits."""
+
+MODES = {"latest": "LatestVersion", "all": "AllVersionsAndDeletes"}
+"""The client's names of the modes."""
+
+
+class Span(NamedTuple):
+    """Hashed partition keys from `low` on and below `high`, read up to transaction `lsn`. As text: `LOW-HIGH:LSN`."""
+
+    low: str
+    high: str
+    lsn: int
+
+    def __str__(self) -> str:
+        return f"{self.low}-{self.high}:{self.lsn}"
+
+    @classmethod
+    def parse(cls, text: str) -> Span:
+        """Raises ValueError: the text is no span."""
+        keys, _, lsn = text.rpartition(":")
+        low, high = keys.split("-")
+        return cls(low, high, int(lsn))
+
+    @property
+    def feed_range(self) -> dict[str, Any]:
+        """As the client wants it."""
+        return {"Range": {"min": self.low, "max": self.high, "isMinInclusive": True, "isMaxInclusive": False}}
+
+    def token(self, container: str, mode: str) -> str:
+        """The client's continuation token of this place.
+
+        Made by ourselves, because the client's own cannot be resumed if reading began at a time (azure-cosmos 4.17
+        takes its milliseconds for seconds), and because a split must give its children their own.
+
+        Args:
+            container: resource id of the container.
+        """
+        place = [{"token": f'"{self.lsn}"', "range": self.feed_range["Range"]}]
+        state = {
+            "v": "v2",
+            "containerRid": container,
+            "mode": MODES[mode],
+            "startFrom": {"Type": "Beginning"},
+            "continuation": {"v": "v2", "rid": container, "continuation": place, **self.feed_range},
+        }
+        return base64.b64encode(json.dumps(state).encode()).decode()
+
+
+class Position(tuple[Span, ...]):
+    """The spans of a partition, in order of their keys. As text: separated by commas."""
+
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        return ",".join(map(str, self))
+
+    @classmethod
+    def parse(cls, text: str) -> Position:
+        """Raises SourceError: the text is no position in a change feed."""
+        try:
+            return cls(map(Span.parse, text.split(",")))
+        except ValueError:
+            raise SourceError(f"position {text!r} is no position in a change feed") from None
+
+    @property
+    def lsn(self) -> int:
+        """Transaction up to which all spans are read."""
+        return min(span.lsn for span in self)
+
+    def behind(self) -> tuple[Span, int | None]:
+        """The span to read next, and the transaction up to which: where the next one is. None: there is only one."""
+        first, *others = sorted(self, key=lambda span: span.lsn)
+        return first, min((span.lsn for span in others), default=None)
+
+    def advanced(self, span: Span, lsn: int) -> Position:
+        """With this span read up to `lsn`."""
+        return joined(other._replace(lsn=lsn) if other == span else other for other in self)
+
+
+def joined(spans: Iterable[Span]) -> Position:
+    """The spans in order. Neighbours that are read equally far become one."""
+    found = list[Span]()
+    for span in sorted(spans):
+        if found and found[-1].high == span.low and found[-1].lsn == span.lsn:
+            found[-1] = found[-1]._replace(high=span.high)
+        else:
+            found.append(span)
+    return Position(found)
+
+
+def clipped(spans: Iterable[Span], low: str, high: str) -> Position | None:
+    """Where to read a range from, by how far its parts were read; None if a part of it was not.
+
+    Where spans overlap, as those of a parent and a grandparent do, the further one counts.
+    """
+    given = [Span(max(span.low, low), min(span.high, high), span.lsn) for span in spans]
+    given = [span for span in given if span.low < span.high]
+    bounds = sorted({low, high, *(span.low for span in given), *(span.high for span in given)})
+    found = list[Span]()
+    for start, stop in pairwise(bounds):
+        places = [span.lsn for span in given if span.low <= start and stop <= span.high]
+        if not places:
+            return None
+        found.append(Span(start, stop, max(places)))
+    return joined(found)
+
+
+def sequences(lsns: Sequence[int]) -> tuple[list[int], list[int]]:
+    """Sequences of documents whose transactions have these numbers, and the last one of each transaction.
+
+    Raises:
+        SourceError: a transaction has more documents than sequences can tell apart.
+    """
+    given, cuts, index = list[int](), list[int](), 0
+    for number, lsn in enumerate(lsns):
+        index = index + 1 if number and lsns[number - 1] == lsn else 0
+        if index >> SEQUENCE_BITS:
+            raise SourceError(f"transaction {lsn} of a change feed has more than {1 << SEQUENCE_BITS:,} documents")
+        if given and not index:
+            cuts.append(given[-1])
+        given.append(lsn << SEQUENCE_BITS | index)
+    return given, [*cuts, *given[-1:]]
+
+
+def last_sequence(lsn: int) -> int:
+    """The highest sequence that transactions up to `lsn` may have; -1 if there are none."""
+    return (lsn + 1 << SEQUENCE_BITS) - 1 if lsn else -1
+
+
+def places_in(state: Mapping[str, Any]) -> list[tuple[str | None, Mapping[str, str]]]:
+    """Token and range of each part of a client's continuation, of Python's or Java's."""
+    lowered = {name.lower(): value for name, value in state.items()}
+    inner = lowered.get("continuation")
+    if isinstance(inner, Mapping):
+        return places_in(inner)
+    return [(part["token"], part["range"]) for part in inner or []]
+
+
+def lsn_of(token: str | None) -> int:
+    """The transaction that an ETag of a feed names; 0 for none."""
+    return int((token or "0").strip('"'))

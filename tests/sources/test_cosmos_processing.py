@@ -1,0 +1,145 @@
+"""Processors of a change feed whose ranges split and merge: each change once in the output, in the order of its key."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from pyarrow.dataset import dataset
+
+from actorproc import JsonRows, Processor, Settings
+
+pytest.importorskip("azure.cosmos", reason="azure-cosmos is not installed")
+
+from actorproc.sources.cosmos import CosmosSource
+from tests.cosmos_server import Container, CosmosServer, cosmos
+
+_NAMES = count()
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[CosmosServer]:
+    with cosmos() as server:
+        yield server
+
+
+class Changes(JsonRows):
+    output_schema = "n bigint, plane string"
+
+
+class Feed:
+    """A container, a processor of it, and what the processor has written."""
+
+    def __init__(self, server: CosmosServer, folder: Path, ranges: int = 1) -> None:
+        self.server, self.folder = server, folder
+        self.container: Container = server.create("shop", f"changes-{next(_NAMES)}", ranges)
+
+    def write(self, numbers: range) -> None:
+        """Documents of ten planes, each with the next number."""
+        for number in numbers:
+            self.container.write({"id": str(number), "plane": f"N{number % 10}", "n": number})
+
+    async def process(self, **settings: Any) -> list[int]:
+        """Run until the end. Returns all numbers in the output."""
+        source = CosmosSource(self.container.url, self.server.options, settings=Settings(poll_interval=0.05))
+        more = {"partition_refresh_interval": 0.1, "lease_acquire_interval": 0.5} | settings
+        processor = Processor(Changes, source=source, container=str(self.folder), **more)
+        with anyio.fail_after(60):
+            await processor.run(until_end=True)
+        return self.numbers()
+
+    def numbers(self) -> list[int]:
+        return sorted(self._rows("n"))
+
+    def _rows(self, column: str) -> list[Any]:
+        folder = self.folder / "Changes" / "output"
+        if not folder.exists():
+            return []
+        return list(dataset(folder, format="parquet").to_table()[column].to_pylist())
+
+
+async def test_each_change_becomes_one_row_also_after_splits_and_merges(server: CosmosServer, tmp_path: Path) -> None:
+    feed = Feed(server, tmp_path)
+    feed.write(range(100))
+    assert await feed.process() == list(range(100))
+    feed.write(range(100, 150))
+    low, high = feed.container.split("0")
+    feed.write(range(150, 200))
+    assert await feed.process() == list(range(200))
+    feed.container.split(low)
+    feed.write(range(200, 250))
+    assert await feed.process() == list(range(250))
+    neighbours = [one.id for one in feed.container.ranges]
+    feed.container.merge(neighbours[1], high)
+    feed.write(range(250, 300))
+    assert await feed.process() == list(range(300))
+
+
+async def test_latest_holds_for_the_children_of_a_range_that_was_split_before_it_was_read(
+    server: CosmosServer, tmp_path: Path
+) -> None:
+    feed = Feed(server, tmp_path)
+    feed.write(range(50))
+    assert await feed.process(start="latest") == []
+    feed.container.split("0")
+    feed.write(range(50, 80))
+    assert await feed.process(start="latest") == list(range(50, 80))
+
+
+@pytest.mark.long
+def test_hosts_that_are_killed_during_splits_lose_and_repeat_nothing(server: CosmosServer, tmp_path: Path) -> None:
+    feed = Feed(server, tmp_path, ranges=2)
+    hosts = [start_host(feed) for _ in range(2)]
+    try:
+        for turn in range(6):
+            feed.write(range(200 * turn, 200 * turn + 100))
+            wait_until(lambda least=150 * turn: len(feed.numbers()) >= least)
+            if turn % 2:
+                feed.container.split(feed.container.ranges[turn % len(feed.container.ranges)].id)
+            feed.write(range(200 * turn + 100, 200 * turn + 200))
+            os.kill(hosts[0].pid, signal.SIGKILL)
+            hosts[0].wait()
+            hosts = [*hosts[1:], start_host(feed)]
+        left, right = feed.container.ranges[:2]
+        feed.container.merge(left.id, right.id)
+        feed.write(range(1_200, 1_300))
+        wait_until(lambda: len(feed.numbers()) >= 1_300)
+    finally:
+        for host in hosts:
+            host.terminate()
+            host.wait(60)
+    assert feed.numbers() == list(range(1_300))
+
+
+def start_host(feed: Feed) -> subprocess.Popen[bytes]:
+    fast = {
+        "lease_renew_interval": 0.3, "lease_expiration_interval": 2, "lease_acquire_interval": 0.5,
+        "rebalance_delay": 0.5, "partition_refresh_interval": 0.5, "poll_interval": 0.05, "commit_interval": 0.2,
+    }  # fmt: skip
+    settings = {f"ACTORPROC_{name.upper()}": str(value) for name, value in fast.items()}
+    settings["ACTORPROC_SOURCE_OPTIONS"] = json.dumps(feed.server.options)
+    arguments = ["--source", feed.container.url, "--container", str(feed.folder), "--name", "Changes"]
+    with (feed.folder / "hosts.log").open("ab") as log:
+        return subprocess.Popen(
+            [sys.executable, "-m", "actorproc", "serve", "tests.sources.test_cosmos_processing:Changes", *arguments],
+            env=os.environ | settings,
+            stdout=subprocess.DEVNULL,
+            stderr=log,
+        )
+
+
+def wait_until(condition: Any, seconds: float = 120) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.2)
