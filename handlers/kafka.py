@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from actorproc.config.secrets import with_secrets
 from actorproc.errors import HandlerError
 from actorproc.handler.base import CloseReason, Decision, PartitionHandler
 from actorproc.handler.context import PartitionContext, PartitionInfo
@@ -27,6 +28,7 @@ try:
         TopicPosition,
         TransactionalWriter,
         Writer,
+        copies_of,
         copy_of,
     )
 except ImportError:
@@ -50,7 +52,8 @@ class ForwarderOptions(BaseModel):
     transactions: bool = Field(True, description="Each message once, by a transaction for each batch.")
     timeout: float = Field(60.0, ge=1, le=900, description="Seconds for one batch to be delivered.")
     properties: dict[str, str | int | float | bool] = Field(
-        default_factory=dict, description="librdkafka's, for example for security; as JSON."
+        default_factory=dict,
+        description="librdkafka's, for example for security; as JSON. The content of a file: @PATH.",
     )
 
 
@@ -105,7 +108,7 @@ class KafkaForwarder(PartitionHandler):
     def process(self, batch: Batch, ctx: PartitionContext) -> None:
         """Send the messages of the records that the topic does not have, and wait until they are delivered."""
         known = self._position.committed(ctx.committed)
-        new = batch if batch.first > known.upto else [record for record in batch if record.sequence not in known]
+        new = batch if batch.first > known.upto else _without(batch, known)
         self._position = known.begun(batch.sequences)  # also if this attempt fails
         messages, done = self._messages(new, ctx)
         while messages:
@@ -125,31 +128,47 @@ class KafkaForwarder(PartitionHandler):
             return Decision.RETRY
         return Decision.STOP if isinstance(error, ProducerLost) else None
 
-    def _messages(self, records: Iterable[Record], ctx: PartitionContext) -> tuple[list[Numbered], set[int]]:
+    def _messages(self, batch: Batch, ctx: PartitionContext) -> tuple[list[Numbered], set[int]]:
         """The messages to send, and the sequences of their records. Records that fail are not among them."""
+        if type(self).messages is KafkaForwarder.messages:
+            found, done = copies_of(batch), set(batch.sequences)
+        else:
+            found, done = self._made(batch, ctx)
+        return (found if self._writer.atomic else _tagged(found, batch.partition)), done
+
+    def _made(self, batch: Batch, ctx: PartitionContext) -> tuple[list[Numbered], set[int]]:
+        """Those that the user's `messages` returns."""
         found: list[Numbered] = []
         done: set[int] = set()
-        for record in records:
+        for record in batch:
             try:
                 made = self.messages(record)
                 several = [made] if isinstance(made, KafkaMessage) else list(made or ())
             except Exception as error:  # noqa: BLE001  # the user's code
                 ctx.fail(record, failure_of(error))
                 continue
-            sequence = record.sequence
-            done.add(sequence)
-            if not self._writer.atomic:
-                several = [_tagged(message, record, index) for index, message in enumerate(several)]
-            found += [(sequence, message) for message in several]
+            done.add(record.sequence)
+            found += [(record.sequence, message) for message in several]
         return found, done
 
 
-def _tagged(message: KafkaMessage, record: Record, index: int) -> KafkaMessage:
-    """With headers that two copies of it share, and no other message has."""
-    number = f"{record.sequence}.{index}" if index else str(record.sequence)
-    tags = [(PARTITION, record.partition.encode()), (SEQUENCE, number.encode())]
-    return message._replace(headers=[*message.headers, *tags])
+def _without(batch: Batch, known: TopicPosition) -> Batch:
+    return batch.take([index for index, sequence in enumerate(batch.sequences) if sequence not in known])
+
+
+def _tagged(messages: list[Numbered], partition: str) -> list[Numbered]:
+    """With headers that two copies of a message share, and no other message has."""
+    tagged: list[Numbered] = []
+    source, before, index = (PARTITION, partition.encode()), -1, 0
+    for sequence, message in messages:
+        index = index + 1 if sequence == before else 0
+        number = f"{sequence}.{index}" if index else str(sequence)
+        headers = [*message.headers, source, (SEQUENCE, number.encode())]
+        tagged.append((sequence, message._replace(headers=headers)))
+        before = sequence
+    return tagged
 
 
 def _properties(options: ForwarderOptions) -> dict[str, str | int | float | bool]:
-    return {"linger.ms": 5, **options.properties, "bootstrap.servers": options.brokers}
+    given = with_secrets("property", options.properties)
+    return {"linger.ms": 5, **given, "bootstrap.servers": options.brokers}

@@ -16,7 +16,7 @@ from actorproc.output.dead_letters import dead_letters
 from actorproc.storage.store import Store
 from actorproc.stores.memory import MemoryStore
 from actorproc.testing import MemorySource
-from tests.kafka_server import Broker
+from tests.kafka_server import PASSWORD, Broker
 
 pytest.importorskip("confluent_kafka", reason="confluent-kafka is not installed")
 
@@ -24,6 +24,7 @@ from confluent_kafka import TopicPartition
 
 from actorproc.handlers.kafka import PARTITION, SEQUENCE, KafkaForwarder, KafkaMessage
 from actorproc.handlers.kafka_writers import KafkaUnavailable, ProducerLost, TopicPosition, TransactionalWriter
+from actorproc.sources.kafka.presets import parse_url
 from tests.kafka_topics import Topic
 
 pytestmark = pytest.mark.servers
@@ -80,6 +81,20 @@ async def test_records_are_forwarded_with_key_headers_and_timestamp(broker: Brok
         await stage.run()
         [message] = stage.topic.messages()
         assert (message.value(), message.key(), message.headers()) == (b"value", b"key", [("a", b"1")])
+
+
+@pytest.mark.parametrize("transactions", [True, False])
+async def test_the_settings_of_event_hubs_log_the_forwarder_in_over_tls(
+    broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, transactions: bool
+) -> None:
+    (tmp_path / "secret").write_text(PASSWORD)
+    monkeypatch.setenv("EVENTHUBS_CONNECTION_STRING", "not used: the password is given")
+    preset = parse_url("eventhubs://ns/hub").properties or {}
+    login = {**preset, "sasl.password": f"@{tmp_path / 'secret'}", "ssl.ca.location": str(broker.certificate)}
+    async with staged(broker, brokers=broker.tls_address, properties=login, transactions=transactions) as stage:
+        stage.feed([b"value"])
+        await stage.run()
+        assert stage.values == [b"value"]
 
 
 async def test_a_second_run_forwards_only_what_is_new(broker: Broker) -> None:
