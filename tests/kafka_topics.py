@@ -88,10 +88,13 @@ class Topic:
         consumer.close()
         return [place.offset for place in found]
 
-    def create_again(self) -> None:
-        """Delete it, and create a topic of the same name."""
+    def delete(self) -> None:
         self.admin.delete_topics([self.name])[self.name].result(30)
         self._wait_until(listed=False)
+
+    def create_again(self) -> None:
+        """Delete it, and create a topic of the same name."""
+        self.delete()
         self.admin.create_topics([NewTopic(self.name, 1, 1)])[self.name].result(30)
         self._wait_until(listed=True)
         self.producer = Producer(self._properties())

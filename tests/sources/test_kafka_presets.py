@@ -187,7 +187,9 @@ async def actorproc(folder: Path, *arguments: str) -> Any:
     return await anyio.run_process([sys.executable, "-m", "actorproc", *arguments], cwd=folder, check=False)
 
 
-async def test_serve_status_and_replay_take_source_options(broker: Broker, tmp_path: Path) -> None:
+async def test_serve_status_and_replay_take_source_options_and_never_show_a_secret(
+    broker: Broker, tmp_path: Path
+) -> None:
     topic = Topic(broker)
     topic.send(range(10))
     topic.producer.produce(topic.name, b"no JSON", partition=0)
@@ -202,7 +204,9 @@ async def test_serve_status_and_replay_take_source_options(broker: Broker, tmp_p
     )
     source += [part for option in login for part in ("--source-option", option)]
     handler = ["actorproc.handlers:JsonRows", "-o", "output_schema=n bigint", "--name", "Rows"]
-    served = await actorproc(tmp_path, "serve", *handler, *source, "--until-end", "--workers", "2")
+    served = await actorproc(
+        tmp_path, "--log-level", "debug", "serve", *handler, *source, "--until-end", "--workers", "2"
+    )
     assert served.returncode == 0, served.stderr
     status = await actorproc(tmp_path, "status", "--name", "Rows", "--json", *source)
     assert json.loads(status.stdout)["lag"] == 0
@@ -211,3 +215,6 @@ async def test_serve_status_and_replay_take_source_options(broker: Broker, tmp_p
     wrong = await actorproc(tmp_path, "serve", *handler, *source, "--source-option", "isolation.levle=x")
     assert (wrong.returncode, wrong.stderr.count(b"\n")) == (2, 1)
     assert b'No such configuration property: "isolation.levle"' in wrong.stderr
+    shown = [part for done in (served, status, replayed, wrong) for part in (done.stdout, done.stderr)]
+    stored = [path.read_bytes() for path in (tmp_path / "state").rglob("*") if path.is_file()]
+    assert not [text for text in shown + stored if PASSWORD.encode() in text]

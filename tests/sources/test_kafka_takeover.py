@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -228,6 +229,24 @@ async def test_a_topic_that_is_created_again_while_it_is_read_stops_its_partitio
     topic.create_again()
     await source.partitions()
     with pytest.raises(RecordsLost, match=r"was deleted and created again"), anyio.fail_after(30):
+        while True:
+            await anext(reading)
+    await source.close()
+
+
+@pytest.mark.parametrize("by_pattern", [False, True])
+async def test_a_topic_that_is_deleted_while_it_is_read_stops_its_partitions(broker: Broker, by_pattern: bool) -> None:
+    topic = Topic(broker, partitions=1)
+    topic.send(range(5), 0)
+    source = KafkaSource(topic.url.replace(topic.name, f"^{topic.name}$") if by_pattern else topic.url)
+    await source.open()
+    [partition] = await source.partitions()
+    reading = source.read(partition, await source.start(partition, "earliest"))
+    assert len((await anext(reading)).batch) == 5
+    topic.delete()
+    with suppress(SourceError):
+        await source.partitions()
+    with pytest.raises(SourceError, match=r"was deleted|Unknown topic"), anyio.fail_after(30):
         while True:
             await anext(reading)
     await source.close()

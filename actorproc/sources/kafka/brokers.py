@@ -27,6 +27,16 @@ _NO_ID = "A" * 22  # zeros in base 64
 _UNSUPPORTED = (KafkaError._UNSUPPORTED_FEATURE, KafkaError.UNSUPPORTED_VERSION)
 
 
+_AWAY = (
+    KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._TIMED_OUT, KafkaError._RESOLVE,
+    KafkaError.REQUEST_TIMED_OUT, KafkaError.LEADER_NOT_AVAILABLE, KafkaError.COORDINATOR_NOT_AVAILABLE,
+)  # fmt: skip
+
+
+class BrokersAway(SourceError):
+    """No broker answers, or not in time."""
+
+
 class Brokers:
     """Answers of the brokers at one address. A SourceError names the question.
 
@@ -61,12 +71,15 @@ class Brokers:
         """Partition numbers of the topics that the address names.
 
         Raises:
-            SourceError: a topic is missing, or may not be read.
+            SourceError: a topic is missing, or may not be read. It ends the readers of the topic, too: librdkafka would
+                go on asking for it in silence.
         """
         topics = await self._ask(self._list_topics, "for its topics")
         for name, topic in topics.items():
             if topic.error is not None:
-                raise SourceError(f"topic {name} of {self._name} cannot be read: {topic.error.str()}")
+                error = SourceError(f"topic {name} of {self._name} cannot be read: {topic.error.str()}")
+                self._consumer.fail(name, error)
+                raise error
         return {name: sorted(topics[name].partitions) for name in sorted(topics)}
 
     def _list_topics(self) -> dict[str, Any]:
@@ -140,7 +153,8 @@ class Brokers:
         except KafkaException as error:
             await self._clock.run_in_thread(lambda: self._client.poll(0))  # brings what the client has to report
             cause = self._consumer.last_error or error.args[0]
-            raise SourceError(f"{self._name}: the brokers were asked {what}: {cause.str()}") from None
+            kind = BrokersAway if cause.code() in _AWAY else SourceError
+            raise kind(f"{self._name}: the brokers were asked {what}: {cause.str()}") from None
         self._consumer.last_error = None
         return answer
 

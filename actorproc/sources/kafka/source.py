@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from datetime import datetime
+from itertools import count
 
 import anyio
 from confluent_kafka import KafkaException
@@ -17,7 +18,7 @@ from actorproc.runtime.backoff import Backoff
 from actorproc.runtime.clock import SYSTEM, Clock
 from actorproc.runtime.logger import get_logger
 from actorproc.sources.azure_checkpoints import CHECKPOINTS, AzureCheckpoints
-from actorproc.sources.kafka.brokers import Brokers
+from actorproc.sources.kafka.brokers import Brokers, BrokersAway
 from actorproc.sources.kafka.columns import Key
 from actorproc.sources.kafka.consumer import Feed, SharedConsumer
 from actorproc.sources.kafka.position import Position
@@ -77,7 +78,8 @@ class KafkaSource(Source):
 
         Raises:
             UsageError: librdkafka refuses a property.
-            SourceError: no broker answers within `store_patience`, a topic is missing, or there is no token to log in.
+            SourceError: no broker answers within `store_patience`, they refuse the login, a topic is missing, or there
+                is no token to log in.
         """
         if (login := self._properties.get("oauth_cb")) is not None:
             await self._clock.run_in_thread(login, "")  # its error says more than what librdkafka makes of it
@@ -97,16 +99,17 @@ class KafkaSource(Source):
         self.identity = f"kafka:{cluster}/{','.join(topics)}"
 
     async def _first_contact(self) -> None:
+        """Wait for brokers that are away; the first failure is logged, since the address may be wrong."""
         backoff, end = Backoff(0.5, 5.0), self._clock.monotonic() + self._settings.store_patience
-        attempt = 0
-        while True:
-            attempt += 1
+        for attempt in count(1):
             try:
                 await self.partitions()
                 return
-            except SourceError:
+            except BrokersAway as error:
                 if self._clock.monotonic() > end:
                     raise
+                if attempt == 1:
+                    log.warning("source.unavailable", error=str(error), patience=self._settings.store_patience)
                 await self._clock.sleep(backoff.delay(attempt, self._clock.random))
 
     async def close(self) -> None:
@@ -132,12 +135,14 @@ class KafkaSource(Source):
     async def partitions(self) -> Sequence[str]:
         """All partitions of the topics, as the brokers name them now.
 
-        Ends the readers of a topic that was created again since the last call.
+        Ends the readers of a topic that was deleted, or created again, since the last call.
         """
         topics = await self._brokers.topics()
         found = await self._brokers.topic_ids(list(topics))
         for topic, before in self._topic_ids.items():
-            if not Position(0, before).is_of(now := found.get(topic)):
+            if topic not in topics:
+                self._consumer.fail(topic, SourceError(f"topic {topic} of {self.url} was deleted"))
+            elif not Position(0, before).is_of(now := found.get(topic)):
                 self._consumer.fail(topic, RecordsLost(f"{self._created_again(topic, before, now)}; it was read on"))
         self._topic_ids = found
         return [f"{topic}-{number}" for topic, numbers in topics.items() for number in numbers]
