@@ -26,6 +26,7 @@ class Benchmark:
 
 BENCHMARKS = {
     "speed": Benchmark("events per second of each way of writing a handler", {"events": 100_000, "rounds": 3}),
+    "compression": Benchmark("codecs of the log: speed and bytes", {"events": 100_000, "rounds": 2}),
     "produce": Benchmark("events per second of `actorproc produce`", {"events": 100_000, "rounds": 3}),
     "decode": Benchmark("events per second of each format of `decode`", {"events": 50_000, "rounds": 3}),
     "state": Benchmark("keyed state with up to three million keys", {"sizes": (10_000, 100_000)}),

@@ -5,6 +5,9 @@ nothing. Runs on one core alternate (A B A B ...); a ratio compares the faster o
 table shows the median. The time of a host includes its start and stop (join the group, check the store, leave); one
 column excludes them, as timed with a log of eight events.
 
+`of the floor`: against the sum of the parts that no program in Python can leave out (`benchmarks/floor.py`), timed in
+the same run; start and stop are excluded.
+
 The first line has no handler. It is the bare loop with an object per record and a dict per row: the base cost of any
 interface by record.
 """
@@ -31,6 +34,7 @@ from rich.progress import track
 from rich.table import Table
 
 from actorproc import Batch, JsonRows, PartitionContext, PartitionHandler, Processor, Producer, Record, RecordHandler
+from benchmarks.floor import floors
 
 SCHEMA = "carrier string, origin string, minutes double, id bigint"
 ARROW = pa.schema(
@@ -264,9 +268,10 @@ def run(events: int = 400_000, rounds: int = 5) -> None:
         )
         for heading in (
             "handler", "events/s", "bare loop, events/s", "ratio", "lowest, highest", "of CPU", "without start, stop",
-            "bar",
+            "bar", "of the floor",
         ):  # fmt: skip
             table.add_column(heading, justify="left" if heading == "handler" else "right")
+        floor = floors(log, folder, rounds)
         for title, work, bare, bar in CASES:
             works = [(work, log), (bare, log), (work, short)]
             turns = track(range(rounds + 1), title, console=console, transient=True)
@@ -277,9 +282,14 @@ def run(events: int = 400_000, rounds: int = 5) -> None:
             without = statistics.median(b[0] / (a[0] - ending) for a, b, _ in pairs)
             ours, theirs = (events / statistics.median(p[i][0] for p in pairs) for i in (0, 1))
             median = statistics.median(ratios)
+            seconds = statistics.median(a[0] - (ending if bar else 0.0) for a, *_ in pairs)
+            of_floor = floor["columns" if bare is bare_columns else "records"] / seconds
             table.add_row(
                 title, f"{ours:,.0f}", f"{theirs:,.0f}", f"[{'green' if median >= bar else 'red'}]{median:.2f}[/]",
                 f"{ratios[0]:.2f}, {ratios[-1]:.2f}", f"{cpu:.2f}",
                 *((f"{without:.2f} ({ending * 1000:.0f} ms)", f">= {bar}") if bar else ("", "")),
+                f"{of_floor:.2f}",
             )  # fmt: skip
         console.print(table)
+        speeds = ", ".join(f"{kind} {events / seconds:,.0f} events/s" for kind, seconds in floor.items())
+        console.print(f"the floor: {speeds}")

@@ -67,7 +67,8 @@ class Producer:
         batch_bytes: bytes of records at which a batch is sent at once; at most 1 GiB.
         buffer_bytes: bytes of records that wait or are in flight; `send` waits while there are more.
         max_block: seconds for which `send` and `send_many` wait for room; default: as long as it takes.
-        compression: a Parquet codec: 'zstd', 'lz4', 'snappy', 'gzip' or 'none'. Up to 4 KiB are not compressed.
+        compression: a Parquet codec: 'lz4' (fastest), 'zstd' (files a third smaller), 'snappy', 'gzip' or 'none'. Up to
+            4 KiB are not compressed.
         delivery_timeout: seconds after the end of its `linger` at which a batch fails that is not confirmed. The
             outcome is unknown then. While it waits behind another batch it accepts records for a tenth of that time.
         settings: of the store; default: from the environment and `actorproc.toml`.
@@ -86,15 +87,15 @@ class Producer:
         batch_bytes: int | str = 4 * 2**20,
         buffer_bytes: int | str = 64 * 2**20,
         max_block: float | str | None = None,
-        compression: str = "zstd",
+        compression: str = "lz4",
         delivery_timeout: float | str = 120.0,
         settings: Settings | None = None,
         clock: Clock = SYSTEM,
     ) -> None:
         if not callable(partitioner) and partitioner not in ("sticky", "round-robin"):
             raise UsageError(f"partitioner = {partitioner!r}: 'sticky', 'round-robin' or a callable")
-        if compression not in ("zstd", "lz4", "snappy", "gzip", "none"):
-            raise UsageError(f"compression = {compression!r}: 'zstd', 'lz4', 'snappy', 'gzip' or 'none'")
+        if compression not in ("lz4", "zstd", "snappy", "gzip", "none"):
+            raise UsageError(f"compression = {compression!r}: 'lz4', 'zstd', 'snappy', 'gzip' or 'none'")
         seconds = duration("linger", linger)
         self._batch_bytes = min(COLUMNS_LIMIT, count_of_bytes("batch_bytes", batch_bytes))
         most = count_of_bytes("buffer_bytes", buffer_bytes)

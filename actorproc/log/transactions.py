@@ -40,7 +40,7 @@ ABANDONED_AFTER = 7 * 86_400.0
 UNNAMED = "job-"
 """Prefix of the names of transactions that are never run again."""
 
-_COMPRESSION = "zstd"
+_COMPRESSION = "zstd"  # in every release: a step that is repeated must make the same bytes
 
 log = get_logger(__name__)
 

@@ -12,6 +12,7 @@ import pyarrow.json
 
 from actorproc import Batch, JsonRows, PartitionContext, PartitionHandler, Processor, RecordHandler
 from actorproc.handler.context import PartitionInfo
+from actorproc.handlers.kafka import KafkaForwarder
 from actorproc.sources.kafka import KafkaSource
 from benchmarks.kafka_programs.task import Stopwatch, Task
 from benchmarks.processes import only_warnings
@@ -63,18 +64,29 @@ class Columns(Watched):
         ctx.emit_arrow(rows.append_column("_sequence", table["_sequence"]))
 
 
+class Forward(KafkaForwarder):
+    """Into a topic, each message once. The clock begins when the first partition has its producer."""
+
+    async def opened(self, ctx: PartitionInfo) -> None:
+        await super().opened(ctx)
+        _WATCH.begin()
+
+
 _READ = pyarrow.json.ReadOptions(use_threads=False, block_size=64 * 2**20)
 _PARSE = pyarrow.json.ParseOptions(
     explicit_schema=pa.schema([("carrier", pa.string()), ("minutes", pa.float64()), ("id", pa.int64())]),
     unexpected_field_behavior="ignore",
 )
 
-HANDLERS: dict[str, type[Any]] = {"emit": Emit, "typed": Typed, "rows": Rows, "columns": Columns}
+HANDLERS: dict[str, type[Any]] = {"emit": Emit, "typed": Typed, "rows": Rows, "columns": Columns, "forward": Forward}
 
 
 async def main(task: Task) -> None:
     source = KafkaSource(f"kafka://{task.brokers}/{task.topic}", task.properties)
-    await Processor(HANDLERS[task.variant], source=source, container=task.out, name="bench").run(until_end=True)
+    options = {"brokers": task.brokers, "topic": task.new_topic()} if task.variant == "forward" else None
+    handler = HANDLERS[task.variant]
+    processor = Processor(handler, source=source, container=task.out, name="bench", options=options)
+    await processor.run(until_end=True)
     _WATCH.finish()
     os._exit(0)  # the end of the interpreter is not measured
 

@@ -43,6 +43,16 @@ class Task:
         folder.mkdir(parents=True, exist_ok=True)
         return folder
 
+    def new_topic(self) -> str:
+        """A topic of this process's own to write to, with as many partitions."""
+        from confluent_kafka.admin import AdminClient  # not every library comes with it
+        from confluent_kafka.cimpl import NewTopic
+
+        name = f"{self.topic}-{self.folder.name}"
+        client = AdminClient({"bootstrap.servers": self.brokers})
+        client.create_topics([NewTopic(name, self.partitions, 1)])[name].result(30)
+        return name
+
 
 class Stopwatch:
     """Measures this process from its first event to its last durable row."""
