@@ -81,8 +81,9 @@ def test_every_record_ends_once_on_s3(tmp_path: Path) -> None:
 
 @pytest.mark.long
 @pytest.mark.servers
-def test_every_record_of_a_topic_ends_once_and_is_forwarded_once(tmp_path: Path) -> None:
-    chaos("folder", tmp_path / "run", "--source", "kafka", "--seconds", "20")
+@pytest.mark.parametrize("more", [[], ["--no-transactions"]])
+def test_every_record_of_a_topic_ends_once_and_is_forwarded(tmp_path: Path, more: list[str]) -> None:
+    chaos("folder", tmp_path / "run", "--source", "kafka", "--seconds", "20", *more)
 
 
 # The check can fail
@@ -243,3 +244,20 @@ def test_a_topic_with_one_message_or_letter_too_many_or_too_few_is_found(
 
     found = check_forwarded({"t-0": [Sent("p", 0, 0.0), Sent("p", 1, 0.0)]}, sent, letters)
     assert found == [] if fault is None else len(found) == 1 and fault in found[0]
+
+
+def test_two_messages_under_the_same_headers_are_found_unless_they_are_copies() -> None:
+    pytest.importorskip("confluent_kafka", reason="confluent-kafka is not installed")
+    from confluent_kafka import Message
+
+    from tests.chaos.forwarding import without_copies
+
+    def message(sequence: bytes, value: bytes) -> Message:
+        headers = [("actorproc.partition", b"0"), ("actorproc.sequence", sequence)]
+        return Message(value=value, headers=headers)  # type: ignore[arg-type]
+
+    faults: list[str] = []
+    first, copies = without_copies([message(b"1", b"a"), message(b"2", b"b"), message(b"1", b"a")], faults)
+    assert ([one.value() for one in first], copies, faults) == ([b"a", b"b"], 1, [])
+    without_copies([message(b"1", b"a"), message(b"1", b"b")], faults)
+    assert len(faults) == 1

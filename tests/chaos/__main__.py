@@ -39,7 +39,7 @@ def main() -> int:
         async with opened_place("seaweedfs" if given.store == "s3" else given.store, folder, given.source) as place:
             with screen.live(), ExitStack() as stack:
                 beside = await _spark(given, place, random.Random(seed), screen.say, stack)
-                beside += _kafka(orders, place, random.Random(seed), screen.say, stack)
+                beside += _kafka(given, orders, place, random.Random(seed), screen.say, stack)
                 return await run(orders, place, screen.say, screen.show, beside)
 
     try:
@@ -83,7 +83,12 @@ async def _spark(
 
 
 def _kafka(
-    orders: Orders, place: Place, draw: random.Random, say: Callable[[str], None], stack: ExitStack
+    given: argparse.Namespace,
+    orders: Orders,
+    place: Place,
+    draw: random.Random,
+    say: Callable[[str], None],
+    stack: ExitStack,
 ) -> list[Beside]:
     """Trouble for the broker, and the processor that forwards its topic, if the log is one."""
     if place.broker is None:
@@ -94,7 +99,9 @@ def _kafka(
     brokers = place.broker.address
     topic.create(brokers, place.topic, orders.partitions)
     topic.create(brokers, forwarding.TARGET, 4)
-    forwards = stack.enter_context(forwarding.Forwarding(place, brokers, place.log, draw, say))
+    forwards = stack.enter_context(
+        forwarding.Forwarding(place, brokers, place.log, draw, say, transactions=not given.no_transactions)
+    )
     return [BrokerTrouble(place.broker, draw, say), forwards]
 
 
@@ -105,6 +112,9 @@ def _arguments() -> argparse.Namespace:
         "--source", choices=["log", "kafka"], default="log",
         help="kafka: the log is a topic, its broker is killed, too, and a second processor forwards it to another one",
     )  # fmt: skip
+    parser.add_argument(
+        "--no-transactions", action="store_true", help="forward without transactions: at least once, copies named"
+    )
     parser.add_argument("--seconds", type=float, default=120, help="of trouble (%(default)s)")
     parser.add_argument("--hosts", type=int, help="10; with Spark or Kafka 3")
     parser.add_argument("--partitions", type=int, help="32; with Spark or Kafka 6")
@@ -126,6 +136,8 @@ def _arguments() -> argparse.Namespace:
         parser.error("--cluster, --back and --plant go with --spark")
     if given.spark == "native" and given.store != "folder":
         parser.error("--spark native goes with --store folder: for S3 Spark needs jars")
+    if given.no_transactions and given.source != "kafka":
+        parser.error("--no-transactions goes with --source kafka")
     if given.source == "kafka" and given.spark is not None:
         parser.error("--source kafka does not go with --spark")
     return given
