@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import os
 import re
+import runpy
 import subprocess
 import sys
 import tomllib
@@ -88,6 +89,11 @@ def test_the_page_of_the_architecture_has_every_module_on_its_floor() -> None:
     assert sorted(name for names in modules for name in names) == sorted(layer)
     for above, below in pairwise(modules):
         assert max(layer[name] for name in above) <= min(layer[name] for name in below), (above, below)
+
+
+def test_the_picture_of_the_house_shows_every_room() -> None:
+    drawn = runpy.run_path(str(ROOT / "docs" / "house.py"))["drawn"]
+    assert (ROOT / "docs" / "house.svg").read_text() == drawn(), "run: python docs/house.py"
 
 
 def test_every_link_between_pages_leads_somewhere() -> None:
