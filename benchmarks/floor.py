@@ -1,7 +1,7 @@
 """The floor: the least time that Python and Arrow need for the work of a handler, summed from its parts.
 
-The parts are timed alone, in the same process and over the same log as the handlers: reading the values, parsing them by
-Arrow or by msgspec, whichever is faster, for handlers by record a call that makes a tuple, columns of these tuples,
+The parts are timed alone, in the same process and over the same log as the handlers: reading the values, parsing them
+by Arrow or by msgspec, whichever is faster, for handlers by record a call that makes a tuple, columns of these tuples,
 and writing Parquet. Nothing else counts: no positions, no commits, no requests.
 """
 

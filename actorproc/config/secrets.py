@@ -18,10 +18,18 @@ def with_secrets(setting: str, given: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         SettingsError: a file cannot be read. Names the option and the file.
     """
-    return {name: _resolved(f"{setting} {name}", value) for name, value in given.items()}
+    return {name: with_secret(f"{setting} {name}", value) for name, value in given.items()}
 
 
-def _resolved(name: str, value: object) -> object:
+def with_secret(name: str, value: Any) -> Any:
+    """The value, or the content of the file that `@PATH` names. A value that begins with `@@` loses one `@`.
+
+    Args:
+        name: of the setting, for the message.
+
+    Raises:
+        SettingsError: the file cannot be read.
+    """
     if not isinstance(value, str) or not value.startswith("@"):
         return value
     if value.startswith("@@"):

@@ -249,12 +249,11 @@ class Settings(BaseModel):
     http_token: str | None = Field(
         None,
         repr=False,
-        min_length=16,
         description="Token for everything that the HTTP server offers, or `@FILE` that holds it. Needed to listen on "
         "other than a loopback address, and to replay or purge dead letters. At least 16 characters.",
     )
     http_read_token: str | None = Field(
-        None, repr=False, min_length=16, description="Token, or `@FILE` that holds it, that allows reading only."
+        None, repr=False, description="Token, or `@FILE` that holds it, that allows reading only."
     )
     http_partition_metrics: bool = Field(
         False,

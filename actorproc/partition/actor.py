@@ -129,17 +129,10 @@ class PartitionActor(Restartable):
         self._oldest_time: float | None = None  # timestamp of the oldest record that is read and not committed
         self._log = log.bind(processor=context.processor, host=context.host, partition=partition, epoch=epoch)
         self._info = PartitionInfo(
-            context.processor,
-            context.host,
-            partition,
-            epoch,
-            context.options,
-            context.shared,
-            self._log,
-            context.decoder,
-            context.schema.remove(context.schema.get_field_index(SEQUENCE.name)),
-            context.processor_id,
-        )
+            context.processor, context.host, partition, epoch, options=context.options, shared=context.shared,
+            log=self._log, decoder=context.decoder, processor_id=context.processor_id,
+            output_schema=context.schema.remove(context.schema.get_field_index(SEQUENCE.name)),
+        )  # fmt: skip
         self._draining = anyio.Event()
         self._pace = Pace(clock, settings)
         queue = None

@@ -22,9 +22,10 @@ from actorproc.handler.state_kinds import state_kinds
 from actorproc.output.dead_letters import render_letter, was_dead
 from actorproc.partition.batch_size import Pace
 from actorproc.partition.bisection import GivenUp, Part, Parts
-from actorproc.partition.committer import Committer, Pending
+from actorproc.partition.committer import Committer
 from actorproc.partition.dead_letter_limit import DeadLetterLimit
 from actorproc.partition.handler_threads import HandlerThreads
+from actorproc.partition.pending import Pending
 from actorproc.partition.read_ahead import ReadAhead
 from actorproc.partition.retry_pause import RetryPause
 from actorproc.partition.time_spent import TimeSpent

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
@@ -15,16 +14,15 @@ import pyarrow as pa
 
 from actorproc.config.settings import Settings
 from actorproc.errors import Fenced, HandlerError, StoreUnavailable
-from actorproc.handler.state import StateChanges
 from actorproc.output.attachments import Attachment
 from actorproc.output.chain import Commit, OutputChain, encode_commit
 from actorproc.output.checkpoint import Checkpoint, CheckpointKeeper, Totals
 from actorproc.partition.dead_letter_summary import DeadLetterSummary, summarize
+from actorproc.partition.pending import Pending
 from actorproc.partition.queue_reader import QueueReader
 from actorproc.partition.statistics import PartitionStatistics
 from actorproc.partition.time_spent import TimeSpent
 from actorproc.records import Batch, Cursor
-from actorproc.rows.sequence_order import rows_after, rows_upto
 from actorproc.runtime.budget import BufferShare, BufferTotal
 from actorproc.runtime.clock import Clock
 from actorproc.state.partition_state import MissingState, PartitionState
@@ -39,40 +37,6 @@ _WINDOW_SHARE = 0.5  # of the messages that a queue may deliver: processed so ma
 
 CHECKPOINT_EVERY = 16
 """Commits after which the checkpoint is written: the next owner has to walk that many at most."""
-
-
-@dataclass(slots=True)
-class Pending:
-    """Results of processed records: rows, dead letters by sequence, changed state, and a count of skipped records."""
-
-    tables: list[pa.Table] = field(default_factory=list)
-    letters: dict[int, bytes] = field(default_factory=dict)
-    skipped: int = 0
-    changes: StateChanges = field(default_factory=dict)
-    """Of keyed state."""
-
-    @property
-    def rows(self) -> int:
-        return sum(table.num_rows for table in self.tables)
-
-    @property
-    def row_bytes(self) -> int:
-        return sum(table.nbytes for table in self.tables)
-
-    @property
-    def letter_bytes(self) -> int:
-        return sum(map(len, self.letters.values()))
-
-    def split(self, upto: int) -> tuple[Pending, Pending]:
-        """The results of records up to sequence `upto`, and the rest, but for changes of state.
-
-        All skipped records count with the first: they are not known by record.
-        """
-        head = Pending([rows_upto(table, upto) for table in self.tables], skipped=self.skipped)
-        tail = Pending([rows_after(table, upto) for table in self.tables])
-        for sequence, letter in self.letters.items():
-            (head if sequence <= upto else tail).letters[sequence] = letter
-        return head, tail
 
 
 class Committer:

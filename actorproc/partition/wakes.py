@@ -17,7 +17,8 @@ from actorproc.handler.timers import unpack_timer, utc
 from actorproc.handler.wake_context import WakeContext
 from actorproc.output.dead_letters import render_letter
 from actorproc.partition.batch_processor import AttemptRun, BatchProcessor, misuse_in
-from actorproc.partition.committer import Committer, Pending
+from actorproc.partition.committer import Committer
+from actorproc.partition.pending import Pending
 from actorproc.partition.timers import Timers
 from actorproc.records import SEQUENCE, Batch, Record
 from actorproc.rows.row_buffer import RowBuffer

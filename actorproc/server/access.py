@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import ipaddress
 from hmac import compare_digest
-from pathlib import Path
 
 from starlette.datastructures import Headers
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from actorproc.config.secrets import with_secret
 from actorproc.config.settings import Settings
 from actorproc.errors import SettingsError, UsageError
 
@@ -42,15 +42,9 @@ class Tokens:
 
 
 def _token(name: str, given: str | None) -> str | None:
-    if given is None or not given.startswith("@"):
-        return given
-    path = Path(given[1:])
-    try:
-        token = path.read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise SettingsError(f"{name}: cannot read the file {path}: {error}") from None
-    if len(token) < 16:
-        raise SettingsError(f"{name}: the token in {path} has less than 16 characters")
+    token: str | None = with_secret(name, given)
+    if token is not None and len(token) < 16:
+        raise SettingsError(f"{name}: the token has less than 16 characters")
     return token
 
 

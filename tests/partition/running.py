@@ -15,9 +15,10 @@ from actorproc.handler.base import PartitionHandler
 from actorproc.handler.context import PartitionContext, PartitionInfo
 from actorproc.partition.batch_processor import BatchProcessor
 from actorproc.partition.batch_size import Pace
-from actorproc.partition.committer import Committer, Pending
+from actorproc.partition.committer import Committer
 from actorproc.partition.dead_letter_limit import DeadLetterLimit
 from actorproc.partition.handler_threads import HandlerThreads
+from actorproc.partition.pending import Pending
 from actorproc.partition.read_ahead import ReadAhead
 from actorproc.partition.time_spent import HostTimes, TimeSpent
 from actorproc.records import Batch, Cursor

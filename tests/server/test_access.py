@@ -37,10 +37,15 @@ def test_an_address_that_others_reach_needs_a_token(host: str) -> None:
     check_exposure(host, Tokens(Settings(http_token="t" * 16)))
 
 
-def test_a_missing_or_short_token_file_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match="cannot read the file"):
-        Tokens(Settings(http_token=f"@{tmp_path}/no-such-file-here"))
-    short = tmp_path / "a-file-with-a-short-token"
-    short.write_text("short")
-    with pytest.raises(SettingsError, match="less than 16"):
-        Tokens(Settings(http_token=f"@{short}"))
+def test_a_missing_or_short_token_is_refused_and_the_path_of_its_file_may_be_short(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SettingsError, match=r"http_token = @t: the file cannot be read"):
+        Tokens(Settings(http_token="@t"))
+    for given in ("@t", "short"):
+        Path("t").write_text("short")
+        with pytest.raises(SettingsError, match="less than 16"):
+            Tokens(Settings(http_token=given))
+    Path("t").write_text("long enough to be one")
+    assert Tokens(Settings(http_token="@t")).write == "long enough to be one"

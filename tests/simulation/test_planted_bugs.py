@@ -23,7 +23,8 @@ from actorproc.output.attachments import Attachment
 from actorproc.output.chain import Commit, OutputChain, letters_of
 from actorproc.partition.actor import PartitionActor
 from actorproc.partition.batch_processor import BatchProcessor, _BatchRun
-from actorproc.partition.committer import Committer, Pending
+from actorproc.partition.committer import Committer
+from actorproc.partition.pending import Pending
 from actorproc.records import Batch
 from actorproc.rows import sequence_order as sequenced
 from actorproc.state.objects import Entries
