@@ -40,6 +40,9 @@ BENCHMARKS = {
     "kafka_takeover": Benchmark(
         "one of four hosts on a topic is killed: gaps of the others", {"window": 30, "expiration": 15}
     ),
+    "eventhubs": Benchmark(
+        "from a hub over AMQP to durable rows, beside Microsoft's processor", {"events": 20_000, "rounds": 1}
+    ),
     "spark.scan": Benchmark("a full scan: native, the data source, well-sized files", {"rows": 400_000, "rounds": 3}),
     "spark.trigger": Benchmark("a trigger on 100,000 files with 100 new ones", {"files": 10_000, "rounds": 3}),
     "spark.throughput": Benchmark("rows per second from emit to a table", {"events": 200_000, "rounds": 1}),

@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
@@ -14,7 +19,7 @@ import anyio
 import orjson
 import pytest
 
-from actorproc import Settings
+from actorproc import JsonRows, Settings
 from actorproc.errors import RecordsLost, SourceError, UsageError
 from actorproc.records import Batch
 from actorproc.runtime.budget import ByteBudget, ReadBudget
@@ -28,7 +33,7 @@ from azure.eventhub.aio import EventHubProducerClient
 
 from actorproc.sources.eventhubs import EventHubsSource
 from tests.eventhubs_server import EventHubsServer, eventhubs
-from tests.kafka_topics import process
+from tests.kafka_topics import numbers, process
 
 pytestmark = [  # the client leaves the sockets of lost connections to the garbage collector
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
@@ -274,3 +279,48 @@ async def test_leaving_a_reader_does_not_wait_for_its_connection(hub: Hub) -> No
         await reading.aclose()
         assert asyncio.get_running_loop().time() - before < 0.5
     assert not hub.of.partitions[0].readers
+
+
+class Rows(JsonRows):
+    output_schema = "n bigint"
+
+
+@pytest.mark.long
+def test_hosts_that_are_killed_lose_and_repeat_nothing(hub: Hub, tmp_path: Path) -> None:
+    hosts = [start_host(hub, tmp_path) for _ in range(2)]
+    try:
+        for turn in range(4):
+            hub.send(range(500 * turn, 500 * turn + 500))
+            wait_for(tmp_path, 500 * turn + 250)
+            os.kill(hosts[0].pid, signal.SIGKILL)
+            hosts[0].wait()
+            hosts = [*hosts[1:], start_host(hub, tmp_path)]
+        wait_for(tmp_path, 2_000)
+    finally:
+        for host in hosts:
+            host.terminate()
+            host.wait(60)
+    assert numbers(tmp_path) == list(range(2_000))
+
+
+def start_host(hub: Hub, folder: Path) -> subprocess.Popen[bytes]:
+    fast = {
+        "lease_renew_interval": 0.3, "lease_expiration_interval": 2, "lease_acquire_interval": 0.5,
+        "rebalance_delay": 0.5, "commit_interval": 0.2,
+    }  # fmt: skip
+    settings = {f"ACTORPROC_{name.upper()}": str(value) for name, value in fast.items()}
+    arguments = ["--source", hub.url, "--container", str(folder), "--name", "Rows"]
+    with (folder / "hosts.log").open("ab") as log:
+        return subprocess.Popen(
+            [sys.executable, "-m", "actorproc", "serve", "tests.sources.test_eventhubs:Rows", *arguments],
+            env=os.environ | settings,
+            stdout=subprocess.DEVNULL,
+            stderr=log,
+        )
+
+
+def wait_for(folder: Path, rows: int, seconds: float = 120) -> None:
+    end = time.monotonic() + seconds
+    while not (folder / "Rows" / "output").exists() or len(numbers(folder)) < rows:
+        assert time.monotonic() < end
+        time.sleep(0.2)

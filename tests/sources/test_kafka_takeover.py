@@ -133,6 +133,12 @@ async def test_a_processor_begins_where_azures_event_processors_are(
     found = await process(KafkaSource(topic.url), tmp_path, start_from=start_from)
     assert found == [3, 4, 104, 200, 201, 202, 203, 204]
 
+    pytest.importorskip("azure.eventhub")
+    from actorproc.sources.eventhubs import EventHubsSource
+
+    by_amqp = EventHubsSource(f"eventhubs+amqp://127.0.0.1/{topic.name}")
+    assert [await by_amqp.position_of(start_from, partition) for partition in "012"] == ["3", "4", None]
+
     container.upload_blob(f"127.0.0.1/{topic.name}/old/checkpoint/1", b"", metadata={"offset": "1"})
     with pytest.raises(SourceError, match=r"/old/checkpoint/1 has no sequencenumber in its metadata"):
         await process(KafkaSource(topic.url), tmp_path / "b", start_from=f"{start_from}?group=old")
