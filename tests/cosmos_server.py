@@ -178,9 +178,9 @@ class CosmosServer:
             refusal.headers["x-ms-retry-after-ms"] = str(milliseconds)
             self._refusals.append(refusal)
 
-    def fail(self, requests: int, status: int) -> None:
+    def fail(self, requests: int, status: int, detail: int = 0) -> None:
         """Refuse so many reads of documents with this status."""
-        self._refusals.extend(_failed(status, "refused") for _ in range(requests))
+        self._refusals.extend(_failed(status, "refused", detail) for _ in range(requests))
 
     def start(self) -> None:
         self._thread.start()

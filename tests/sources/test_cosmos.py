@@ -21,6 +21,8 @@ from actorproc.testing import check_source
 
 pytest.importorskip("azure.cosmos", reason="azure-cosmos is not installed")
 
+from azure.core.exceptions import ClientAuthenticationError
+
 from actorproc.sources.cosmos import CosmosSource
 from actorproc.sources.cosmos.position import SEQUENCE_BITS, Position, Span, clipped, sequences
 from tests.cosmos_server import Container, CosmosServer, cosmos
@@ -304,9 +306,12 @@ async def test_a_throttled_request_is_repeated_when_the_service_says(
         assert await read_all(source, "0", "-FF:0") == [0, 1, 2, 3, 4]
 
 
-async def test_a_service_that_is_away_is_waited_for(server: CosmosServer, container: Container) -> None:
+@pytest.mark.parametrize(("status", "detail"), [(500, 0), (404, 1002)])  # 1002: this replica is behind another one
+async def test_a_service_that_is_away_is_waited_for(
+    server: CosmosServer, container: Container, status: int, detail: int
+) -> None:
     flights(container, range(5))
-    server.fail(2, status=500)
+    server.fail(2, status, detail)
     async with opened(server, container) as source:
         assert await read_all(source, "0", "-FF:0") == [0, 1, 2, 3, 4]
 
@@ -347,6 +352,31 @@ async def test_a_rotated_key_is_read_from_its_file(
             await read(source, "0", "-FF:0")
         secret.write_text("YW5vdGhlcg==")
         assert await read_all(source, "0", "-FF:0") == [0, 1, 2, 3, 4]
+
+
+async def test_without_a_key_one_login_by_entra_is_shared_and_closed(
+    server: CosmosServer, container: Container, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    identity = pytest.importorskip("azure.identity.aio")
+    calls: list[str] = []
+
+    class NoLogin:
+        async def get_token(self, *_: str, **__: Any) -> None:
+            calls.append("asked")
+            raise ClientAuthenticationError("no identity here")
+
+        async def close(self) -> None:
+            calls.append("closed")
+
+    monkeypatch.delenv("COSMOS_KEY", raising=False)
+    monkeypatch.setattr(identity, "DefaultAzureCredential", NoLogin)
+    source = CosmosSource(container.url, {"endpoint": f"https://127.0.0.1:{server.port}/"})
+    for _ in range(2):
+        with pytest.raises(SourceError, match="Entra gave no token: no identity here"):
+            await source.open()
+    await source.close()
+    assert calls[-1] == "closed"
+    assert calls.count("closed") == 1
 
 
 @pytest.mark.parametrize(

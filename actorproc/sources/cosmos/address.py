@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from actorproc.config.secrets import with_secrets
 from actorproc.config.validation import explain
 from actorproc.errors import UsageError
-from actorproc.runtime.requirements import how_to_install
+from actorproc.sources.entra_login import EntraLogin
 
 FORM = "cosmos://ACCOUNT/DATABASE/CONTAINER"
 KEY = "COSMOS_KEY"
@@ -82,28 +82,18 @@ class ContainerAddress:
             origins = dict.fromkeys(given, f"source {self.url}: source option ")
             raise UsageError(explain(error, CosmosOptions, origins)) from None
 
-    def client(self) -> CosmosClient:
+    def client(self, entra: EntraLogin) -> CosmosClient:
         """A client of the account. It repeats a throttled request four times, where its default is a hundred times.
 
-        Raises:
-            UsageError: the login is missing.
+        Args:
+            entra: logs in where there is no key.
         """
         options = self.options()
         host = self.account if "." in self.account else f"{self.account}.documents.azure.com"
         regions = [name.strip() for name in options.preferred_regions.split(",") if name.strip()]
         return CosmosClient(
             options.endpoint or f"https://{host}:443/",
-            options.key or self._entra(),
+            options.key or entra.credential(),
             preferred_locations=regions,
             retry_throttle_total=1,
         )
-
-    def _entra(self) -> Any:
-        try:
-            from azure.identity.aio import DefaultAzureCredential
-        except ImportError:
-            raise UsageError(
-                f"source {self.url}: set {KEY} in the environment, or log in with Microsoft Entra: "
-                f"{how_to_install('cosmos')}"
-            ) from None
-        return DefaultAzureCredential()

@@ -12,6 +12,7 @@ CLIENT_ERRORS = (AzureError, OSError, TimeoutError)
 
 THROTTLED = 429
 _CREATED_AGAIN = 1024  # a detail of status 400
+_REPLICA_BEHIND = 1002  # of status 404: the replica that was asked has not yet what another one has shown
 
 
 def final_error(what: str, error: Exception) -> SourceError | None:
@@ -20,12 +21,14 @@ def final_error(what: str, error: Exception) -> SourceError | None:
     Args:
         what: is read, for the message.
     """
-    status = error.status_code if isinstance(error, CosmosHttpResponseError) else None
-    if status == 400 and getattr(error, "sub_status", None) == _CREATED_AGAIN:
+    status, detail = None, None
+    if isinstance(error, CosmosHttpResponseError):
+        status, detail = error.status_code, error.sub_status
+    if status == 400 and detail == _CREATED_AGAIN:
         return created_again(what)
     if status in (401, 403):
         return SourceError(f"{what}: the login was refused: {first_line(error)}")
-    if status == 404:
+    if status == 404 and detail != _REPLICA_BEHIND:
         return SourceError(f"{what}: there is no such container: {first_line(error)}")
     if status == 400:
         return SourceError(f"{what}: the request was refused: {first_line(error)}")

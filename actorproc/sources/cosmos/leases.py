@@ -18,6 +18,7 @@ from actorproc.errors import SourceError, UsageError
 from actorproc.sources.cosmos.address import FORM, ContainerAddress
 from actorproc.sources.cosmos.feed import PhysicalRange
 from actorproc.sources.cosmos.position import Span, lsn_of, places_in
+from actorproc.sources.entra_login import EntraLogin
 
 LEASES = "cosmos-leases:"
 """Begins the URL of the container in which change feed processors keep their leases."""
@@ -26,13 +27,13 @@ LEASES_FORM = f"{LEASES}{FORM}[?processor=NAME]"
 
 
 async def read_leases(
-    consumer: str, given: Mapping[str, Any], monitored: str, ranges: Mapping[str, PhysicalRange]
+    consumer: str, given: Mapping[str, Any], entra: EntraLogin, monitored: str, ranges: Mapping[str, PhysicalRange]
 ) -> Sequence[Span]:
     """How far a processor has come in the container with the resource id `monitored`.
 
     Args:
         consumer: of the form `LEASES_FORM`.
-        given: the source's options, whose login must be good for the leases, too.
+        given: the source's options, whose login must be good for the leases, too; so must `entra` without a key.
         ranges: of the monitored container, for leases that name only the id of a range.
 
     Raises:
@@ -45,7 +46,7 @@ async def read_leases(
         raise UsageError(f"start_from = {consumer!r}: write {LEASES_FORM}")
     address = ContainerAddress.of(url, given)
     name = asked.get("processor", [""])[0]
-    async with address.client() as client:
+    async with address.client(entra) as client:
         leases = client.get_database_client(address.database).get_container_client(address.container)
         found = [lease async for lease in leases.read_all_items() if monitored in lease["id"]]
     chosen = [lease for lease in found if lease["id"].startswith(name) and "LeaseToken" in lease]

@@ -15,12 +15,13 @@ from actorproc.records import NO_COST, Batch, Cursor, ReadCost
 from actorproc.runtime.backoff import Backoff
 from actorproc.runtime.clock import SYSTEM, Clock
 from actorproc.runtime.logger import get_logger
-from actorproc.sources.cosmos.address import ContainerAddress, CosmosOptions
+from actorproc.sources.cosmos.address import KEY, ContainerAddress, CosmosOptions
 from actorproc.sources.cosmos.columns import lsn_of_document, to_batch
 from actorproc.sources.cosmos.errors import CLIENT_ERRORS, created_again, final_error, first_line, retry_after
 from actorproc.sources.cosmos.feed import ChangeFeed, Page, PhysicalRange
 from actorproc.sources.cosmos.leases import LEASES, read_leases
 from actorproc.sources.cosmos.position import SEQUENCE_BITS, Position, Span, clipped, joined, last_sequence, sequences
+from actorproc.sources.entra_login import EntraLogin
 from actorproc.sources.protocol import Chunk, End, Partition, Source, Start
 
 T = TypeVar("T")
@@ -55,6 +56,7 @@ class CosmosSource(Source):
         self._address = ContainerAddress.of(url, options or {})
         self._settings = settings or Settings.load()
         self._clock = clock
+        self._entra = EntraLogin(url, KEY, "cosmos")
         self._client: CosmosClient | None = None
         self._key: str | None = None
         self._opened: ChangeFeed | None = None
@@ -69,7 +71,7 @@ class CosmosSource(Source):
             UsageError: the login is missing.
             SourceError: the service cannot be reached, refuses the login, or has no such container.
         """
-        options, client = self._address.options(), self._address.client()
+        options, client = self._address.options(), self._address.client(self._entra)
         try:
             await _answer(f"source {self.url}", self._connect(client, options))
         except BaseException:
@@ -96,6 +98,7 @@ class CosmosSource(Source):
         client, self._client, self._opened, self.identity = self._client, None, None, None
         if client is not None:
             await client.close()
+        await self._entra.close()
 
     @property
     def _feed(self) -> ChangeFeed:
@@ -157,7 +160,8 @@ class CosmosSource(Source):
         if self._leases is None:
             ranges = {one.id: one for one in await self._ranges()}
             self._leases = await _answer(
-                f"start_from {consumer}", read_leases(consumer, self._address.given, self._feed.container, ranges)
+                f"start_from {consumer}",
+                read_leases(consumer, self._address.given, self._entra, self._feed.container, ranges),
             )
         return await self._clipped(partition, self._leases)
 

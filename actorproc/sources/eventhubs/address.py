@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from actorproc.config.secrets import with_secrets
 from actorproc.config.validation import explain
 from actorproc.errors import UsageError
-from actorproc.runtime.requirements import how_to_install
+from actorproc.sources.entra_login import EntraLogin
 
 FORM = "eventhubs+amqp://NAMESPACE/HUB[?group=NAME]"
 CONNECTION_STRING = "EVENTHUBS_CONNECTION_STRING"
@@ -85,20 +85,21 @@ class HubAddress:
             origins = dict.fromkeys(given, f"source {self.url}: source option ")
             raise UsageError(explain(error, EventHubsOptions, origins)) from None
 
-    def client(self, retries: int = 1) -> EventHubConsumerClient:
+    def client(self, entra: EntraLogin, retries: int = 1) -> EventHubConsumerClient:
         """A client of this hub, with the login of now. It connects when it is used, for each question anew.
 
         Args:
+            entra: logs in where there is no connection string.
             retries: of a failed request, by the client itself.
 
         Raises:
-            UsageError: the connection string is of another namespace, or the login is missing.
+            UsageError: the connection string is of another namespace, or azure-identity is not installed.
         """
         options = self.options()
         transport = TransportType.AmqpOverWebsocket if options.transport == "websocket" else TransportType.Amqp
         if options.connection_string is None:
             return EventHubConsumerClient(
-                self.host, self.hub, self.group, self._entra(), retry_total=retries, transport_type=transport
+                self.host, self.hub, self.group, entra.credential(), retry_total=retries, transport_type=transport
             )
         self._check_namespace(options.connection_string)
         return EventHubConsumerClient.from_connection_string(
@@ -115,13 +116,3 @@ class HubAddress:
             raise UsageError(
                 f"source {self.url}: the connection string is of the namespace {host}, and the URL names {self.host}"
             )
-
-    def _entra(self) -> Any:
-        try:
-            from azure.identity.aio import DefaultAzureCredential
-        except ImportError:
-            raise UsageError(
-                f"source {self.url}: set {CONNECTION_STRING} in the environment, or log in with Microsoft Entra: "
-                f"{how_to_install('eventhubs')}"
-            ) from None
-        return DefaultAzureCredential()

@@ -17,7 +17,8 @@ from actorproc.runtime.budget import ByteBudget, ReadBudget
 from actorproc.runtime.clock import SYSTEM, Clock
 from actorproc.runtime.logger import get_logger
 from actorproc.sources.azure_checkpoints import CHECKPOINTS, AzureCheckpoints
-from actorproc.sources.eventhubs.address import HubAddress
+from actorproc.sources.entra_login import EntraLogin
+from actorproc.sources.eventhubs.address import CONNECTION_STRING, HubAddress
 from actorproc.sources.eventhubs.columns import to_batch
 from actorproc.sources.eventhubs.errors import CLIENT_ERRORS, final_error, first_line
 from actorproc.sources.eventhubs.receiver import Place, Receiver, receiving
@@ -56,6 +57,7 @@ class EventHubsSource(Source):
         self._address = HubAddress.of(url, options or {})
         self._settings = settings or Settings.load()
         self._clock = clock
+        self._entra = EntraLogin(url, CONNECTION_STRING, "eventhubs")
         self._created: datetime | None = None
         self._closing: set[asyncio.Task[None]] = set()
         self._azure: AzureCheckpoints | None = None
@@ -73,6 +75,7 @@ class EventHubsSource(Source):
     async def close(self) -> None:
         if self._closing:
             await asyncio.wait(self._closing, timeout=_CLOSING)
+        await self._entra.close()
 
     # Questions
 
@@ -108,11 +111,11 @@ class EventHubsSource(Source):
         return _sequence(cursor.position) >= _sequence(end.position) or super().reached(cursor, end)
 
     async def _hub(self) -> dict[str, Any]:
-        async with self._address.client() as client:
+        async with self._address.client(self._entra) as client:
             return await client.get_eventhub_properties()
 
     async def _about(self, partition: str) -> dict[str, Any]:
-        async with self._address.client() as client:
+        async with self._address.client(self._entra) as client:
             return await client.get_partition_properties(partition)
 
     def _name(self, partition: str) -> str:
@@ -174,7 +177,7 @@ class EventHubsSource(Source):
 
     def _receiving(self, partition: str, place: Place, epoch: int | None) -> AbstractAsyncContextManager[Receiver]:
         prefetch = self._address.options().prefetch
-        client = self._address.client(retries=0)
+        client = self._address.client(self._entra, retries=0)
         return receiving(client, partition, place, prefetch=prefetch, epoch=epoch, left=self._leave)
 
     def _leave(self, task: asyncio.Task[None]) -> None:
