@@ -106,7 +106,7 @@ class ReadCost(msgspec.Struct, frozen=True):
 
     Attributes:
         seconds: for which the partition waited for its source, also for records that did not exist yet.
-        bytes: that the source has fetched; the size of the columns if it does not know.
+        bytes: that the source has fetched; the size of the columns if it gives no cost.
         requests: that the source has made for this partition, also those that found nothing; 0 if it does not know.
         charges: of the source's own, by name, such as `{"request_units": 2.9}`.
     """

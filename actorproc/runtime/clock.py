@@ -8,7 +8,7 @@ import random
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import anyio
 import anyio.lowlevel
@@ -130,7 +130,14 @@ class Clock:
         # In a task of its own, outside the caller's scopes. An abandoned thread may still call `anyio.from_thread`, and
         # in a cancelled scope that was left every checkpoint of that call would spin for ever.
         alone = asyncio.create_task(anyio.to_thread.run_sync(work, *args, limiter=limiter))
+        alone.add_done_callback(_retrieve)
         return await asyncio.shield(alone)
+
+
+def _retrieve(task: asyncio.Task[Any]) -> None:
+    """Take the error of a task that nobody may await any more: asyncio would log it as never retrieved."""
+    if not task.cancelled():
+        task.exception()
 
 
 def _of_loop(limiter: anyio.lowlevel.RunVar[anyio.CapacityLimiter], most: int) -> anyio.CapacityLimiter:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import subprocess
 import sys
 import threading
@@ -170,3 +172,22 @@ def test_waiting_for_a_busy_core_is_not_idle_time() -> None:
     enough.set()
     thread.join()
     assert tooks[0] < walls[0] - 0.045
+
+
+async def test_an_error_of_an_abandoned_thread_is_not_logged_by_asyncio(caplog: pytest.LogCaptureFixture) -> None:
+    begun, goes_on = threading.Event(), threading.Event()
+
+    def work() -> None:
+        begun.set()
+        goes_on.wait(10)
+        raise ValueError("nobody waits")
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(partial(SYSTEM.run_in_thread, work, abandon=True))
+        await anyio.to_thread.run_sync(begun.wait)
+        tasks.cancel_scope.cancel()
+    goes_on.set()
+    while any("run_sync" in repr(task) for task in asyncio.all_tasks()):
+        await anyio.sleep(0.01)
+    gc.collect()
+    assert not caplog.records

@@ -29,6 +29,8 @@ from actorproc.sources.protocol import Chunk, End, Source, Start
 GROUP = "kafka-group:"
 """Begins the name of a consumer group whose offsets a processor starts from."""
 
+_FIRST_TIMEOUT = 3.0  # seconds for the first question to the brokers; each later one has so many more
+
 log = get_logger(__name__)
 
 
@@ -88,7 +90,6 @@ class KafkaSource(Source):
             self._opened = Brokers(self.url, self._address, self._shared, self._properties, self._clock)
         except KafkaException as error:
             raise UsageError(f"source {self.url}: {error.args[0].str()}") from None
-        self._opened.timeout = self.timeout
         try:
             await self._first_contact()
             cluster = await self._brokers.cluster_id()
@@ -99,11 +100,16 @@ class KafkaSource(Source):
         self.identity = f"kafka:{cluster}/{','.join(topics)}"
 
     async def _first_contact(self) -> None:
-        """Wait for brokers that are away; the first failure is logged, since the address may be wrong."""
+        """Wait for brokers that are away; the first failure is logged, since the address may be wrong.
+
+        The client says only at the end of its time that a login was refused, so the first times are short.
+        """
         backoff, end = Backoff(0.5, 5.0), self._clock.monotonic() + self._settings.store_patience
         for attempt in count(1):
+            self._brokers.timeout = min(self.timeout, _FIRST_TIMEOUT * attempt)
             try:
                 await self.partitions()
+                self._brokers.timeout = self.timeout
                 return
             except BrokersAway as error:
                 if self._clock.monotonic() > end:
