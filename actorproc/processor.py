@@ -76,7 +76,8 @@ class Processor:
         host: name of this host, unique; default: `default_host()`. A second one of the same name replaces the first.
         start: where to begin without a checkpoint: 'earliest', 'latest', or a time with its zone.
         start_from: another consumer of the source, whose committed positions come before `start`; for topics of Kafka
-            `kafka-group:NAME`, or `eventhubs-checkpoints:URL` for Azure's event processors.
+            `kafka-group:NAME`, or `eventhubs-checkpoints:URL` for Azure's event processors; for a change feed
+            `cosmos-leases:URL`.
         options: of the handler.
         config: a TOML file of settings and options; default: `actorproc.toml`, if it is here.
         settings: all of them, instead of reading file and environment; likewise `options` then.

@@ -259,7 +259,7 @@ def refuse_source(subject: str, url: str, *, own: bool) -> None:
     if url.startswith(OUTPUT_SCHEME):
         source = "a processor's output, which only that processor writes"
     elif own:
-        source = "a source of your own, which is only read"
+        source = "a source that is only read"
     else:
         return
     raise UsageError(

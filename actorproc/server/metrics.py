@@ -26,6 +26,9 @@ from actorproc.server.health import judge_own
 
 _Labels = dict[str, str]
 
+_SYSTEMS = {"kafka": "kafka", "eventhubs": "eventhubs", "eventhubs+amqp": "eventhubs"}
+"""OpenTelemetry's names of messaging systems, by the scheme of the source's URL."""
+
 
 class HostCollector(Collector):
     """Collects one host.
@@ -97,7 +100,7 @@ class HostCollector(Collector):
 
     def _of_messaging(self, host: Statistics) -> Iterator[Metric]:
         labels = {
-            "messaging_system": "kafka" if self._source.startswith("kafka://") else "actorproc",
+            "messaging_system": _SYSTEMS.get(self._source.partition("://")[0], "actorproc"),
             "messaging_destination_name": self._source.rpartition("/")[2],
             "messaging_consumer_group_name": host.processor,
             "messaging_client_id": host.host,

@@ -13,7 +13,7 @@ def test_dead_letters_are_replayed_into_a_log_alone(run: Run, state: Path, place
     shutil.copytree(state / "state", tmp_path / "state")
     result = run("dead-letters", "replay", *place, "--source", "mysrc:Lines")
     assert (result.exit_code, result.stdout) == (2, "")
-    assert "appended to a log or a topic, and this is a source of your own, which is only read" in result.stderr
+    assert "appended to a log or a topic, and this is a source that is only read" in result.stderr
     (tmp_path / "state" / LAYOUT.origin).unlink()
     result = run("dead-letters", "replay", "--name", "Delays", "--container", tmp_path / "state")
     assert (result.exit_code, result.stdout) == (2, "")
