@@ -59,13 +59,20 @@ class Feed:
         return self.numbers()
 
     def numbers(self) -> list[int]:
-        return sorted(self._rows("n"))
+        return sorted(row["n"] for row in self._rows())
 
-    def _rows(self, column: str) -> list[Any]:
+    def check_order(self) -> None:
+        """Check that the changes of each plane are in order: a child's partition number is above its parents'."""
+        rows = sorted(self._rows(), key=lambda row: (int(row["partition"]), row["_sequence"]))
+        for plane in {row["plane"] for row in rows}:
+            numbers = [row["n"] for row in rows if row["plane"] == plane]
+            assert numbers == sorted(numbers)
+
+    def _rows(self) -> list[dict[str, Any]]:
         folder = self.folder / "Changes" / "output"
         if not folder.exists():
             return []
-        return list(dataset(folder, format="parquet").to_table()[column].to_pylist())
+        return list(dataset(folder, format="parquet", partitioning="hive").to_table().to_pylist())
 
 
 async def test_each_change_becomes_one_row_also_after_splits_and_merges(server: CosmosServer, tmp_path: Path) -> None:
@@ -83,6 +90,7 @@ async def test_each_change_becomes_one_row_also_after_splits_and_merges(server: 
     feed.container.merge(neighbours[1], high)
     feed.write(range(250, 300))
     assert await feed.process() == list(range(300))
+    feed.check_order()
 
 
 async def test_latest_holds_for_the_children_of_a_range_that_was_split_before_it_was_read(
@@ -97,7 +105,9 @@ async def test_latest_holds_for_the_children_of_a_range_that_was_split_before_it
 
 
 @pytest.mark.long
-def test_hosts_that_are_killed_during_splits_lose_and_repeat_nothing(server: CosmosServer, tmp_path: Path) -> None:
+def test_hosts_that_are_killed_or_paused_during_splits_lose_and_repeat_nothing(
+    server: CosmosServer, tmp_path: Path
+) -> None:
     feed = Feed(server, tmp_path, ranges=2)
     hosts = [start_host(feed) for _ in range(2)]
     try:
@@ -108,17 +118,22 @@ def test_hosts_that_are_killed_during_splits_lose_and_repeat_nothing(server: Cos
                 feed.container.split(feed.container.ranges[turn % len(feed.container.ranges)].id)
             feed.write(range(200 * turn + 100, 200 * turn + 200))
             os.kill(hosts[0].pid, signal.SIGKILL)
+            os.kill(hosts[1].pid, signal.SIGSTOP)  # for longer than its leases last
             hosts[0].wait()
             hosts = [*hosts[1:], start_host(feed)]
+            wait_until(lambda least=200 * turn + 150: len(feed.numbers()) >= least)
+            os.kill(hosts[0].pid, signal.SIGCONT)
         left, right = feed.container.ranges[:2]
         feed.container.merge(left.id, right.id)
         feed.write(range(1_200, 1_300))
         wait_until(lambda: len(feed.numbers()) >= 1_300)
     finally:
         for host in hosts:
+            os.kill(host.pid, signal.SIGCONT)
             host.terminate()
             host.wait(60)
     assert feed.numbers() == list(range(1_300))
+    feed.check_order()
 
 
 def start_host(feed: Feed) -> subprocess.Popen[bytes]:

@@ -12,7 +12,6 @@ from azure.cosmos.aio import CosmosClient
 from actorproc.config.settings import Settings
 from actorproc.errors import PartitionGone, SourceError, UsageError
 from actorproc.records import NO_COST, Batch, Cursor, ReadCost
-from actorproc.runtime.backoff import Backoff
 from actorproc.runtime.clock import SYSTEM, Clock
 from actorproc.runtime.logger import get_logger
 from actorproc.sources.cosmos.address import KEY, ContainerAddress, CosmosOptions
@@ -22,6 +21,7 @@ from actorproc.sources.cosmos.feed import ChangeFeed, Page, PhysicalRange
 from actorproc.sources.cosmos.leases import LEASES, read_leases
 from actorproc.sources.cosmos.position import SEQUENCE_BITS, Position, Span, clipped, joined, last_sequence, sequences
 from actorproc.sources.entra_login import EntraLogin
+from actorproc.sources.patience import Patience
 from actorproc.sources.protocol import Chunk, End, Partition, Source, Start
 
 T = TypeVar("T")
@@ -219,20 +219,18 @@ class CosmosSource(Source):
             SourceError: the service is away for longer than `store_patience`, or waiting cannot help.
             RecordsLost: the container is another one of the same name.
         """
-        backoff, failures, what = Backoff(0.2, 10.0), 0, self._name(partition)
-        patience = self._clock.monotonic() + self._settings.store_patience
+        patience, what = Patience(self._clock, self._settings.store_patience), self._name(partition)
         while True:
             try:
                 page = await self._feed.page(span)
             except CLIENT_ERRORS as error:
                 if (final := final_error(what, error)) is not None:
                     raise final from error
-                failures += 1
-                wait = retry_after(error)
-                if wait is None and self._clock.monotonic() > patience:
-                    raise SourceError(f"{what} cannot be read: {first_line(error)}") from error
                 log.info("cosmos.waiting", source=self.url, partition=partition, error=first_line(error))
-                await self._clock.sleep(backoff.delay(failures, self._clock.random) if wait is None else wait)
+                if (wait := retry_after(error)) is not None:
+                    await self._clock.sleep(wait)
+                else:
+                    await patience.pause(SourceError(f"{what} cannot be read: {first_line(error)}"), error)
                 continue
             if page.container != self._feed.container:
                 raise created_again(what)

@@ -12,7 +12,6 @@ from typing import Any, TypeVar
 from actorproc.config.settings import Settings
 from actorproc.errors import RecordsLost, SourceError, UsageError
 from actorproc.records import Batch, Cursor
-from actorproc.runtime.backoff import Backoff
 from actorproc.runtime.budget import ByteBudget, ReadBudget
 from actorproc.runtime.clock import SYSTEM, Clock
 from actorproc.runtime.logger import get_logger
@@ -22,6 +21,7 @@ from actorproc.sources.eventhubs.address import CONNECTION_STRING, HubAddress
 from actorproc.sources.eventhubs.columns import to_batch
 from actorproc.sources.eventhubs.errors import CLIENT_ERRORS, final_error, first_line
 from actorproc.sources.eventhubs.receiver import Place, Receiver, receiving
+from actorproc.sources.patience import Patience
 from actorproc.sources.protocol import Chunk, End, Source, Start
 
 T = TypeVar("T")
@@ -137,7 +137,7 @@ class EventHubsSource(Source):
 
     async def read_within(self, partition: str, position: str, budget: ReadBudget) -> AsyncGenerator[Chunk, None]:
         """Read with the epoch of the lease. A lost connection is made anew at the next event."""
-        backoff, failures, failing_since = Backoff(0.2, 10.0), 0, self._clock.monotonic()
+        patience, what = Patience(self._clock, self._settings.store_patience), self._name(partition)
         epoch = budget.epoch if self._address.options().exclusive else None
         sequence = _sequence(position)
         while True:
@@ -150,17 +150,12 @@ class EventHubsSource(Source):
                         async for chunk in self._chunks(partition, sequence, receiver):
                             sequence = _sequence(chunk.next)
                             yield chunk
-                        failures = 0
+                        patience.renew()
             except CLIENT_ERRORS as error:
-                now = self._clock.monotonic()
-                failures, failing_since = failures + 1, failing_since if failures else now
-                what = self._name(partition)
                 if (final := final_error(what, error)) is not None:
                     raise final from error
-                if now - failing_since > self._settings.store_patience:
-                    raise SourceError(f"{what} cannot be read: {first_line(error)}") from error
                 log.info("eventhubs.reconnecting", source=self.url, partition=partition, error=first_line(error))
-                await self._clock.sleep(backoff.delay(failures, self._clock.random))
+                await patience.pause(SourceError(f"{what} cannot be read: {first_line(error)}"), error)
 
     async def _chunks(self, partition: str, sequence: int, receiver: Receiver) -> AsyncGenerator[Chunk, None]:
         """The next events, and an empty chunk where they end. Nothing if the service is silent before the end."""
