@@ -126,7 +126,7 @@ def sessions(tmp_path_factory: pytest.TempPathFactory) -> list[object]:
 
 def serve(handler: type[PartitionHandler], container: object, *users: str) -> None:
     source = MemorySource(1)
-    source.append("0", list(users))
+    source.append("0", [user.encode() for user in users])
 
     async def work() -> None:
         await Processor(handler, name="Sessions", source=source, container=str(container), **QUICK).run(until_end=True)

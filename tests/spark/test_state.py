@@ -39,7 +39,7 @@ async def test_state_is_a_typed_table_of_its_newest_commits(spark: SparkSession,
     container, source = str(tmp_path), MemorySource(3)
 
     async def visit(partition: str, *users: str) -> None:
-        source.append(partition, users)
+        source.append(partition, [user.encode() for user in users])
         await Processor(Visits, source=source, container=container, **QUICK).run(until_end=True)
 
     await visit("0", "a", "b", "a")
