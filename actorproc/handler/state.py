@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
+import pyarrow as pa
 
 from actorproc.errors import HandlerMisuse
+from actorproc.handler.state_columns import joined_columns, packed_keys, packed_values
 from actorproc.runtime.clock import SYSTEM
 from actorproc.runtime.error_text import safe_repr
 
@@ -181,6 +183,42 @@ class KeyedState:
         found = self._changed.get(packed, _UNCHANGED)
         return self._held.get(packed) if found is _UNCHANGED else found
 
+    # In columns
+
+    def join(self, table: pa.Table, *, on: str | Sequence[str]) -> pa.Table:
+        """Add the value of each row's key as columns: the fields of `State`, or `value`. Null where there is no key.
+
+        Args:
+            on: column of the keys; several columns make a tuple.
+
+        Raises:
+            HandlerMisuse: `State` has no columns, a column is missing, has nulls or another type, or is there already.
+        """
+        packed = packed_keys(table, on)
+        found = list(map(self._found if self._changed else self._held.get, packed))
+        return joined_columns(table, self._kind.type, found)
+
+    def update(self, table: pa.Table, *, on: str | Sequence[str], ttl: float | None = None) -> None:
+        """Set the value of each row's key from the other columns. Of several rows of a key the last one counts.
+
+        A column that the table lacks takes the default of its field.
+
+        Args:
+            on, ttl: as for `join` and `set`.
+
+        Raises:
+            HandlerMisuse: a column is no field of `State`; or as `join`.
+            msgspec.ValidationError: a value is not of its declared type.
+        """
+        if self._of.closed is not None:
+            raise self._of.closed()
+        packed = packed_keys(table, on)
+        changed = dict(zip(packed, packed_values(table, self._kind.type, on), strict=True))
+        ttl = self._checked_ttl(ttl)
+        self._changed.update(changed)
+        for key in changed if ttl is not None or self._lives else ():
+            self._live(key, ttl)
+
     # Changing
 
     def set(self, key: Key, value: Any, *, ttl: float | None = None) -> None:
@@ -196,14 +234,21 @@ class KeyedState:
         """
         if self._of.closed is not None:
             raise self._of.closed()
-        if ttl is not None and not 0 < ttl < float("inf"):
-            raise HandlerMisuse(f"ctx.state.set({safe_repr(key):.80}, ttl={ttl!r}): seconds, more than 0")
+        ttl = self._checked_ttl(ttl)
         packed = pack_key(key)
         self._changed[packed] = self._pack(key, value)
-        ttl = self._kind.ttl if ttl is None else ttl
+        if ttl is not None or self._lives:
+            self._live(packed, ttl)
+
+    def _checked_ttl(self, ttl: float | None) -> float | None:
+        if ttl is not None and not 0 < ttl < float("inf"):
+            raise HandlerMisuse(f"ctx.state: ttl = {ttl!r}: seconds, more than 0")
+        return self._kind.ttl if ttl is None else ttl
+
+    def _live(self, packed: bytes, ttl: float | None) -> None:
         if ttl is not None:
             self._lives[packed] = ttl
-        elif self._lives:
+        else:
             self._lives.pop(packed, None)
 
     def __setitem__(self, key: Key, value: Any) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 import anyio
 import msgspec
+import pyarrow as pa
 import pytest
 
 from actorproc.config.settings import Settings
@@ -217,7 +219,7 @@ async def test_a_key_of_another_type_is_refused(key: Any) -> None:
 
 async def test_a_wrong_time_to_live_is_refused_and_changes_nothing() -> None:
     def call(state: Any) -> None:
-        with pytest.raises(HandlerMisuse, match=r"ttl=0\): seconds, more than 0"):
+        with pytest.raises(HandlerMisuse, match="ttl = 0: seconds, more than 0"):
             state.set("a", 1, ttl=0)
 
     run, _, dead = await used(call)
@@ -300,6 +302,70 @@ async def test_only_named_states_may_be_declared() -> None:
         assert state("sessions")["a"] == Session(1)
 
     await used(call, State={"sessions": Session})
+
+
+# In columns
+
+
+class Total(msgspec.Struct):
+    cents: int
+    names: list[str] = []
+
+
+async def test_join_adds_the_fields_of_each_key_and_update_sets_them() -> None:
+    seen: list[Any] = []
+
+    def call(state: Any) -> None:
+        state["b"] = Total(5, ["x"])
+        table = pa.table({"account": ["a", "b"], "spent": [1, 2]})
+        seen.append(state.join(table, on="account").to_pylist())
+        state.update(pa.table({"account": ["a", "b", "a"], "cents": [1, 7, 3]}), on="account")
+        seen.append(dict(state.items()))
+
+    await used(call, State=Total)
+    assert seen == [
+        [
+            {"account": "a", "spent": 1, "cents": None, "names": None},
+            {"account": "b", "spent": 2, "cents": 5, "names": ["x"]},
+        ],
+        {"a": Total(3), "b": Total(7)},
+    ]
+
+
+async def test_columns_of_several_keys_and_of_a_type_without_fields() -> None:
+    def call(state: Any) -> None:
+        state.update(pa.table({"user": ["a", "a"], "n": [1, 2], "value": [10, 20]}), on=["user", "n"])
+        assert dict(state.items()) == {("a", 1): 10, ("a", 2): 20}
+        joined = state.join(pa.table({"n": [2, 3], "user": ["a", "a"]}), on=("user", "n"))
+        assert joined["value"].to_pylist() == [20, None]
+
+    await used(call, State=int)
+
+
+@pytest.mark.parametrize(
+    ("table", "error", "text"),
+    [
+        ({"k": ["a"], "cent": [1]}, HandlerMisuse, "column 'cent' is no field of State: cents, names"),
+        ({"k": ["a"]}, HandlerMisuse, "Missing required argument 'cents'"),
+        ({"k": [None, "a"], "cents": [1, 2]}, HandlerMisuse, "key column 'k' has 1 nulls"),
+        ({"k": [0.5], "cents": [1]}, HandlerMisuse, "key column 'k' is double"),
+        ({"account": ["a"], "cents": [1]}, HandlerMisuse, "on = 'k', and the table has account, cents"),
+        ({"k": ["a"], "cents": ["1"]}, msgspec.ValidationError, "Expected `int`, got `str`"),
+        ({"k": ["a", "b"], "cents": [1, None]}, msgspec.ValidationError, "Expected `int`, got `null`"),
+    ],
+)
+async def test_update_refuses_a_table_that_does_not_fit(table: Any, error: type[Exception], text: str) -> None:
+    def call(state: Any) -> None:
+        with pytest.raises(error, match=re.escape(text)):
+            state.update(pa.table(table), on="k")
+        assert len(state) == 0
+
+    await used(call, State=Total)
+
+
+async def test_a_state_without_a_declared_type_has_no_columns() -> None:
+    with pytest.raises(HandlerMisuse, match="join and update need a State with column types"):
+        await used(lambda state: state.join(pa.table({"k": ["a"]}), on="k"))
 
 
 async def test_too_much_state_stops_the_partition() -> None:

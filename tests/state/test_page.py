@@ -42,3 +42,11 @@ async def test_a_handler_begins_with_the_given_states() -> None:
     exec(compile(BLOCKS[0], "docs/state.md", "exec"), names)
     result = await run_handler(names["Totals"], [], state={"a": 1}, states={"other": {("b", 2): [3]}})
     assert result.states == {"": {"a": 1}, "other": {("b", 2): [3]}}
+
+
+async def test_the_handler_in_columns() -> None:
+    names: dict[str, Any] = {"__name__": "columns"}
+    exec(compile(BLOCKS[5], "docs/state.md", "exec"), names)
+    payments = [orjson.dumps({"account": account, "paid": paid}) for account, paid in [("a", 5), ("b", 1), ("a", 2)]]
+    result = await run_handler(names["Totals"], payments, state={"a": {"cents": 10}})
+    assert result.state == {"a": {"cents": 17}, "b": {"cents": 1}}
