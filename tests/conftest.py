@@ -1,8 +1,4 @@
-"""S3 servers, a Kafka broker and Spark for the whole run. Each pytest worker starts its own when a test needs it.
-
-Spark and the broker take seconds and much memory to start, so all tests of each go to one worker (`make test` runs them
-with `--dist loadgroup`).
-"""
+"""S3 servers, a Kafka broker and Spark for the whole run. Each pytest worker starts its own when a test needs it."""
 
 from __future__ import annotations
 
@@ -23,25 +19,16 @@ T = TypeVar("T")
 
 pytest.register_assert_rewrite("tests.group.site", "tests.partition.world", "tests.testing.sources")  # they assert, too
 
-_SHARED_BY_ONE_WORKER = {"spark", "broker"}  # fixtures
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        used = _SHARED_BY_ONE_WORKER.intersection(getattr(item, "fixturenames", ()))
-        if used:
-            item.add_marker(pytest.mark.xdist_group(max(used)))
-
-
 hypothesis.settings.register_profile("suite", deadline=None)  # a slow machine is not a failure
 hypothesis.settings.load_profile("suite")
 
 
 @pytest.fixture(autouse=True)
 def _logs_as_before() -> Iterator[None]:
-    """Undo the configuration that `capture_logs` leaves, so that our logs go to `logging` again."""
+    """Undo the configuration that `capture_logs` leaves, so that our logs go to `logging` again, and what is bound."""
     configured = structlog.is_configured()
     yield
+    structlog.contextvars.clear_contextvars()
     if not configured:
         structlog.reset_defaults()
 
