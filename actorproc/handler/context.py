@@ -52,14 +52,17 @@ class PartitionInfo:
     committed: int = -1
     """Sequence up to which the partition was committed when it started here, or when the attempt began."""
 
+    def _copy(self, info: PartitionInfo) -> None:
+        """Take all fields of `info`."""
+        for name in PartitionInfo.__slots__:
+            setattr(self, name, getattr(info, name))
+
 
 class ClosingContext(PartitionInfo):
     """The partition, as `closing` gets it."""
 
     def __init__(self, info: PartitionInfo, commit: Callable[[], Awaitable[None]] | None) -> None:
-        super().__init__(
-            info.processor, info.host, info.partition, info.epoch, info.options, info.shared, info.log
-        )  # fmt: skip
+        self._copy(info)
         self._commit = commit
 
     async def commit(self) -> None:
@@ -88,10 +91,7 @@ class PartitionContext(PartitionInfo):
         commit: Callable[[Attempt, int], Awaitable[None]],
         draining: anyio.Event,
     ) -> None:
-        super().__init__(
-            info.processor, info.host, info.partition, info.epoch, info.options, info.shared, info.log,
-            info.decoder, info.output_schema, info.processor_id, info.committed,
-        )  # fmt: skip
+        self._copy(info)
         self._attempt = attempt
         self._buffer = attempt.rows
         self._rows = attempt.rows.rows

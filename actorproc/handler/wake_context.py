@@ -19,10 +19,7 @@ class WakeContext(PartitionInfo):
     """The partition, as `on_wake` gets it. What it changes counts only if `on_wake` returns."""
 
     def __init__(self, info: PartitionInfo, ctx: PartitionContext, attempt: Attempt) -> None:
-        super().__init__(
-            info.processor, info.host, info.partition, info.epoch, info.options, info.shared, info.log,
-            info.decoder, info.output_schema, info.processor_id, info.committed,
-        )  # fmt: skip
+        self._copy(info)
         self._ctx = ctx
         self._given_up = attempt.given_up
         self.attempt = attempt.number

@@ -110,6 +110,28 @@ async def test_hooks_options_and_what_a_host_shares() -> None:
     assert Hooked.instances == 2
 
 
+async def test_every_hook_is_given_the_same_partition() -> None:
+    given: dict[str, PartitionInfo] = {}
+
+    class Keeps(PartitionHandler):
+        output_schema = "n long"
+
+        async def opened(self, ctx: PartitionInfo) -> None:
+            given["opened"] = ctx
+
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            given["process"] = ctx
+
+        async def closing(self, ctx: PartitionInfo, reason: CloseReason) -> None:
+            given["closing"] = ctx
+
+    await Processor(Keeps, source=fed(1), container=Store(MemoryStore()), **QUICK).run(until_end=True)
+    for name in ("processor", "host", "partition", "epoch", "decoder", "output_schema", "processor_id"):
+        first, *others = (getattr(ctx, name) for ctx in given.values())
+        assert first, name
+        assert others == [first, first]
+
+
 async def test_closing_is_called_only_for_a_handler_that_was_opened() -> None:
     calls: list[str] = []
 
