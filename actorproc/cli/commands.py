@@ -375,6 +375,26 @@ def doctor(
 
 
 @app.command()
+def monitoring(
+    what: Annotated[
+        Literal["alerts", "grafana"],
+        typer.Argument(
+            parser=one_of("alerts", "grafana"), metavar="alerts|grafana", help="Rules for Prometheus, or a dashboard."
+        ),
+    ],
+) -> None:
+    """Print alert rules for Prometheus, or a dashboard for Grafana.
+
+    \b
+      actorproc monitoring alerts > /etc/prometheus/rules/actorproc.yml
+      actorproc monitoring grafana > actorproc.json
+    """
+    from actorproc.cli.monitoring import run
+
+    run(what)
+
+
+@app.command()
 def verify(
     name: Name,
     container: Container,

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncIterator
 from typing import Any
 
 import msgspec
 
 from actorproc.admin.fleet import ErrorGroup, Fleet, FleetWatch, HostView, PartitionView, changed
+from actorproc.admin.scaling import BETWEEN, Progress, Scale, useful_hosts
 from actorproc.config.settings import Settings
 from actorproc.errors import ActorprocError
 from actorproc.runtime.clock import SYSTEM
@@ -59,6 +61,7 @@ class Feed:
         self._version = 0
         self._changed_in: dict[str, int] = {}  # partition -> version of its latest change
         self._news = asyncio.Event()
+        self._progress: deque[Progress] = deque(maxlen=3)  # at least `BETWEEN` seconds apart, but for the latest
         self._viewers = 0
         self._left_at = 0.0
         self._task: asyncio.Task[None] | None = None
@@ -98,6 +101,17 @@ class Feed:
             self._viewers -= 1
             self._left_at = SYSTEM.monotonic()
 
+    async def scale(self, catch_up: float) -> Scale:
+        """How many hosts are useful. Compares the latest look with one some time before.
+
+        Raises:
+            ActorprocError: the first look failed.
+        """
+        await self.view()
+        *earlier, latest = self._progress
+        before = next((p for p in reversed(earlier) if latest.time - p.time >= BETWEEN), None)
+        return useful_hosts(before, latest, catch_up)
+
     def history(self, partition: str) -> list[int | None]:
         """The latest lags of one partition."""
         return list(self._watch.history.get(partition, ())) if self._watch else []
@@ -133,6 +147,7 @@ class Feed:
                 self._version += 1
                 self._tell()
             return
+        self._note_progress(Progress.of(fleet))
         views = changed(before.partitions if before else {}, fleet.partitions)
         hosts_changed = before is None or _state_of(before.hosts) != _state_of(fleet.hosts)
         self._fleet = fleet
@@ -140,6 +155,13 @@ class Feed:
             self._version += 1
             self._changed_in.update((view.partition, self._version) for view in views)
             self._tell()
+
+    def _note_progress(self, progress: Progress) -> None:
+        """Keep the looks that `scale` compares: the latest, and earlier ones `BETWEEN` seconds apart."""
+        kept = self._progress
+        if len(kept) > 1 and kept[-1].time - kept[-2].time < BETWEEN:
+            kept.pop()
+        kept.append(progress)
 
     def _tell(self) -> None:
         self._news.set()

@@ -14,6 +14,7 @@ from starlette.routing import Route
 
 from actorproc.admin.dead_letters import DeadLetters, LetterId, Selection
 from actorproc.admin.explain import explain
+from actorproc.admin.scaling import CATCH_UP
 from actorproc.errors import ActorprocError, StoreError, UsageError
 from actorproc.server.answers import event, event_stream, json_answer
 from actorproc.server.feeds import Feed, Feeds
@@ -52,6 +53,7 @@ class FleetRoutes:
             Route("/api/processors", _with_json_errors(self.processors)),
             Route("/api/processors/{name}", _with_json_errors(self.fleet)),
             Route("/api/processors/{name}/events", _with_json_errors(self.events)),
+            Route("/api/processors/{name}/scale", _with_json_errors(self.scale)),
             Route("/api/processors/{name}/partitions/{partition:path}", _with_json_errors(self.partition)),
             Route("/api/processors/{name}/dead-letters", _with_json_errors(self.letters)),
             Route("/api/processors/{name}/dead-letters/{action}", _with_json_errors(self.act), methods=["POST"]),
@@ -79,6 +81,13 @@ class FleetRoutes:
                 yield event("problem", str(error))
 
         return event_stream(stream())
+
+    async def scale(self, request: Request) -> Response:
+        """How many hosts are useful to be without lag in `catch_up` seconds. For autoscalers."""
+        catch_up = float(request.query_params.get("catch_up", CATCH_UP))
+        if not 1 <= catch_up <= 86_400:
+            raise UsageError(f"catch_up = {catch_up:g}: 1 to 86,400 seconds")
+        return json_answer(await (await self._feed(request)).scale(catch_up))
 
     async def partition(self, request: Request) -> Response:
         """One partition with its history and an explanation."""

@@ -1,0 +1,1 @@
+"""The files in deploy/: accepted by the tools that read them, and enough for what they start."""
