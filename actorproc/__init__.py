@@ -11,7 +11,16 @@ if TYPE_CHECKING:
     from actorproc.handler.base import CloseReason, Decision, PartitionHandler
     from actorproc.handler.context import ClosingContext, PartitionContext, PartitionInfo
     from actorproc.handler.wake_context import WakeContext
-    from actorproc.handlers import Capture, DecodedRows, JsonRows, RecordHandler
+    from actorproc.handlers import (
+        Capture,
+        DecodedRows,
+        Dedupe,
+        JsonRows,
+        Latest,
+        RecordHandler,
+        SequenceHandler,
+        Sessions,
+    )
     from actorproc.log.producer import Producer
     from actorproc.processor import Processor, Statistics
     from actorproc.records import Batch, Cursor, ReadCost, Record
@@ -29,8 +38,10 @@ __all__ = [
     "Cursor",
     "Decision",
     "DecodedRows",
+    "Dedupe",
     "End",
     "JsonRows",
+    "Latest",
     "Partition",
     "PartitionContext",
     "PartitionHandler",
@@ -40,6 +51,8 @@ __all__ = [
     "ReadCost",
     "Record",
     "RecordHandler",
+    "SequenceHandler",
+    "Sessions",
     "Settings",
     "Source",
     "Statistics",
@@ -57,8 +70,10 @@ _MODULES = {
     "Cursor": "records",
     "Decision": "handler.base",
     "DecodedRows": "handlers",
+    "Dedupe": "handlers",
     "End": "sources.protocol",
     "JsonRows": "handlers",
+    "Latest": "handlers",
     "Partition": "sources.protocol",
     "PartitionContext": "handler.context",
     "PartitionHandler": "handler.base",
@@ -68,6 +83,8 @@ _MODULES = {
     "ReadCost": "records",
     "Record": "records",
     "RecordHandler": "handlers",
+    "SequenceHandler": "handlers",
+    "Sessions": "handlers",
     "Settings": "config.settings",
     "Source": "sources.protocol",
     "Statistics": "processor",

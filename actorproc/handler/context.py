@@ -118,7 +118,7 @@ class PartitionContext(PartitionInfo):
             key: as of `ctx.state`; several timers of a thing have keys such as ("car", 7, "fuel").
             at: in stream time, the greatest timestamp of the partition's processed records. If a partition has no new
                 record for `stream_idle_time`, its stream time follows the wall clock.
-            after: seconds from now on, by the wall clock.
+            after: seconds from now on, by the wall clock; 0: right after this batch.
 
         Raises:
             HandlerMisuse: neither or both were given, `at` has no zone, or the handler has no `on_wake`.

@@ -50,7 +50,7 @@ def _due(state: AttemptState, at: Any, after: Any) -> tuple[float, TimeOf]:
         return at.timestamp(), "stream"
     seconds = after.total_seconds() if isinstance(after, timedelta) else after
     if at is None and type(seconds) in (int, float) and 0 <= seconds < float("inf"):
-        return state.now() + seconds, "wall"
+        return (state.now() + seconds if seconds else 0.0), "wall"  # at once, whatever the clock of the next owner
     raise HandlerMisuse(f"ctx.wake(at={safe_repr(at):.80}, after={safe_repr(after):.80}): {_HOW}")
 
 

@@ -18,12 +18,16 @@ if TYPE_CHECKING:
 class WakeContext(PartitionInfo):
     """The partition, as `on_wake` gets it. What it changes counts only if `on_wake` returns."""
 
-    def __init__(self, info: PartitionInfo, ctx: PartitionContext, attempt: Attempt) -> None:
+    def __init__(
+        self, info: PartitionInfo, ctx: PartitionContext, attempt: Attempt, exhausted: Exception | None
+    ) -> None:
         self._copy(info)
         self._ctx = ctx
         self._given_up = attempt.given_up
         self.attempt = attempt.number
         """Number of this attempt at the timer on this host, from 1."""
+        self.exhausted = exhausted
+        """The latest error, if the timer has failed `max_attempts` times: it may give up now, or go on."""
         self.due: datetime = utc(0)
         """The time for which the timer was set."""
 

@@ -336,7 +336,8 @@ class PartitionActor(Restartable):
 
     async def _work(self, processor: BatchProcessor) -> None:
         while not self._draining.is_set():
-            await self._wake()
+            if self._wakes is not None:
+                await self._timers_fired(self._wakes.fire(at_end=self.is_at_end))
             try:
                 with self.time.at("wait" if self.is_at_end else "read"):
                     read = await self._reads.next(self._seconds_until_due())
@@ -373,13 +374,10 @@ class PartitionActor(Restartable):
         wait = min(math.inf if due is None else due - self._clock.monotonic(), wake)
         return None if wait == math.inf else wait
 
-    async def _wake(self, *, at_end: bool = False) -> bool:
-        """Fire the timers that are due. Returns whether any has succeeded."""
-        if self._wakes is None:
-            return False
+    async def _timers_fired(self, firing: Awaitable[object]) -> None:
         try:
             with self.time.at("handle"):
-                return await self._wakes.fire(at_end=at_end or self.is_at_end)
+                await firing
         except HandlerError:
             await self._commit_before_failing()
             raise
@@ -422,8 +420,8 @@ class PartitionActor(Restartable):
             )
 
     async def _flush(self) -> None:
-        while not self._draining.is_set() and await self._wake(at_end=True):
-            pass  # a timer may set another that is due
+        if self._wakes is not None:
+            await self._timers_fired(self._wakes.settle())
         self._check_all_committed()
         await self._committer.commit()
         await self._committer.checkpoint()
@@ -461,7 +459,7 @@ class PartitionActor(Restartable):
         await self._check_late_rows(processor)
         self.statistics.state = "draining"
         if self._closing_for is CloseReason.ENDED and self._wakes is not None:
-            await self._wakes.fire_all()
+            await self._timers_fired(self._wakes.fire_all())
         if self._settings.auto_commit:
             await self._committer.commit()
         await self._close_handler(processor.handler, self._closing_for, commit=self._committer.commit)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping
 from heapq import heappop, heappush
+from typing import NamedTuple
 
 from actorproc.handler.state import TIMERS, StateChanges
 from actorproc.handler.timers import unpack_timer
@@ -41,6 +42,13 @@ class _Schedule:
         return self._heap[0][0] if self._heap else math.inf
 
 
+class Failure(NamedTuple):
+    """How often a timer has failed, and why the last time."""
+
+    tries: int
+    error: Exception
+
+
 class Timers:
     """The timers of one partition, by stream time and by wall time, and those that failed and are tried again.
 
@@ -61,8 +69,8 @@ class Timers:
         self._quiet_since = clock.monotonic()
         self._schedules = {"stream": _Schedule(), "wall": _Schedule()}
         self._again = _Schedule()  # by the clock's `monotonic`
-        self.tries: dict[bytes, int] = {}
-        """Failed attempts at a timer since it was set, or the partition opened, by key."""
+        self.failures: dict[bytes, Failure] = {}
+        """Timers that have failed since they were set, or the partition opened, by key."""
         for key in held:
             self._put(key)
 
@@ -79,7 +87,7 @@ class Timers:
         """Keyed state has changed."""
         if (timers := changes.get(TIMERS)) is not None:
             for key in timers.values:
-                self.tries.pop(key, None)
+                self.failures.pop(key, None)
                 if not self._ended:
                     self._put(key)
 
@@ -127,9 +135,11 @@ class Timers:
         for key in keys:
             self._put(key)
 
-    def failed(self, key: bytes) -> float:
+    def failed(self, key: bytes, error: Exception) -> float:
         """Look at the timer again after a back-off. Returns its seconds."""
-        self.tries[key] = tries = self.tries.get(key, 0) + 1
+        before = self.failures.get(key)
+        tries = before.tries + 1 if before else 1
+        self.failures[key] = Failure(tries, error)
         delay = self._backoff.delay(tries, self._clock.random)
         self._again.put(key, self._clock.monotonic() + delay)
         return delay

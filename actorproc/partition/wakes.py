@@ -47,7 +47,6 @@ class Wakes:
         self._committer = committer
         self._failures = LogThrottle()
         self._fired = 0
-        self._error: Exception | None = None  # of the latest timer that failed
         self.timers = Timers(committer.state.held(TIMERS), clock, settings.stream_idle_time, backoff)
         committer.state.on_change = self.timers.changed
 
@@ -80,12 +79,21 @@ class Wakes:
             if not keys:
                 break
             called.update(keys)
-            failed = [key for key in keys if key in self.timers.tries]
+            failed = [key for key in keys if key in self.timers.failures]
             if len(failed) < len(keys):
-                called.difference_update(await self._call([key for key in keys if key not in self.timers.tries]))
+                called.difference_update(await self._call([key for key in keys if key not in self.timers.failures]))
             for key in failed:
                 await self._call([key])
         return self._fired > before
+
+    async def settle(self) -> None:
+        """Fire until no timer is due, except those that have failed more than `max_attempts` times."""
+        clock, most = self._on.clock, self._on.settings.max_attempts
+        while self._allowed and not self._on.draining.is_set():
+            if not await self.fire(at_end=True):
+                if all(failure.tries > most for failure in self.timers.failures.values()):
+                    return
+                await clock.sleep(self.timers.next_in(at_end=True))
 
     async def fire_all(self) -> None:
         """Call `on_wake` for each timer, whatever its time: the partition ends, and state stays with it.
@@ -96,19 +104,16 @@ class Wakes:
         self.timers.end()
         while keys := self.timers.due(_MOST, (), at_end=True):
             await self._call(keys)
-            if self.timers.tries:
-                failing = next(iter(self.timers.tries))
-                raise HandlerError(
-                    f"the partition has ended, but on_wake of {unpack_key(failing)!r} fails: "
-                    f"{format_error(self._error) if self._error else ''}"
-                ) from self._error
+            for key, failure in self.timers.failures.items():
+                why = format_error(failure.error)
+                raise HandlerError(f"the partition has ended, but on_wake of {unpack_key(key)!r} fails: {why}")
 
     async def _call(self, keys: Sequence[bytes]) -> Sequence[bytes]:
         """Call these in one attempt; if it fails, each alone. Returns those that were not called, for lack of time."""
         run = WakeRun(keys, self._on, self.timers)
         begun = self._on.clock.monotonic()
         with self._on.at_work(run):
-            error = await run.attempt(self.timers.tries.get(keys[0], 0) + 1)
+            error = await run.attempt()
         if error is None:
             await self._accept(run, begun)
         elif len(keys) == 1:
@@ -129,12 +134,12 @@ class Wakes:
             await committer.commit()
 
     def _failed(self, key: bytes, error: Exception) -> None:
-        self._error = error
-        delay = self.timers.failed(key)
+        delay = self.timers.failed(key, error)
+        tries = self.timers.failures[key].tries
         log = self._on.info.log
         say = log.warning if self._failures.due("", self._on.clock.monotonic()) else log.debug
         say(
-            "partition.wake_failed", key=unpack_key(key), attempt=self.timers.tries[key], again_in=round(delay, 1),
+            "partition.wake_failed", key=unpack_key(key), attempt=tries, again_in=round(delay, 1),
             error=format_error(error),
         )  # fmt: skip
 
@@ -148,6 +153,7 @@ class WakeRun(AttemptRun):
         super().__init__(batch, processor, self._each_async if is_async else self._each)
         self._timers = timers
         self._until = 0.0
+        self._exhausted: Exception | None = None
         self._made: Attempt | None = None
         self.called: list[bytes] = []
         """Keys of the timers that were called, or were not due any more."""
@@ -158,13 +164,15 @@ class WakeRun(AttemptRun):
         keys: list[Any] = self._batch.keys
         return keys[len(self.called) :]
 
-    async def attempt(self, number: int) -> Exception | None:
+    async def attempt(self) -> Exception | None:
         """Call them. Returns why the attempt failed.
 
         Raises:
             HandlerMisuse: the handler misuses the API.
         """
-        on = self._on
+        on, failed = self._on, self._timers.failures.get(self._batch.keys[0] or b"")
+        number = failed.tries + 1 if failed else 1
+        self._exhausted = failed.error if failed and number > on.settings.max_attempts else None
         state = AttemptState(on.committer.state.held, on.state_kinds, None, on.clock.wall)
         attempt = Attempt(self._batch, RowBuffer(on.encoder), number, late=on.late, state=state)
         error = await self._call(attempt)
@@ -182,7 +190,7 @@ class WakeRun(AttemptRun):
         self._until = self._on.clock.wall() + _LONGEST
 
     def _each(self, batch: Batch, ctx: PartitionContext) -> None:
-        wake = WakeContext(self._on.info, ctx, ctx._attempt)
+        wake = WakeContext(self._on.info, ctx, ctx._attempt, self._exhausted)
         for record in batch:
             if self._is_due(record, wake):
                 result = self._on.handler.on_wake(unpack_key(record.key or b""), wake)
@@ -193,7 +201,7 @@ class WakeRun(AttemptRun):
                 return
 
     async def _each_async(self, batch: Batch, ctx: PartitionContext) -> None:
-        wake = WakeContext(self._on.info, ctx, ctx._attempt)
+        wake = WakeContext(self._on.info, ctx, ctx._attempt, self._exhausted)
         for record in batch:
             if self._is_due(record, wake):
                 result: Any = self._on.handler.on_wake(unpack_key(record.key or b""), wake)

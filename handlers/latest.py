@@ -1,0 +1,69 @@
+"""`Latest`: the last value of each key, emitted whenever it changes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+from pydantic import Field
+
+from actorproc.handler.base import PartitionHandler
+from actorproc.handler.context import PartitionContext
+from actorproc.handlers.keyed import KeyOptions, keyed
+from actorproc.records import Batch
+from actorproc.rows.schema import parse_schema
+
+_KEY = pa.field("key", pa.string(), nullable=False)
+_TEXT = pa.schema([("value", pa.string())])
+
+
+class LatestOptions(KeyOptions):
+    """Options of Latest."""
+
+    output_schema: str | None = Field(
+        None, description="Fields of the decoded value to keep, as Spark DDL. Default: the value as text, in `value`."
+    )
+
+
+class Latest(PartitionHandler):
+    """Emits a row, `key` and the fields, whenever a field of a key has another value than the last record of the key.
+
+    A record without a value (a tombstone) forgets its key, and emits a row in which only `key` is set.
+    """
+
+    Options = LatestOptions
+
+    @classmethod
+    def schema_for(cls, options: Any) -> pa.Schema:
+        fields = _TEXT if options.output_schema is None else parse_schema(options.output_schema)
+        return pa.schema([_KEY, *fields])
+
+    def process(self, batch: Batch, ctx: PartitionContext) -> None:
+        """Compare each record with what is known of its key."""
+        names = None if ctx.options.output_schema is None else ctx.output_schema.names[1:]
+        columns = len(ctx.output_schema) - 1
+        alive = [index for index, value in enumerate(batch.values) if value is not None]
+        values = batch if len(alive) == len(batch) else batch.take(alive)
+        found = {
+            record.sequence: (key, self._fields(value, record.value, names))
+            for record, key, value in keyed(values, ctx, ctx.options.key, decode=names is not None)
+        }
+        for record in batch:
+            if record.value is None and record.key is not None:
+                self._forget(record, record.key.decode(), columns, ctx)
+            elif record.sequence in found:
+                key, fields = found[record.sequence]
+                if ctx.state.get(key) != fields:
+                    ctx.state.set(key, fields)
+                    ctx.emit(record, (key, *fields))
+
+    @staticmethod
+    def _fields(value: Any, raw: bytes | None, names: list[str] | None) -> list[Any]:
+        if names is None:
+            return [(raw or b"").decode()]
+        return [value.get(name) for name in names] if isinstance(value, dict) else [None] * len(names)
+
+    def _forget(self, record: Any, key: str, columns: int, ctx: PartitionContext) -> None:
+        if key in ctx.state:
+            ctx.state.delete(key)
+            ctx.emit(record, (key, *[None] * columns))

@@ -1,0 +1,94 @@
+"""`Sessions`, `Dedupe` and `Latest`, which need options only."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import orjson
+import pytest
+
+from actorproc import Batch, Dedupe, Latest, Record, Sessions, Settings
+from actorproc.testing import run_handler
+
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+SIZES = [1, 2, 1000]
+
+
+def at(*events: tuple[str | None, float, Any]) -> list[Record]:
+    """Records of key, seconds after noon, and value as JSON."""
+    keys, times = [k and k.encode() for k, _, _ in events], [NOON + timedelta(seconds=s) for _, s, _ in events]
+    values = [None if value is None else orjson.dumps(value) for _, _, value in events]
+    return list(Batch.of("0", values, range(len(events)), keys=keys, timestamps=times))  # type: ignore[arg-type]
+
+
+def after(time: datetime) -> float:
+    return (time - NOON).total_seconds()
+
+
+@pytest.mark.parametrize("size", SIZES)
+async def test_sessions_end_after_the_gap_wherever_batches_end(size: int) -> None:
+    events = at(("a", 0, {}), ("b", 5, {}), ("a", 9, {}), ("a", 20, {}), ("b", 21, {}), ("a", 22, {}))
+    result = await run_handler(
+        Sessions, events, options={"gap": "10s"}, settings=Settings(max_batch_records=size), advance="10s"
+    )
+    rows = sorted((row["key"], after(row["start"]), after(row["end"]), row["records"]) for row in result.rows)
+    assert rows == [("a", 0, 9, 2), ("a", 20, 22, 2), ("b", 5, 5, 1), ("b", 21, 21, 1)]
+    assert (result.state, result.timers) == ({}, {})
+
+
+async def test_sessions_by_a_field_with_sums_and_late_records() -> None:
+    events = at(
+        (None, 100, {"u": 7, "n": 1}),
+        (None, 95, {"u": 7, "n": 2.5}),  # late, and within the gap of the open session
+        (None, 10, {"u": 7, "n": 4}),  # too late for it
+        (None, 101, {"u": 7, "n": "x"}),
+        (None, 102, {"n": 1}),
+    )
+    result = await run_handler(Sessions, events, options={"gap": 10, "key": "u", "sum": ["n"]}, advance="1h")
+    rows = [(row["key"], after(row["start"]), after(row["end"]), row["records"], row["n"]) for row in result.rows]
+    assert rows == [("7", 10, 10, 1, 4), ("7", 95, 100, 2, 3.5)]
+    assert [letter["error"]["message"] for letter in result.dead_letters] == [
+        "field 'n', which the option sum names, is 'x', not a number",
+        "the value has no field 'u', which the option key names",
+    ]
+
+
+@pytest.mark.parametrize("size", SIZES)
+async def test_dedupe_passes_the_first_of_a_key_within_a_time(size: int) -> None:
+    events = at(("a", 0, 1), ("a", 9.9, 2), ("b", 9.95, 3), ("a", 10, 4), ("b", 12, 5), ("a", 19, 6), ("a", 21, 7))
+    result = await run_handler(Dedupe, events, options={"within": 10}, settings=Settings(max_batch_records=size))
+    assert [(row["key"], row["value"]) for row in result.rows] == [
+        (b"a", b"1"), (b"b", b"3"), (b"a", b"4"), (b"a", b"7")
+    ]  # fmt: skip
+    assert (await run_handler(Dedupe, events, options={"within": 10}, advance=11)).state == {}
+
+
+async def test_dedupe_may_emit_typed_rows_by_a_field() -> None:
+    events = at((None, 0, {"id": "x", "n": 1}), (None, 1, {"id": "x", "n": 2}), (None, 2, {"id": "y", "n": "no"}))
+    options = {"key": "id", "output_schema": "id string, n int"}
+    result = await run_handler(Dedupe, events, options=options)
+    assert [(row["id"], row["n"]) for row in result.rows] == [("x", 1)]
+    assert [letter["sequence"] for letter in result.dead_letters] == [2]
+    assert list(result.state) == ["x"]
+
+
+@pytest.mark.parametrize("size", SIZES)
+async def test_latest_emits_what_has_changed(size: int) -> None:
+    events = at(
+        ("a", 0, {"n": 1, "s": "x"}), ("b", 1, {"n": 1}), ("a", 2, {"n": 1, "s": "x", "other": 5}),
+        ("a", 3, {"n": 2, "s": "x"}), ("a", 4, None), ("a", 5, None), ("a", 6, {"n": 2, "s": "x"}), ("b", 7, {"n": 1}),
+    )  # fmt: skip
+    result = await run_handler(
+        Latest, events, options={"output_schema": "n int, s string"}, settings=Settings(max_batch_records=size)
+    )
+    assert [(row["_sequence"], row["key"], row["n"], row["s"]) for row in result.rows] == [
+        (0, "a", 1, "x"), (1, "b", 1, None), (3, "a", 2, "x"), (4, "a", None, None), (6, "a", 2, "x")
+    ]  # fmt: skip
+    assert result.state == {"a": [2, "x"], "b": [1, None]}
+
+
+async def test_latest_keeps_the_value_as_text_by_default() -> None:
+    result = await run_handler(Latest, at(("a", 0, 1), ("a", 1, 1), ("a", 2, 2), (None, 3, 4)))
+    assert [(row["key"], row["value"]) for row in result.rows] == [("a", "1"), ("a", "2")]
+    assert "the record has no key" in result.dead_letters[0]["error"]["message"]

@@ -1,0 +1,172 @@
+"""`SequenceHandler`: each sequence is processed once, as a whole, or becomes one dead letter."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, ClassVar
+
+import anyio
+import pytest
+
+from actorproc import Batch, Record, SequenceHandler, Settings, WakeContext
+from actorproc.errors import HandlerDefinitionError
+from actorproc.testing import run_handler
+from actorproc.testing.simulation.clock import EPOCH, VirtualClock
+from actorproc.testing.simulation.loop import START, run
+from tests.partition.world import World
+
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+
+
+class Orders(SequenceHandler):
+    """A sequence is `key<`, `key...`, `key>`; the key is one character."""
+
+    output_schema = "key string, values string, sequences array<bigint>"
+    deadline = "60s"
+
+    def key_of(self, record: Record) -> str:
+        return record.text[0]
+
+    def is_first(self, record: Record) -> bool:
+        return "<" in record.text
+
+    def is_last(self, record: Record) -> bool:
+        return ">" in record.text
+
+    def process_sequence(self, key: str, records: Batch, ctx: WakeContext) -> Any:
+        return (key, " ".join(record.text for record in records), records.sequences)
+
+
+def records(*values: str, step: float = 1) -> list[Record]:
+    times = [NOON + timedelta(seconds=step * index) for index in range(len(values))]
+    made = Batch.of(
+        "0", [value.encode() for value in values], range(len(values)), timestamps=times,
+        keys=[b"k"] * len(values), headers=[[("h", value.encode())] for value in values],
+    )  # fmt: skip
+    return list(made)
+
+
+def found(rows: Sequence[dict[str, Any]]) -> list[tuple[str, str]]:
+    return [(row["key"], row["values"]) for row in rows]
+
+
+@pytest.mark.parametrize("size", [1, 3, 1000])
+async def test_sequences_of_several_keys_are_processed_whole_and_in_order(size: int) -> None:
+    given = records("a<", "b<", "a1", "b>", "a2", "c<>", "a>", "b<")
+    result = await run_handler(Orders, given, settings=Settings(max_batch_records=size))
+    assert sorted(found(result.rows)) == [("a", "a< a1 a2 a>"), ("b", "b< b>"), ("c", "c<>")]
+    assert not result.dead_letters
+    assert result.states["sequences.open"] == {"b": [7, 1, True, NOON + timedelta(seconds=67)]}
+    assert result.timers == {(7, 1, "b"): NOON + timedelta(seconds=67)}
+
+
+async def test_a_sequence_that_misses_its_deadline_is_one_dead_letter_with_all_of_its_records() -> None:
+    result = await run_handler(Orders, records("a<", "a1", "a2"), advance="59s")
+    assert not result.rows
+    (letter,) = result.dead_letters
+    assert letter["error"]["type"] == "IncompleteSequence"
+    assert "its last record did not come before the deadline" in letter["error"]["message"]
+    assert (letter["sequence"], letter["value"]) == (2, "a2")
+    assert [(r["sequence"], r["value"], r["headers"]) for r in letter["earlier"]] == [
+        (0, "a<", [{"key": "h", "value": "a<"}]),
+        (1, "a1", [{"key": "h", "value": "a1"}]),
+    ]
+    assert result.states == {}
+    assert result.timers == {}
+
+
+async def test_a_record_after_the_deadline_begins_in_the_middle() -> None:
+    result = await run_handler(Orders, records("a<", "b<", "a>", step=70), advance="60s")
+    assert {letter["value"]: letter["error"]["message"] for letter in result.dead_letters} == {
+        "a<": "the sequence of 'a' is incomplete: its last record did not come before the deadline",
+        "a>": "the sequence of 'a' is incomplete: its first record never came",
+        "b<": "the sequence of 'b' is incomplete: its last record did not come before the deadline",
+    }
+    assert not result.rows
+
+
+async def test_a_second_first_record_ends_the_open_sequence() -> None:
+    result = await run_handler(Orders, records("a<", "a1", "a<", "a>"))
+    assert found(result.rows) == [("a", "a< a>")]
+    (letter,) = result.dead_letters
+    assert "the first record of another sequence came before its last" in letter["error"]["message"]
+    assert letter["sequence"] == 1
+
+
+async def test_on_incomplete_may_emit_instead() -> None:
+    class Lenient(Orders):
+        most_records: ClassVar[int] = 3
+
+        def on_incomplete(self, key: str, records: Batch, why: str, ctx: WakeContext) -> Any:
+            return (key, f"{len(records)}: {why}", None)
+
+    result = await run_handler(Lenient, records("a1", "a>", "b<", "b1", "b2"))
+    assert found(result.rows) == [
+        ("a", "2: its first record never came"),
+        ("b", "3: it has 3 records and no last one"),
+    ]
+    assert not result.dead_letters
+
+
+class Fails(Orders):
+    calls: ClassVar[list[str]] = []
+
+    def process_sequence(self, key: str, records: Batch, ctx: WakeContext) -> Any:
+        self.calls.append(key)
+        if key == "b" and len(self.calls) < 3:
+            raise ConnectionError("away")
+        return ("x", "y", 7) if key == "c" else super().process_sequence(key, records, ctx)
+
+
+async def test_a_sequence_that_fails_is_tried_again_and_then_becomes_a_dead_letter() -> None:
+    Fails.calls.clear()
+    result = await run_handler(Fails, records("a<>", "b<", "c<", "c1", "b>", "c>"), settings=Settings(max_attempts=4))
+    assert found(result.rows) == [("a", "a<>"), ("b", "b< b>")]
+    (letter,) = result.dead_letters
+    assert (letter["sequence"], len(letter["earlier"]), letter["error"]["type"]) == (5, 2, "RowMismatch")
+    assert result.states == {}
+
+
+async def test_process_sequence_may_be_async() -> None:
+    class Awaits(Orders):
+        async def process_sequence(self, key: str, records: Batch, ctx: WakeContext) -> Any:
+            await anyio.sleep(0)
+            return super().process_sequence(key, records, ctx)
+
+    result = await run_handler(Awaits, records("a<", "b1", "a>", "b>"), advance="1h")
+    assert found(result.rows) == [("a", "a< a>")]
+    assert len(result.dead_letters) == 1
+
+
+async def test_a_record_whose_key_cannot_be_told_is_a_dead_letter_of_its_own() -> None:
+    result = await run_handler(Orders, [*records("a<"), b"\xff", *records("a>")])
+    assert found(result.rows) == [("a", "a< a>")]
+    assert [letter["sequence"] for letter in result.dead_letters] == [1]
+
+
+def test_a_sequence_whose_records_came_to_three_hosts_is_processed_once() -> None:
+    class Wall(Orders):
+        deadline_clock = "wall"
+
+    async def main() -> None:
+        world = World(Wall, clock=VirtualClock)
+        for epoch, values in enumerate((["a<", "b<"], ["a1"], ["a>"], ["c<>"]), 1):
+            world.source.append("0", [v.encode() for v in values], timestamp=datetime.fromtimestamp(EPOCH + START, UTC))
+            async with world.running(10 * epoch):
+                await anyio.sleep(1)  # and is killed before it commits
+            await world.until_end(10 * epoch + 1)
+        assert await world.columns("values") == ["a< a1 a>", "c<>"]
+        assert await world.columns("sequences") == [[0, 6, 9], [12]]
+        await anyio.sleep(100)
+        await world.until_end(100)
+        (entry,) = (await world.store.list(world.layout.dead_letters)).entries
+        assert b"IncompleteSequence" in (await world.store.get(entry.key)).body  # type: ignore[union-attr]
+
+    run(main())
+
+
+@pytest.mark.parametrize(("name", "value"), [("deadline", "soon"), ("deadline_clock", "moon"), ("most_records", 0)])
+def test_a_wrong_limit_is_refused(name: str, value: object) -> None:
+    with pytest.raises(HandlerDefinitionError, match=f"Wrong.{name}"):
+        type("Wrong", (Orders,), {name: value})
