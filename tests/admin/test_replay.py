@@ -371,3 +371,16 @@ async def test_a_place_without_a_log_is_refused(world: World) -> None:
     world.log = MemoryStore()
     with pytest.raises(UsageError, match="there is no log"):
         await world.run()
+
+
+async def test_records_that_were_given_up_together_are_appended_in_their_order() -> None:
+    world = World()
+    await world.prepare()
+    batch = Batch.of("1", [b"first", b"\xfe", b"last"], [50, 53, 60], keys=[b"k"] * 3)
+    body = render_letter(batch[-1], "it never ended", 1, SITE, Clock(), kind="IncompleteSequence", earlier=batch[:-1])
+    key = LAYOUT.dead_letter_file("1", 7)
+    await world.container.put(key, body)
+    async with world.replay() as replay:
+        assert await replay.file(key) == (1, 0)
+        assert await replay.file(key) == (0, 1)
+    assert [record.value for record in await world.records()][-3:] == [b"first", b"\xfe", b"last"]

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import re
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import orjson
 
+from actorproc import Batch
 from actorproc.testing import run_handler
 
 PAGE = Path(__file__).parents[2] / "docs" / "state.md"
@@ -26,6 +28,17 @@ def test_the_handler_with_a_timer_and_its_test() -> None:
     names: dict[str, Any] = {"__name__": "visits", "asyncio": asyncio, "run_handler": run_handler}
     exec(compile(BLOCKS[3] + BLOCKS[4], "docs/state.md", "exec"), names)
     assert len(names["result"].rows) == 1
+
+
+async def test_the_handler_of_sequences() -> None:
+    names: dict[str, Any] = {"__name__": "orders"}
+    exec(compile(BLOCKS[5], "docs/state.md", "exec"), names)
+    steps = [{"step": "opened"}, {"step": "added", "cents": 5}, {"step": "paid"}, {"step": "opened"}]
+    values = [orjson.dumps(step) for step in steps]
+    records = Batch.of("0", values, range(4), keys=[b"a"] * 4, timestamps=[datetime(2026, 1, 1, tzinfo=UTC)] * 4)
+    result = await run_handler(names["Orders"], list(records), advance="1h")
+    assert [(row["account"], row["steps"], row["cents"]) for row in result.rows] == [("a", 3, 5)]
+    assert [letter["error"]["type"] for letter in result.dead_letters] == ["IncompleteSequence"]
 
 
 async def test_the_handler_of_sessions() -> None:
