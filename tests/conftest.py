@@ -11,7 +11,8 @@ import hypothesis
 import pytest
 import structlog
 
-from tests import kafka_server, servers
+from tests import amqp_servers, kafka_server, servers
+from tests.amqp_servers import AmqpBroker
 from tests.kafka_server import Broker
 from tests.servers import S3Server
 
@@ -54,6 +55,18 @@ def s3_server(request: pytest.FixtureRequest) -> S3Server:
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     """A Kafka broker. A test that stops it starts it again."""
     yield from _started(kafka_server.kafka, tmp_path_factory.mktemp("kafka"))
+
+
+@pytest.fixture(scope="session")
+def artemis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AmqpBroker]:
+    """A broker of queues that keeps them when it is restarted. A test that stops it starts it again."""
+    yield from _started(amqp_servers.artemis, tmp_path_factory.mktemp("artemis"))
+
+
+@pytest.fixture(scope="session")
+def broker_j(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AmqpBroker]:
+    """Another broker of queues."""
+    yield from _started(amqp_servers.broker_j, tmp_path_factory.mktemp("broker-j"))
 
 
 @pytest.fixture(scope="session")

@@ -15,6 +15,7 @@ from actorproc.stores import OUTPUT_SCHEME, SCHEMES
 
 __all__ = ["Chunk", "End", "LogSource", "OutputSource", "Source", "Start", "guard_source", "open_source", "source_kind"]
 
+AMQP_SCHEMES = ("amqp", "amqps")
 KAFKA_SCHEMES = ("kafka", "eventhubs", "oci-streaming")
 EVENT_HUBS_SCHEME = "eventhubs+amqp"
 COSMOS_SCHEME = "cosmos"
@@ -32,8 +33,8 @@ def open_source(
         source: URL or path of a built-in log, such as `s3://bucket/events` or `file:///data/events`; of another
             processor's output, such as `actorproc+s3://bucket/state/Delays`; of topics, such as
             `kafka://broker:9092/events`, `eventhubs://namespace/hub` or `oci-streaming://region/stream?pool=OCID`; of
-            a hub over AMQP, such as `eventhubs+amqp://namespace/hub`; or of a change feed, such as
-            `cosmos://account/database/container`.
+            a hub over AMQP, such as `eventhubs+amqp://namespace/hub`; of a change feed, such as
+            `cosmos://account/database/container`; or of queues, such as `amqps://user@broker/orders.{0..7}`.
 
     Raises:
         UsageError: the URL has an unknown scheme, or `source` is neither a URL nor a Source.
@@ -55,12 +56,14 @@ def open_source(
         return _event_hubs_source(source, settings or Settings.load(), clock)
     if scheme == COSMOS_SCHEME and found:
         return _cosmos_source(source, settings or Settings.load(), clock)
+    if scheme in AMQP_SCHEMES and found:
+        return _amqp_source(source, settings or Settings.load(), clock)
     if found and scheme not in SCHEMES:
         raise UsageError(
             f"source {source!r}: there is no {scheme!r} source. Allowed are a built-in log (s3://, file:// or a path), "
             f"another processor's output ({OUTPUT_SCHEME}CONTAINER/PROCESSOR), kafka://BROKER/TOPIC, "
             "eventhubs://NAMESPACE/HUB, eventhubs+amqp://NAMESPACE/HUB, oci-streaming://REGION/STREAM?pool=OCID, "
-            "cosmos://ACCOUNT/DATABASE/CONTAINER, and a Source of your own (docs/sources.md)"
+            "cosmos://ACCOUNT/DATABASE/CONTAINER, amqps://USER@HOST/QUEUE, and a Source of your own (docs/sources.md)"
         )
     return LogSource(source, settings=settings, clock=clock)
 
@@ -90,3 +93,12 @@ def _cosmos_source(url: str, settings: Settings, clock: Clock) -> Source:
     except ImportError as error:
         raise UsageError(f"source {url}: {error}") from None
     return CosmosSource(url, settings.source_options, settings=settings, clock=clock)
+
+
+def _amqp_source(url: str, settings: Settings, clock: Clock) -> Source:
+    """Raises UsageError: the extra `amqp` is not installed."""
+    try:
+        from actorproc.sources.queue import AmqpSource
+    except ImportError as error:
+        raise UsageError(f"source {url}: {error}") from None
+    return AmqpSource(url, settings.source_options, clock=clock)

@@ -1,0 +1,97 @@
+"""AMQP messages as records: body, group id, properties and delivery count; and the identity of a message."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import orjson
+from proton import Message
+
+from actorproc.errors import SourceError
+from actorproc.records import Batch
+
+DELIVERY_COUNT = "amqp.delivery-count"
+"""Header: how often the message was delivered before, by the broker's count."""
+
+_PROPERTIES = {
+    "amqp.message-id": "id", "amqp.correlation-id": "correlation_id", "amqp.subject": "subject",
+    "amqp.to": "address", "amqp.reply-to": "reply_to", "amqp.content-type": "content_type",
+}  # fmt: skip
+"""Headers for the properties of a message, by their names in proton."""
+
+_ENQUEUED = "x-opt-enqueued-time"  # annotation of Azure Service Bus: milliseconds since 1970
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def batch_of(queue: str, messages: Sequence[Message]) -> Batch:
+    """The records of messages, numbered from 0."""
+    return Batch.of(
+        queue,
+        [_bytes(message.body) for message in messages],
+        range(len(messages)),
+        keys=[_bytes(message.group_id) for message in messages],
+        headers=[list(_headers(message)) for message in messages],
+        timestamps=[_time(message) for message in messages],
+    )
+
+
+def _bytes(value: Any) -> bytes | None:
+    """Binary and text as they are, and anything else as JSON."""
+    if value is None:
+        return None
+    if isinstance(value, bytes | bytearray | memoryview):
+        return bytes(value)
+    if isinstance(value, str):
+        return value.encode()
+    return orjson.dumps(value, default=str, option=orjson.OPT_NON_STR_KEYS)
+
+
+def _headers(message: Message) -> Iterator[tuple[str, bytes]]:
+    properties: Mapping[Any, Any] = message.properties or {}
+    for key, value in properties.items():
+        yield str(key), _bytes(value) or b""
+    for name, attribute in _PROPERTIES.items():
+        if (text := str(getattr(message, attribute))) not in ("", "None"):  # a symbol that is not set is "None"
+            yield name, text.encode()
+    yield DELIVERY_COUNT, str(message.delivery_count).encode()
+
+
+def _time(message: Message) -> datetime | None:
+    if message.creation_time:
+        return _EPOCH + timedelta(seconds=message.creation_time)
+    enqueued = _named(message.annotations, _ENQUEUED)
+    return None if enqueued is None else _EPOCH + timedelta(milliseconds=int(enqueued))
+
+
+def _named(values: Mapping[Any, Any] | None, name: str) -> Any:
+    return (values or {}).get(name)
+
+
+def identity_by(kind: str, queue: str) -> Callable[[Message], str]:
+    """The function that names a message. It raises SourceError if a message has no name.
+
+    Args:
+        kind: `message-id`, `annotation:NAME`, `property:NAME` or `body`.
+    """
+    where, _, name = kind.partition(":")
+    readers: dict[str, Callable[[Message], Any]] = {
+        "message-id": lambda message: message.id,
+        "annotation": lambda message: _named(message.annotations, name),
+        "property": lambda message: _named(message.properties, name),
+        "body": lambda message: hashlib.sha256(_bytes(message.body) or b"").hexdigest(),
+    }
+    read = readers[where]
+
+    def identity(message: Message) -> str:
+        value = read(message)
+        if value is None or value == "":
+            raise SourceError(
+                f"a message of queue {queue} has no {kind}, by which it would be recognized when it comes again: let "
+                "its sender set one, or say with the source option identity what names a message"
+            )
+        return value if isinstance(value, str) else f"{type(value).__name__}:{value}"
+
+    return identity
