@@ -16,6 +16,7 @@ _ADVICE = {
     "letters, unless on_error decides otherwise.",
     "slow": "Nothing needs to be done unless it lasts for max_process_time; then the partition is restarted.",
     "silent": "If {owner} is dead, another host takes over by itself. If no other host runs, start one.",
+    "paused": "`actorproc resume` lets it go on.",
     "unowned": "Start a host of this processor, with `actorproc serve`.",
     "unreadable": "Run `actorproc doctor` on the container, and correct what the error names.",
     "opening": "Look at the log of {owner}: opened() of the handler may wait for something.",

@@ -106,7 +106,7 @@ class Fleet(msgspec.Struct, frozen=True, kw_only=True):
         """The reasons of all partitions that are not well, the most frequent first."""
         groups: dict[tuple[str, str], list[PartitionView]] = {}
         for view in self.partitions.values():
-            if view.verdict not in ("ok", "moving"):
+            if view.verdict not in ("ok", "moving", "paused"):
                 groups.setdefault((view.verdict, _NUMBERS.sub("#", view.reason)), []).append(view)
         found = [_error_group(views) for views in groups.values()]
         return sorted(found, key=lambda group: -len(group.partitions))
@@ -218,9 +218,14 @@ class FleetWatch:
         }
         if owner is None or beat is None or not self._is_alive(owner):
             seen = self._read.get(name) or PartitionView(partition=name)
-            verdict = Verdict(lease.closed) if lease.closed else self._orphan(owner, now)
             if seen.verdict == "unreadable":
                 verdict = Verdict("unreadable", seen.reason)
+            elif lease.closed:
+                verdict = Verdict(lease.closed)
+            elif owner is None and self._is_paused(name):
+                verdict = Verdict("paused", "an operator has paused it, until `actorproc resume`")
+            else:
+                verdict = self._orphan(owner, now)
             return msgspec.structs.replace(seen, **facts, **_verdict(verdict))
         report = beat.report.progress.get(name)
         if report is None or report.epoch != lease.epoch:
@@ -228,8 +233,11 @@ class FleetWatch:
             return PartitionView(**facts, **_verdict(Verdict("moving", moves, None)))
         verdict = judge(report, beat.report.failing.get(name), beat.time, beat.report.max_process_time)
         if verdict.kind == "ok" and lease.next is not None:
-            verdict = Verdict("moving", f"{lease.owner} hands it over to {lease.next}")
+            verdict = Verdict("moving", f"{lease.owner} hands it over to {lease.next or 'nobody'}")
         return PartitionView(**facts, **_verdict(verdict), **_progress(report))
+
+    def _is_paused(self, name: str) -> bool:
+        return self._group.current is not None and self._group.current.wishes.pauses(name)
 
     def _orphan(self, owner: Incarnation | None, now: float) -> Verdict:
         if owner is None:

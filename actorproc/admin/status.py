@@ -271,6 +271,7 @@ async def next_plan(store: Store, layout: ProcessorLayout, *, expiration: float,
     return plan(
         group.members,
         group.leases,
+        group.wishes,
         partitions=await list_partitions(source) if source is not None else {},
         joining=group.may_join(watch.joining(group.members)),
         gone=gone,

@@ -7,8 +7,8 @@ from typing import Literal, NamedTuple
 from actorproc.group.reports import PartitionReport
 
 VerdictKind = Literal[
-    "ok", "ended", "vanished", "moving", "opening", "behind", "slow", "retrying", "starved", "failing", "stuck",
-    "unreadable", "silent", "unowned",
+    "ok", "ended", "vanished", "moving", "paused", "opening", "behind", "slow", "retrying", "starved", "failing",
+    "stuck", "unreadable", "silent", "unowned",
 ]  # fmt: skip
 """From good to bad. `ended`, `vanished`: see `group.assignment.Closed`. `silent`: its owner writes no heartbeats."""
 

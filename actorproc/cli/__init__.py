@@ -14,7 +14,7 @@ from typing import Annotated, Any
 
 import typer
 
-from actorproc.cli import commands, dead_letter_commands, retention, schema_commands, state_commands
+from actorproc.cli import commands, dead_letter_commands, fleet_commands, retention, schema_commands, state_commands
 from actorproc.cli.exit_codes import FAILED, WRONG_USE
 from actorproc.cli.logging import FORMATS, LEVELS, set_up_logging
 from actorproc.cli.parameters import one_of
@@ -24,8 +24,8 @@ from actorproc.cli.usage import Group, message_of
 from actorproc.errors import ActorprocError, UsageError
 
 _ORDER = [
-    "produce", "serve", "spark", "status", "top", "explain", "dashboard", "output", "state", "schema", "dead-letters",
-    "readers", "trim", "compact", "verify", "doctor", "demo",
+    "produce", "serve", "spark", "status", "top", "explain", "dashboard", "pause", "resume", "drain", "move", "release",
+    "audit", "output", "state", "schema", "dead-letters", "readers", "trim", "compact", "verify", "doctor", "demo",
 ]  # fmt: skip
 """Order of the commands in `--help`. Others come after these."""
 
@@ -94,6 +94,7 @@ app = typer.Typer(
     epilog="Exit codes: 0 done; 1 failed, or not all done; 2 wrong use.",
 )
 app.add_typer(commands.app)
+app.add_typer(fleet_commands.app)
 app.add_typer(dead_letter_commands.app)
 app.add_typer(retention.app)
 app.add_typer(state_commands.app)

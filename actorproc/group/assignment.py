@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 import msgspec
 from msgspec.structs import replace
+
+from actorproc.group.wishes import NO_WISHES, Wishes
+
+NOBODY = ""
+"""The `next` of a lease whose owner gives it up, and no host gets it."""
 
 
 class Member(msgspec.Struct, frozen=True):
@@ -27,8 +32,9 @@ Closed = Literal["ended", "vanished"]
 
 
 class Lease(NamedTuple):
-    """The right to run a partition. `epoch` grows with each change of owner; `next` is the host to hand it over to.
+    """The right to run a partition. `epoch` grows with each change of owner.
 
+    `next` is the host to hand it over to, or `NOBODY`.
     `closed` is why no host may run it now; such a lease has no owner.
     """
 
@@ -60,11 +66,13 @@ class Plan:
     moves: list[Move]
     changed: bool
     """Whether members or leases differ from what the plan was made for."""
+    wishes: Wishes = NO_WISHES
 
 
 def plan(
     members: Mapping[str, Member],
     leases: Mapping[str, Lease],
+    wishes: Wishes = NO_WISHES,
     *,
     partitions: Mapping[str, Collection[str]] = {},
     joining: Mapping[str, str] | None = None,
@@ -74,6 +82,9 @@ def plan(
     may_move: bool = True,
 ) -> Plan:
     """The changes after which every partition has one live owner, and lease counts of hosts differ by at most one.
+
+    Wishes go before balance: a paused partition has no owner, a drained host has no lease, and a placed partition is on
+    its host while this is a member; the other leases are spread as evenly as that allows.
 
     The plan is deterministic: equal arguments give equal plans, in any order. It is sticky: as few leases move as
     possible, and none if the counts are even, so the plan of a plan is empty. Leases without a live owner are given
@@ -93,15 +104,16 @@ def plan(
     now.update((host, replace(now[host], leaving=True)) for host in leaving if host in now)
     now.update((host, Member(incarnation)) for host, incarnation in (joining or {}).items())
     stays = {host for host in now if host in members and members[host].incarnation == now[host].incarnation}
-    wanted = _Targets(host for host, member in now.items() if not member.leaving)
+    wanted = _Targets(host for host, member in now.items() if not (member.leaving or host in wishes.drained))
 
     table = dict(leases)
     table.update((partition, Lease(None, 0)) for partition in begins(partitions, leases))
     table.update((partition, leases[partition]._replace(closed=None)) for partition in returns(partitions, leases))
     for partition in sorted(table):
         owner, _, following, closed = table[partition]
-        if closed is None:
-            wanted.note(partition, owner if owner in stays else None, following)
+        if closed is None and not wishes.pauses(partition):
+            place = wishes.placed.get(partition) if may_move or owner not in stays else None
+            wanted.note(partition, owner if owner in stays else None, following, place)
     held = dict(wanted.counts)
     if may_move:
         wanted.level()
@@ -121,18 +133,29 @@ def plan(
         elif partition in ready and target != owner:
             new = Lease(target, epoch + 1) if target else Lease(None, epoch)
             why = ready[partition]
+        elif target is None and not now[owner].leaving:
+            new = Lease(owner, epoch, NOBODY)
+            why = "it is paused" if wishes.pauses(partition) else f"{owner} is drained"
         elif target is None or target == owner:
             new = Lease(owner, epoch)
             why = "the counts are even without it" if following in wanted.hosts else f"{following} cannot take it"
         else:
             new = Lease(owner, epoch, target)
-            leaves = now[owner].leaving
-            why = f"{owner} is leaving" if leaves else f"{owner} holds {held[owner]}, {target} holds {held[target]}"
+            why = _why_moved(partition, owner, target, now[owner].leaving, wishes, held)
         if partition in leases or new.owner:
             after[partition] = new
         if new != lease:
-            moves.append(Move(partition, owner, new.next or new.owner, why))
-    return Plan(now, after, sorted(moves), now != dict(members) or after != dict(leases))
+            moves.append(Move(partition, owner, new.owner if new.next is None else new.next or None, why))
+    changed = now != dict(members) or after != dict(leases)
+    return Plan(now, after, sorted(moves, key=lambda move: move.partition), changed, wishes)
+
+
+def _why_moved(partition: str, owner: str, target: str, leaving: bool, wishes: Wishes, held: Mapping[str, int]) -> str:
+    if leaving or owner in wishes.drained:
+        return f"{owner} is {'leaving' if leaving else 'drained'}"
+    if wishes.placed.get(partition) == target:
+        return f"it is placed on {target}"
+    return f"{owner} holds {held[owner]}, {target} holds {held[target]}"
 
 
 def begins(partitions: Mapping[str, Collection[str]], leases: Mapping[str, Lease]) -> list[str]:
@@ -159,26 +182,45 @@ def closed(leases: Mapping[str, Lease], partitions: Collection[str], why: Closed
     return {**leases, **{name: Lease(None, leases[name].epoch, closed=why) for name in partitions}}
 
 
-def given_up(members: Mapping[str, Member], leases: Mapping[str, Lease], partition: str, reason: str) -> Plan | None:
+def given_up(
+    members: Mapping[str, Member], leases: Mapping[str, Lease], wishes: Wishes, partition: str, reason: str
+) -> Plan | None:
     """The plan by which the lease of `partition` goes to another host at once. None: there is no other host.
+
+    It is not placed on its host any more.
 
     If that makes the counts uneven, a lease of that host comes back in exchange. Otherwise the next balance might bring
     the same partition back.
     """
     owner, epoch, following, _ = leases[partition]
     counts = Counter(lease.next or lease.owner for lease in leases.values() if lease.closed is None)
-    others = sorted(host for host, member in members.items() if host != owner and not member.leaving)
+    if wishes.pauses(partition):
+        released = Lease(None, epoch)
+        return Plan(
+            dict(members), {**leases, partition: released}, [Move(partition, owner, None, reason)], True, wishes
+        )
+    others = sorted(
+        host for host, member in members.items() if not (host == owner or member.leaving or host in wishes.drained)
+    )
     if not others:
         return None
     target = following if following in others else min(others, key=lambda host: counts[host])
     after = {**leases, partition: Lease(target, epoch + 1)}
     moves = [Move(partition, owner, target, reason)]
     if target != following and counts[target] + 1 > counts[owner]:
-        movable = (name for name, lease in sorted(leases.items()) if lease.owner == target and lease.next is None)
+        movable = (
+            name
+            for name, lease in sorted(leases.items())
+            if lease.owner == target
+            and lease.next is None
+            and name not in wishes.placed
+            and owner not in wishes.drained
+        )
         if (exchanged := next(movable, None)) is not None:
             after[exchanged] = leases[exchanged]._replace(next=owner)
             moves.append(Move(exchanged, target, owner, f"in exchange for {partition}"))
-    return Plan(dict(members), after, moves, changed=True)
+    placed = {name: host for name, host in wishes.placed.items() if name != partition}
+    return Plan(dict(members), after, moves, changed=True, wishes=replace(wishes, placed=placed))
 
 
 class _Targets:
@@ -191,11 +233,17 @@ class _Targets:
         self._owner: dict[str, str] = {}  # live owners that do not leave
         self._of: dict[str, list[str]] = {host: [] for host in self.counts}
         self._free: list[str] = []
+        self._placed: dict[str, int] = {}  # host -> leases that are placed there
 
-    def note(self, partition: str, owner: str | None, following: str | None) -> None:
-        """Add a lease as it is. `owner`: its live owner."""
+    def note(self, partition: str, owner: str | None, following: str | None, place: str | None) -> None:
+        """Add a lease as it is. `owner`: its live owner. `place`: the host that an operator wants for it."""
         if owner is not None and owner in self.hosts:
             self._owner[partition] = owner
+        if place in self.hosts:
+            self.target[partition] = place
+            self.counts[place] += 1
+            self._placed[place] = self._placed.get(place, 0) + 1
+            return
         target = following if following in self.hosts else self._owner.get(partition)
         if target is None:
             self._free.append(partition)
@@ -204,12 +252,9 @@ class _Targets:
 
     def level(self) -> None:
         """Take the leases beyond its share from each host. The larger shares go to the hosts with most leases."""
-        if not self.hosts:
-            return
-        least, larger = divmod(len(self.target) + len(self._free), len(self.hosts))
         owned = Counter(self._owner.values())
         by_load = sorted(self.counts, key=lambda host: (-self.counts[host], -owned[host], host))
-        share = {host: least + (rank < larger) for rank, host in enumerate(by_load)}
+        share = self._shares(by_load)
         taken = []
         for host in by_load:
             excess = self.counts[host] - share[host]
@@ -226,6 +271,19 @@ class _Targets:
                 self._place(partition, owner)  # it has not left yet: to call the move off costs nothing
             else:
                 self._free.append(partition)
+
+    def _shares(self, by_load: Sequence[str]) -> dict[str, int]:
+        """The number of leases for each host. Hosts that have more placed leases than an even share keep just these."""
+        share: dict[str, int] = {}
+        rest, count = list(by_load), len(self.target) + len(self._free)
+        while rest:
+            least, larger = divmod(count, len(rest))
+            over = [host for host in rest if self._placed.get(host, 0) > least]
+            if not over:
+                return share | {host: least + (rank < larger) for rank, host in enumerate(rest)}
+            share.update((host, self._placed[host]) for host in over)
+            rest, count = [host for host in rest if host not in share], count - sum(share[host] for host in over)
+        return share
 
     def fill(self) -> None:
         """Give each lease without a target to the host that has fewest."""

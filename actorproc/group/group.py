@@ -19,6 +19,7 @@ from actorproc.group.membership import GroupDocument
 from actorproc.group.nudge import Nudges
 from actorproc.group.other_hosts import OtherHosts
 from actorproc.group.reports import HostReport
+from actorproc.group.wishes import Wishes
 from actorproc.runtime.backoff import Backoff
 from actorproc.runtime.clock import SYSTEM, Clock
 from actorproc.runtime.logger import get_logger
@@ -201,9 +202,9 @@ class Group:
 
         def propose() -> Plan | None:
             mine = sorted(self._own().keys() & set(partitions))
-            members, leases = self._state()
+            members, leases, wishes = self._state()
             moves = [Move(partition, self.host, None, f"it has {why}") for partition in mine]
-            return Plan(dict(members), closed(leases, mine, why), moves, changed=True) if mine else None
+            return Plan(dict(members), closed(leases, mine, why), moves, True, wishes) if mine else None
 
         async with self._lock:
             await self._change(propose)
@@ -221,9 +222,9 @@ class Group:
             lease = self._own().get(partition)
             if lease is None or lease.epoch > epoch:
                 return None
-            members, leases = self._state()
+            members, leases, wishes = self._state()
             move = Move(partition, self.host, self.host, f"its checkpoint bears epoch {epoch}: group.json was lost")
-            return Plan(dict(members), {**leases, partition: lease._replace(epoch=epoch + 1)}, [move], changed=True)
+            return Plan(dict(members), {**leases, partition: lease._replace(epoch=epoch + 1)}, [move], True, wishes)
 
         async with self._lock:
             await self._change(propose)
@@ -257,9 +258,9 @@ class Group:
                 return plan(*self._state(), gone={self.host: f"{self.host} left"}, may_move=False)
             if self._joined or (self.host, self.incarnation) in self._document.out:
                 return None
-            members, leases = self._state()
+            members, leases, wishes = self._state()
             # A host that has seen the heartbeat may be about to add this one to the group.
-            return Plan(dict(members), dict(leases), [], changed=True)
+            return Plan(dict(members), dict(leases), [], True, wishes)
 
         self._heartbeat.end()
         self._left = True
@@ -288,7 +289,7 @@ class Group:
             partition: Lease(None, lease.epoch, closed=lease.closed)
             for partition, lease in self._document.leases.items()
         }
-        self._adopt(self._document.followed_by({}, leases, listed=self._watch.listed))
+        self._adopt(self._document.followed_by({}, leases, self._document.wishes, listed=self._watch.listed))
 
     async def _observe(self) -> None:
         asked = self._clock.monotonic()
@@ -350,8 +351,8 @@ class Group:
             self._mine = {partition: lease for partition, lease in leases if lease.owner == self.host}
         return self._mine
 
-    def _state(self) -> tuple[Mapping[str, Member], Mapping[str, Lease]]:
-        return self._document.members, self._document.leases
+    def _state(self) -> tuple[Mapping[str, Member], Mapping[str, Lease], Wishes]:
+        return self._document.members, self._document.leases, self._document.wishes
 
     def _leaving(self) -> list[str]:
         return [self.host] if self._retiring and self._is_in() else []
@@ -385,8 +386,7 @@ class Group:
         if circumstances == self._settled_for:
             return None, circumstances
         proposal = plan(
-            members,
-            self._document.leases,
+            *self._state(),
             partitions=partitions,
             joining=joining,
             leaving=leaving,
@@ -420,7 +420,9 @@ class Group:
         """Swap the document, then nudge the hosts concerned. False, after a pause: another host was first."""
         before = self._document
         left = [(self.host, self.incarnation)] if self._left else []
-        successor = before.followed_by(proposal.members, proposal.leases, listed=self._watch.listed, left=left)
+        successor = before.followed_by(
+            proposal.members, proposal.leases, proposal.wishes, listed=self._watch.listed, left=left
+        )
         try:
             document = await self._stored.swap(successor)
         except Conflict:

@@ -11,6 +11,7 @@ import msgspec
 from actorproc.group.assignment import Closed, Lease, Member
 from actorproc.group.formats import agreed, highest_of
 from actorproc.group.heartbeat import Incarnation
+from actorproc.group.wishes import NO_WISHES, Wishes
 from actorproc.storage.document import Document, SharedDocument
 from actorproc.storage.names import ProcessorLayout
 from actorproc.storage.store import Store
@@ -21,7 +22,7 @@ _OUT_REMEMBERED = 64  # a forgotten incarnation could join again only while its 
 class GroupDocument(Document, frozen=True, dict=True):
     """Members and leases. Leases are stored by owner, so each costs its name and its epoch."""
 
-    newest_format = 3  # from which on `ended` or `vanished` is not empty
+    newest_format = 3  # from which on `ended`, `vanished` or `wishes` is not empty
 
     members: dict[str, Member]
     owned: dict[str, dict[str, int]] = msgspec.field(name="leases")
@@ -29,7 +30,7 @@ class GroupDocument(Document, frozen=True, dict=True):
     unowned: dict[str, int]
     """Leases without an owner: partition -> epoch."""
     next_owners: dict[str, str] = msgspec.field(name="next")
-    """Partition -> the host to which its owner hands it over."""
+    """Partition -> the host to which its owner hands it over; "": to nobody."""
     ended: dict[str, int] = msgspec.field(default_factory=dict)
     """Partitions that have ended -> epoch: nobody may run them any more."""
     vanished: dict[str, int] = msgspec.field(default_factory=dict)
@@ -38,6 +39,7 @@ class GroupDocument(Document, frozen=True, dict=True):
     """Former members, the latest last. None of these incarnations may join again."""
     writes: int = 1
     """The storage format that members may write, because every member reads it. It only grows."""
+    wishes: Wishes = NO_WISHES
 
     def __post_init__(self) -> None:
         if len(self.leases) != sum(map(len, (self.unowned, self.ended, self.vanished, *self.owned.values()))):
@@ -51,6 +53,7 @@ class GroupDocument(Document, frozen=True, dict=True):
         *,
         out: tuple[Incarnation, ...] = (),
         writes: int = 1,
+        wishes: Wishes = NO_WISHES,
         put_id: str = "",
     ) -> Self:
         """The document with these leases, by partition."""
@@ -66,8 +69,8 @@ class GroupDocument(Document, frozen=True, dict=True):
             if next_owner is not None:
                 next_owners[partition] = next_owner
         return cls(
-            dict(members or {}), owned, unowned, next_owners, **closed, out=out, writes=writes, put_id=put_id,
-            format=3 if any(closed.values()) else 1,
+            dict(members or {}), owned, unowned, next_owners, **closed, out=out, writes=writes, wishes=wishes,
+            put_id=put_id, format=3 if any(closed.values()) or wishes != NO_WISHES else 1,
         )  # fmt: skip
 
     @cached_property
@@ -104,6 +107,7 @@ class GroupDocument(Document, frozen=True, dict=True):
         self,
         members: Mapping[str, Member],
         leases: Mapping[str, Lease],
+        wishes: Wishes,
         *,
         listed: Collection[Incarnation],
         left: Collection[Incarnation] = (),
@@ -118,7 +122,7 @@ class GroupDocument(Document, frozen=True, dict=True):
         out = [*self.out, *sorted(self.incarnations().union(left) - now)]
         older = [who for who in out[:-_OUT_REMEMBERED] if who in listed]
         writes = agreed(self.writes, (member.incarnation for member in members.values()))
-        return self.of(members, leases, out=(*older, *out[-_OUT_REMEMBERED:]), writes=writes)
+        return self.of(members, leases, out=(*older, *out[-_OUT_REMEMBERED:]), writes=writes, wishes=wishes)
 
 
 async def read_group(store: Store, layout: ProcessorLayout) -> GroupDocument | None:

@@ -1,12 +1,17 @@
-"""JSON answers and server-sent events."""
+"""JSON answers, errors as JSON, and server-sent events."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import msgspec
+from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
+
+from actorproc.errors import ActorprocError, StoreError, UsageError
+
+Endpoint = Callable[[Request], Awaitable[Response]]
 
 
 def json_answer(content: Any, status: int = 200) -> Response:
@@ -23,3 +28,19 @@ def event_stream(events: AsyncIterator[bytes]) -> StreamingResponse:
     """`events` as they come. Proxies are asked not to buffer them."""
     headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
     return StreamingResponse(events, media_type="text/event-stream", headers=headers)
+
+
+def with_json_errors(endpoint: Endpoint) -> Endpoint:
+    """The endpoint, with errors as JSON."""
+
+    async def answer(request: Request) -> Response:
+        try:
+            return await endpoint(request)
+        except (UsageError, ValueError) as error:
+            return json_answer({"error": str(error)}, 400)
+        except StoreError as error:
+            return json_answer({"error": str(error)}, 503)
+        except ActorprocError as error:
+            return json_answer({"error": str(error)}, 500)
+
+    return answer

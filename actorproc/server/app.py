@@ -16,6 +16,7 @@ from starlette.staticfiles import StaticFiles
 from actorproc.config.settings import Settings
 from actorproc.processor import Processor
 from actorproc.server.access import Guard, Tokens
+from actorproc.server.acts import ActRoutes
 from actorproc.server.feeds import Feeds
 from actorproc.server.fleet_routes import FleetRoutes
 from actorproc.server.host_routes import HostRoutes
@@ -43,12 +44,13 @@ def http_app(
     tokens = Tokens(processor.settings)
     host = HostRoutes(processor, tokens, blocked)
     fleet = FleetRoutes(Feeds(processor.container, processor.settings), processor.name)
-    return _app([*host.routes(), *fleet.routes()], tokens, own_server=own_server)
+    acts = ActRoutes(processor.container, processor.settings)
+    return _app([*host.routes(), *fleet.routes(), *acts.routes()], tokens, own_server=own_server)
 
 
 def dashboard_app(container: str, settings: Settings, *, own_server: bool = False) -> Starlette:
     """The dashboard of all processors in a container, served by no host of theirs. Otherwise as `http_app`."""
-    routes = FleetRoutes(Feeds(container, settings), None).routes()
+    routes = [*FleetRoutes(Feeds(container, settings), None).routes(), *ActRoutes(container, settings).routes()]
     return _app(routes, Tokens(settings), own_server=own_server)
 
 

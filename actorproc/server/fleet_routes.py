@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Annotated, Any, Literal
 
@@ -16,7 +16,7 @@ from actorproc.admin.dead_letters import DeadLetters, LetterId, Selection
 from actorproc.admin.explain import explain
 from actorproc.admin.scaling import CATCH_UP
 from actorproc.errors import ActorprocError, StoreError, UsageError
-from actorproc.server.answers import event, event_stream, json_answer
+from actorproc.server.answers import event, event_stream, json_answer, with_json_errors
 from actorproc.server.feeds import Feed, Feeds
 from actorproc.storage.locations import find_processors, missing_processor
 from actorproc.storage.names import ProcessorLayout
@@ -33,7 +33,6 @@ _CHOICES = (
 )
 
 _Text = Annotated[str, msgspec.Meta(min_length=1)]
-_Endpoint = Callable[[Request], Awaitable[Response]]
 
 
 class FleetRoutes:
@@ -50,13 +49,13 @@ class FleetRoutes:
 
     def routes(self) -> list[Route]:
         return [
-            Route("/api/processors", _with_json_errors(self.processors)),
-            Route("/api/processors/{name}", _with_json_errors(self.fleet)),
-            Route("/api/processors/{name}/events", _with_json_errors(self.events)),
-            Route("/api/processors/{name}/scale", _with_json_errors(self.scale)),
-            Route("/api/processors/{name}/partitions/{partition:path}", _with_json_errors(self.partition)),
-            Route("/api/processors/{name}/dead-letters", _with_json_errors(self.letters)),
-            Route("/api/processors/{name}/dead-letters/{action}", _with_json_errors(self.act), methods=["POST"]),
+            Route("/api/processors", with_json_errors(self.processors)),
+            Route("/api/processors/{name}", with_json_errors(self.fleet)),
+            Route("/api/processors/{name}/events", with_json_errors(self.events)),
+            Route("/api/processors/{name}/scale", with_json_errors(self.scale)),
+            Route("/api/processors/{name}/partitions/{partition:path}", with_json_errors(self.partition)),
+            Route("/api/processors/{name}/dead-letters", with_json_errors(self.letters)),
+            Route("/api/processors/{name}/dead-letters/{action}", with_json_errors(self.act), methods=["POST"]),
         ]
 
     async def processors(self, request: Request) -> Response:
@@ -172,19 +171,3 @@ class _Choice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise UsageError(f"{'`all` and a choice' if given.all else 'no choice'} of dead letters: POST {_CHOICES}")
         ids = frozenset(map(LetterId.parse, given.ids or ()))
         return Selection(ids, given.partition, given.kind, _REPLAYED.get(given.replayed or ""))
-
-
-def _with_json_errors(endpoint: _Endpoint) -> _Endpoint:
-    """The endpoint, with errors as JSON."""
-
-    async def answer(request: Request) -> Response:
-        try:
-            return await endpoint(request)
-        except (UsageError, ValueError) as error:
-            return json_answer({"error": str(error)}, 400)
-        except StoreError as error:
-            return json_answer({"error": str(error)}, 503)
-        except ActorprocError as error:
-            return json_answer({"error": str(error)}, 500)
-
-    return answer

@@ -118,11 +118,15 @@ class ProcessorLayout:
         self.schema = root + "schema.json"
         self.origin = root + "source.json"
         self.probe = root + "probe/"
+        self.audit = root + "audit/"
 
     def host(self, host: str, incarnation: str) -> str:
         """Heartbeat of one incarnation. The incarnation is in the key, so that one LIST tells who is there
         and a DELETE or PUT that lands late can only touch the incarnation that sent it."""
         return f"{self.hosts}{host}~{incarnation}.json"
+
+    def audit_entry(self, microseconds: int, nonce: str) -> str:
+        return self.audit + numbered(microseconds, f"-{nonce}.json")
 
     def checkpoint(self, partition: str) -> str:
         return partition_key(self.checkpoints, partition)

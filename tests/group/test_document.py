@@ -8,6 +8,7 @@ import pytest
 from actorproc.errors import CorruptObject
 from actorproc.group.assignment import Lease, Member
 from actorproc.group.membership import GroupDocument
+from actorproc.group.wishes import Wishes
 from actorproc.testing.simulation.loop import run
 
 from .site import PartitionInfo
@@ -19,9 +20,9 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*was never awaited")
 def test_incarnations_that_are_out_are_remembered_while_their_heartbeat_exists() -> None:
     document = GroupDocument.of()
     for number in range(200):
-        document = document.followed_by({"a": Member(str(number))}, {}, listed={("a", "7"), ("a", "9")})
+        document = document.followed_by({"a": Member(str(number))}, {}, Wishes(), listed={("a", "7"), ("a", "9")})
     assert document.out == (("a", "7"), ("a", "9"), *(("a", str(number)) for number in range(199 - 64, 199)))
-    later = document.followed_by(document.members, {}, listed=())
+    later = document.followed_by(document.members, {}, Wishes(), listed=())
     assert later.out == document.out[2:], "and forgets them with the next write"
 
 

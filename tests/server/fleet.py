@@ -14,7 +14,7 @@ from actorproc.storage.names import ProcessorLayout
 from actorproc.stores import open_store
 
 NAME = "Flights"
-LIFE = "0000000000000001-3600s"
+LIFE = "0000000000000001-f3-3600s"
 
 
 def report(number: int, now: float, **changes: Any) -> PartitionReport:

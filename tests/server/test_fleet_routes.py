@@ -176,3 +176,32 @@ async def test_an_error_of_any_kind_is_told_to_those_who_watch(tmp_path: Path, m
     with anyio.fail_after(10), pytest.raises(ActorprocError, match="broken"):
         await anext(views)
     await feed.close()
+
+
+async def test_acts_change_the_group_and_wrong_bodies_are_refused(tmp_path: Path) -> None:
+    fleet = FakeFleet(tmp_path)
+    await fleet.write()
+    token = {"Authorization": "Bearer 0123456789abcdef"}
+    async with client(fleet, http_token="0123456789abcdef") as http:
+        answers = [
+            await http.post(f"{NAME}/{act}", json=body, headers=token)
+            for act, body in [
+                ("pause", {"partitions": ["3"]}),
+                ("move", {"partition": "1", "host": "host-00"}),
+                ("drain", {"host": "host-01"}),
+                ("resume", {"all": True}),
+                ("release", {"partition": "1"}),
+                ("release", {"host": "host-01"}),
+            ]
+        ]
+        assert [answer.json()["now"] for answer in answers[2:]] == [
+            "paused: 3; drained: host-01; placed: 1 on host-00", "drained: host-01; placed: 1 on host-00",
+            "drained: host-01", "nothing is paused, drained or placed",
+        ]  # fmt: skip
+        assert (await http.post(f"{NAME}/pause", json={"all": True})).status_code == 401
+        for act, body in [
+            ("pause", {}), ("pause", {"partitions": []}), ("pause", {"all": True, "partitions": ["3"]}),
+            ("resume", {"host": "host-00"}), ("drain", {"partition": "3"}), ("release", {}),
+            ("move", {"partition": "1"}), ("drain", {"host": "nobody"}), ("pause", {"typo": 1}),
+        ]:  # fmt: skip
+            assert (await http.post(f"{NAME}/{act}", json=body, headers=token)).status_code == 400

@@ -1,7 +1,7 @@
 // Numbers, times and small elements, the same everywhere.
 
 export const VERDICTS = {
-  ok: ["", ""], ended: ["", "■"], vanished: ["", "□"], moving: ["info", "→"], opening: ["info", "○"],
+  ok: ["", ""], ended: ["", "■"], vanished: ["", "□"], moving: ["info", "→"], paused: ["info", "‖"], opening: ["info", "○"],
   behind: ["warn", "↓"], slow: ["warn", "~"],
   retrying: ["warn", "↻"], starved: ["warn", "…"], failing: ["bad", "×"], stuck: ["bad", "!"], unreadable: ["bad", "?"],
   silent: ["bad", "–"], unowned: ["bad", "∅"],

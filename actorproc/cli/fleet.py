@@ -1,0 +1,70 @@
+"""`actorproc pause`, `resume`, `drain`, `move`, `release` and `audit`."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from datetime import UTC, datetime
+
+import typer
+
+from actorproc.admin.audit import operator, read_audit
+from actorproc.admin.placement import Placement, describe
+from actorproc.cli.common import OpenedProcessor, run_async
+from actorproc.cli.streams import escaped
+from actorproc.cli.terminal import print_json, print_table
+from actorproc.errors import UsageError
+from actorproc.group.membership import GroupDocument
+
+Act = Callable[[Placement], Awaitable[GroupDocument]]
+
+
+def place(opened: OpenedProcessor, act: Act) -> None:
+    """Act on the group, and print what operators ask of it now."""
+
+    async def work() -> str:
+        async with opened as (store, layout, settings):
+            group = await act(Placement(store, layout, settings, operator()))
+            return describe(group.wishes)
+
+    typer.echo(escaped(run_async(work)), err=True)
+
+
+def release(partition: str | None, host: str | None) -> Act:
+    """The act that ends a move or a drain.
+
+    Raises:
+        UsageError: neither or both are given.
+    """
+    if partition is not None and host is None:
+        return lambda group: group.release(partition)
+    if host is not None and partition is None:
+        return lambda group: group.release_host(host)
+    raise UsageError("give a partition, or --host HOST")
+
+
+def show_audit(opened: OpenedProcessor, limit: int | None, as_json: bool) -> None:
+    """Print the acts, the latest last."""
+
+    async def work() -> None:
+        async with opened as (store, layout, _):
+            acts = await read_audit(store, layout, limit)
+        rows = [(_time(act.time), act.who, act.what, dict(act.to), act.effect) for act in acts]
+        if as_json:
+            for row in rows:
+                print_json(dict(zip(_COLUMNS, row, strict=True)))
+            return
+
+        async def cells() -> AsyncIterator[list[object]]:
+            for time, who, what, to, effect in rows:
+                yield [time, who, " ".join([what, *to.values()]), effect]
+
+        await print_table(("time", "who", "what", "effect"), cells(), empty="nobody did anything yet", cut=("effect",))
+
+    run_async(work)
+
+
+_COLUMNS = ("time", "who", "what", "arguments", "effect")
+
+
+def _time(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")

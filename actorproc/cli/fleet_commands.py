@@ -1,0 +1,134 @@
+"""The commands that act on a fleet: their arguments and help texts."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from actorproc.cli.parameters import Config, Container, Json, Name, Set, count
+
+app = typer.Typer()
+
+Partitions = Annotated[
+    list[str] | None,
+    typer.Option("--partition", metavar="P", help="Only this partition; repeatable. Default: all, also new ones."),
+]
+
+
+@app.command()
+def pause(
+    name: Name, container: Container, partition: Partitions = None, config: Config = None, settings: Set = None
+) -> None:
+    """Stop partitions until `actorproc resume`. They commit first, and go on where they stopped.
+
+    \b
+      actorproc pause --name Delays --container state
+      actorproc pause --name Delays --container state --partition 3
+
+    Works from any machine, also while no host runs. Hosts keep running; a new host gets no paused partition.
+    """
+    from actorproc.cli.common import opened_processor
+    from actorproc.cli.fleet import place
+
+    place(opened_processor(name, container, config, settings), lambda group: group.pause(partition or ()))
+
+
+@app.command()
+def resume(
+    name: Name, container: Container, partition: Partitions = None, config: Config = None, settings: Set = None
+) -> None:
+    """End a pause.
+
+    \b
+      actorproc resume --name Delays --container state
+      actorproc resume --name Delays --container state --partition 3
+    """
+    from actorproc.cli.common import opened_processor
+    from actorproc.cli.fleet import place
+
+    place(opened_processor(name, container, config, settings), lambda group: group.resume(partition or ()))
+
+
+@app.command()
+def drain(
+    host: Annotated[str, typer.Argument(metavar="HOST", help="Its name in `actorproc status`.")],
+    name: Name,
+    container: Container,
+    config: Config = None,
+    settings: Set = None,
+) -> None:
+    """Take all partitions from a host, and give it none until `actorproc release --host`.
+
+    \b
+      actorproc drain worker-7 --name Delays --container state
+
+    The other hosts run its partitions. If there is no other host, nobody does.
+    """
+    from actorproc.cli.common import opened_processor
+    from actorproc.cli.fleet import place
+
+    place(opened_processor(name, container, config, settings), lambda group: group.drain(host))
+
+
+@app.command()
+def move(
+    partition: Annotated[str, typer.Argument(metavar="PARTITION")],
+    host: Annotated[str, typer.Argument(metavar="HOST", help="Its name in `actorproc status`.")],
+    name: Name,
+    container: Container,
+    config: Config = None,
+    settings: Set = None,
+) -> None:
+    """Run a partition on this host while it is alive, until `actorproc release`.
+
+    \b
+      actorproc move 3 worker-7 --name Delays --container state
+
+    The balance of the other partitions takes it into account.
+    """
+    from actorproc.cli.common import opened_processor
+    from actorproc.cli.fleet import place
+
+    place(opened_processor(name, container, config, settings), lambda group: group.move(partition, host))
+
+
+@app.command()
+def release(
+    name: Name,
+    container: Container,
+    partition: Annotated[str | None, typer.Argument(metavar="PARTITION", help="Ends its move.")] = None,
+    host: Annotated[str | None, typer.Option(metavar="HOST", help="Ends the drain of this host.")] = None,
+    config: Config = None,
+    settings: Set = None,
+) -> None:
+    """End a move or a drain: the balance decides again.
+
+    \b
+      actorproc release 3 --name Delays --container state
+      actorproc release --host worker-7 --name Delays --container state
+    """
+    from actorproc.cli.common import opened_processor
+    from actorproc.cli.fleet import place, release
+
+    place(opened_processor(name, container, config, settings), release(partition, host))
+
+
+@app.command()
+def audit(
+    name: Name,
+    container: Container,
+    limit: Annotated[int | None, typer.Option(parser=count, metavar="N", help="The latest N.")] = None,
+    as_json: Json = False,
+    config: Config = None,
+    settings: Set = None,
+) -> None:
+    """List what operators did: when, who, what, and the effect.
+
+    \b
+      actorproc audit --name Delays --container state
+    """
+    from actorproc.cli.common import opened_processor
+    from actorproc.cli.fleet import show_audit
+
+    show_audit(opened_processor(name, container, config, settings), limit, as_json)

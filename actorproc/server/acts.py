@@ -1,0 +1,84 @@
+"""`POST /api/processors/NAME/...`: pauses, drains and placements."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Annotated
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from actorproc.admin.placement import Placement, describe
+from actorproc.config.settings import Settings
+from actorproc.errors import UsageError
+from actorproc.group.membership import GroupDocument
+from actorproc.server.answers import json_answer, with_json_errors
+from actorproc.storage.names import ProcessorLayout
+from actorproc.stores import open_store
+
+_Text = Annotated[str, msgspec.Meta(min_length=1)]
+
+
+class _Body(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What the act is about."""
+
+    partitions: Annotated[tuple[_Text, ...], msgspec.Meta(min_length=1)] | None = None
+    partition: _Text | None = None
+    host: _Text | None = None
+    all: bool = False
+
+
+class ActRoutes:
+    """Acts on the processors of a container. `Guard` asks for the write token."""
+
+    def __init__(self, container: str, settings: Settings) -> None:
+        self._container = container
+        self._settings = settings
+
+    def routes(self) -> list[Route]:
+        acts = ("pause", "resume", "drain", "move", "release")
+        path = "/api/processors/{name}/"
+        return [Route(path + act, with_json_errors(self._endpoint(act)), methods=["POST"]) for act in acts]
+
+    def _endpoint(self, act: str) -> Callable[[Request], Awaitable[Response]]:
+        async def answer(request: Request) -> Response:
+            body = _parsed(await request.body())
+            layout = ProcessorLayout(request.path_params["name"])
+            client = request.client.host if request.client else "unknown"
+            async with open_store(self._container, self._settings) as store:
+                placement = Placement(store, layout, self._settings, f"http from {client}")
+                group = await _act(act, body, placement)
+            return json_answer({"now": describe(group.wishes)})
+
+        return answer
+
+
+def _parsed(body: bytes) -> _Body:
+    """Raises UsageError: it is not JSON, or has an unknown or empty field."""
+    try:
+        return msgspec.json.decode(body, type=_Body)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise UsageError(f"{error}: POST a JSON object") from None
+
+
+def _act(act: str, body: _Body, group: Placement) -> Awaitable[GroupDocument]:
+    """Raises UsageError: the body has other fields than the act needs."""
+    match act, body:
+        case "pause" | "resume", _Body(partitions=partitions, partition=None, host=None, all=everything) if (
+            everything == (partitions is None)
+        ):
+            return (group.pause if act == "pause" else group.resume)(partitions or ())
+        case "drain", _Body(partitions=None, partition=None, host=str(host), all=False):
+            return group.drain(host)
+        case "move", _Body(partitions=None, partition=str(partition), host=str(host), all=False):
+            return group.move(partition, host)
+        case "release", _Body(partitions=None, partition=str(partition), host=None, all=False):
+            return group.release(partition)
+        case "release", _Body(partitions=None, partition=None, host=str(host), all=False):
+            return group.release_host(host)
+    raise UsageError(
+        'POST {"partitions": [...]} or {"all": true} to pause and resume; {"host": ...} to drain; {"partition": ..., '
+        '"host": ...} to move; {"partition": ...} or {"host": ...} to release'
+    )
