@@ -15,7 +15,7 @@ from starlette.routing import Route
 from actorproc.admin.dead_letters import DeadLetters, LetterId, Selection
 from actorproc.admin.explain import explain
 from actorproc.admin.scaling import CATCH_UP
-from actorproc.errors import ActorprocError, StoreError, UsageError
+from actorproc.errors import ActorprocError, UsageError
 from actorproc.server.answers import event, event_stream, json_answer, with_json_errors
 from actorproc.server.feeds import Feed, Feeds
 from actorproc.storage.locations import find_processors, missing_processor
