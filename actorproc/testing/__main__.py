@@ -37,6 +37,9 @@ _FAULTS = {
     "source_error": "reads of the source that failed",
     "clock_set": "wall clocks set by up to an hour",
     "new_partition": "partitions that appeared",
+    "split": "partitions that split",
+    "merge": "pairs of partitions that merged",
+    "forgotten": "partitions that the source forgot, processed or not",
     "producer": "processes started that append to the log",
 }
 _CHECKED = {
@@ -47,6 +50,7 @@ _CHECKED = {
     "rows": "rows",
     "dead_letters": "dead letters",
     "commits": "commits: without gaps, never overwritten",
+    "ends": "partitions that ended: the last commit, before all that follow them",
     "refused": "commits refused, because another host had committed",
     "promises": "commits by the handler that were durable when they returned",
     "purged": "files of dead letters purged while hosts ran",

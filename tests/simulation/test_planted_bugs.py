@@ -38,13 +38,15 @@ from actorproc.testing.simulation.scenario import simulate
 SEEDS = 12
 
 
-def first_broken(style: str | None = None, *, log: bool | None = None, hours: float = 1.0) -> str:
-    for seed in range(SEEDS):
+def first_broken(
+    style: str | None = None, *, log: bool | None = None, hours: float = 1.0, splits: bool = False, seeds: int = SEEDS
+) -> str:
+    for seed in range(seeds):
         try:
-            simulate(seed, hours=hours, style=style, log=log)
+            simulate(seed, hours=hours, style=style, log=log, splits=splits)
         except InvariantViolation as broken:
             return str(broken)
-    return f"nothing was found in {SEEDS} seeds"
+    return f"nothing was found in {seeds} seeds"
 
 
 def test_a_failing_seed_fails_again_event_by_event(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -100,7 +100,7 @@ class AtMostOnceChecks(OutputChecks):
 
     def all_ended(self, end: int) -> None:
         super().all_ended(end)
-        for sequence, value in self._records(-1, end):
+        for sequence, value in self._records(-1, max(end, self.committed_to())):
             rows, letters = self._rows.pop(sequence, []), self._lines.pop(sequence, [])
             self.seen["records"] += 1
             why = self._check(RecordResult(self.partition, sequence, value, rows, letters))

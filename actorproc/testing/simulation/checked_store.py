@@ -15,6 +15,7 @@ from actorproc.testing.simulation.faults import current_sender
 from actorproc.testing.simulation.group_checks import GroupChecks
 from actorproc.testing.simulation.loop import current_loop
 from actorproc.testing.simulation.output_checks import OutputChecks
+from actorproc.testing.simulation.split_checks import SplitChecks
 from actorproc.testing.simulation.streams import KnownStream
 
 
@@ -24,6 +25,7 @@ class CheckedStore(Backend):
     Args:
         partition: returns the checks of a partition.
         stream: gets the writes that are not the processor's.
+        splits: checks the group documents, too.
     """
 
     def __init__(
@@ -33,6 +35,7 @@ class CheckedStore(Backend):
         group: GroupChecks,
         partition: Callable[[str], OutputChecks],
         stream: KnownStream,
+        splits: SplitChecks,
     ) -> None:
         self.url = truth.url
         self._truth = truth
@@ -40,6 +43,7 @@ class CheckedStore(Backend):
         self._group = group
         self._partition = partition
         self._stream = stream
+        self._splits = splits
 
     async def get(self, key: str, *, unless: str | None = None, tail: int | None = None) -> Stored | None:
         return await self._truth.get(key, unless=unless, tail=tail)
@@ -94,6 +98,8 @@ class CheckedStore(Backend):
         elif key.startswith(layout.hosts) and (who := incarnation_of(key)):
             self._group.heartbeat_written(who, now)
         elif key == layout.group and (sender := current_sender.get()):
-            self._group.group_written(GroupDocument.from_json(key, body), now, *sender)
+            document = GroupDocument.from_json(key, body)
+            self._group.group_written(document, now, *sender)
+            self._splits.group_written(document)
         else:
             self._stream.written(key, body, existed)

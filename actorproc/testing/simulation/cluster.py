@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from random import Random
 from typing import Any
 
@@ -31,6 +31,7 @@ from actorproc.testing.simulation.nudges import NudgeNetwork
 from actorproc.testing.simulation.output_checks import OutputChecks
 from actorproc.testing.simulation.process import Process
 from actorproc.testing.simulation.reference_records import RecordCheck
+from actorproc.testing.simulation.split_checks import SplitChecks
 from actorproc.testing.simulation.streams import KnownStream
 
 log = get_logger(__name__)
@@ -106,7 +107,8 @@ class Cluster:
         self.layout = ProcessorLayout("simulated")
         self.group = GroupChecks(self.settings.lease_expiration_interval, self._report)
         memory = MemoryStore(clock=VirtualClock("store"), content_tags=self._random.random() < 0.5)
-        truth = CheckedStore(memory, self.layout, self.group, self._checks_of, source)
+        self._splits = SplitChecks(source, self._checks_of, self._report)
+        truth = CheckedStore(memory, self.layout, self.group, self._checks_of, source, self._splits)
         self.store = FaultyBackend(truth, faults, seed=seed)
         source.join(self.store, self._report)
         self.nudge_network = NudgeNetwork(lost=lost_nudges, seed=seed)
@@ -199,7 +201,7 @@ class Cluster:
         Raises:
             InvariantViolation: it took longer than `within` seconds, or an invariant does not hold.
         """
-        begun, ends = self._loop.now, {p: self.source.last(p) for p in self.source.names()}
+        begun, ends = self._loop.now, self._splits.expected()
         while (why := self._unsettled(ends)) is not None:
             if self._loop.now - begun > within:
                 self._report(f"the cluster has not settled within {within:g} s: {why}")
@@ -217,9 +219,13 @@ class Cluster:
         for process in self.processes:
             await self.stop(process)
         await self.run_for(100.0)  # late writes land
-        for partition in self.source.names():
-            self._checks_of(partition).all_ended(self.source.last(partition))
+        for partition, last in self._splits.expected().items():
+            self._checks_of(partition).all_ended(last)
         self.raise_violations()
+
+    def expected(self) -> Sequence[str]:
+        """Names of the partitions that must be processed: those that are listed, or that the group has known."""
+        return list(self._splits.expected())
 
     def note_durable(self, partition: str, upto: int) -> None:
         """A handler's `ctx.commit` returned: everything up to sequence `upto` must be durable."""
@@ -307,6 +313,7 @@ class Cluster:
         if not self._loop.ending:
             self.group.handler_called(ctx.host, ctx.partition, ctx.epoch, self._loop.now)
             self._checks_of(ctx.partition).handler_called(instance, batch)
+            self._splits.handler_called(ctx.partition)
 
     def _checks_of(self, partition: str) -> OutputChecks:
         checks = self._checks.get(partition)
@@ -323,7 +330,7 @@ class Cluster:
         for partition, end in ends.items():
             if (reached := self._checks_of(partition).committed_to()) < end:
                 return f"partition {partition} is committed up to {reached}, not {end}"
-        return self.group.unbalanced(self.running, set(ends))
+        return self._splits.unsettled() or self.group.unbalanced(self.running, set(ends))
 
     def _report(self, what: str) -> None:
         if not self._loop.ending:

@@ -141,7 +141,7 @@ class GroupChecks:
         if moving := [partition for partition, lease in document.leases.items() if lease.next is not None]:
             return f"partitions {sorted(moving)} are still to be handed over"
         counts = Counter(dict.fromkeys(hosts, 0))
-        counts.update(str(lease.owner) for lease in document.leases.values())
+        counts.update(str(lease.owner) for lease in document.leases.values() if lease.closed is None)
         if set(counts) != hosts:
             return f"leases are with {dict(counts)}, alive are {sorted(hosts)}"
         if hosts and max(counts.values()) - min(counts.values()) > 1:

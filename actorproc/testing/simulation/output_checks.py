@@ -79,6 +79,8 @@ class OutputChecks:
         if number != len(self.commits):
             self._broken(f"output file {number} was written after {len(self.commits)} files")
             return
+        if self.commits and self.commits[-1].ended:
+            self._broken(f"commit {number} follows the end of the partition")
         footer = parse_footer(f"{number}", body, tag="", size=len(body))
         if not isinstance(footer, Footer):
             raise TypeError("the whole body was given")
@@ -99,7 +101,7 @@ class OutputChecks:
             self._broken(f"commit {number} starts at {commit.first}, before the end of the one before: {last.next}")
         if rows or letters or commit.state_size:
             self._check_step(number, commit)
-        elif commit.next != commit.first:  # else an exclusive handler has started
+        elif commit.next != commit.first and not commit.ended:  # else an exclusive handler has started
             self._broken(f"commit {number} holds nothing")
         if commit.rows != len(rows):
             self._broken(f"commit {number} says {commit.rows} rows and has {len(rows)}")
@@ -163,6 +165,8 @@ class OutputChecks:
         if checkpoint.number > len(self.commits):
             self._broken(f"the checkpoint is at file {checkpoint.number}, there are {len(self.commits)}")
             return
+        if checkpoint.ended and not (self.commits and self.commits[-1].ended):
+            self._broken("the checkpoint says that the partition has ended, and its last commit does not")
         for number in range(self._published, checkpoint.number):
             if self._committed_letters[number] and number not in self._letters:
                 self._broken(f"the checkpoint is at {checkpoint.number}, dead letters of {number} are not published")
@@ -172,6 +176,7 @@ class OutputChecks:
         """All hosts have stopped: all records up to `end` have a result, all dead letters are published."""
         if (reached := self.committed_to()) < end:
             self._broken(f"is committed up to {reached}, not {end}")
+        self.seen["ends"] += bool(self.commits) and self.commits[-1].ended
         self._end_silently(reached)
         for number, letters in enumerate(self._committed_letters[: self._walked()]):
             if letters and number not in self._letters:

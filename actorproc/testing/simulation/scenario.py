@@ -76,12 +76,14 @@ def simulate(
     partitions: int = 6,
     style: str | None = None,
     log: bool | None = None,
+    splits: bool | None = None,
 ) -> Result:
     """Run one seed for about `hours` hours of virtual time.
 
     Args:
         style: style of the handler, one of `STYLES`; chosen by the seed by default.
         log: whether to read the built-in log; chosen by the seed by default.
+        splits: whether partitions split, merge and are forgotten, if it is not the log; chosen by the seed by default.
 
     Raises:
         InvariantViolation: an invariant does not hold.
@@ -90,16 +92,21 @@ def simulate(
     """
     style = style or list(STYLES)[seed % len(STYLES)]
     log = on_the_log(seed) if log is None else log
-    return run(_Scenario.play(seed, hours, hosts, partitions, style, log), seed=seed)
+    splits = _kind(seed) == 1 if splits is None else splits
+    return run(_Scenario.play(seed, hours, hosts, partitions, style, log, splits), seed=seed)
 
 
 def on_the_log(seed: int) -> bool:
     """Whether this seed reads the built-in log: one in three, spread over all styles."""
-    return (seed % len(STYLES) + seed // len(STYLES)) % 3 == 0
+    return _kind(seed) == 0
+
+
+def _kind(seed: int) -> int:
+    return (seed % len(STYLES) + seed // len(STYLES)) % 3
 
 
 class _Scenario:
-    def __init__(self, seed: int, hosts: int, partitions: int, style: str, log: bool) -> None:
+    def __init__(self, seed: int, hosts: int, partitions: int, style: str, log: bool, splits: bool) -> None:
         self._random = Random(f"{seed}/scenario")  # noqa: S311
         self._source = UnsteadySource(partitions, seed=seed)
         self._log = LogStream(partitions, reference_value, seed=seed) if log else None
@@ -131,6 +138,7 @@ class _Scenario:
         self._partitions, self._most_partitions = partitions, partitions + 3
         self._wanted = [f"host-{number}" for number in range(hosts)]
         self._named = hosts
+        self._splits = 0
         self._flowing = True
         # Faults and their relative frequency.
         self._troubles = {
@@ -152,6 +160,8 @@ class _Scenario:
         }
         if self._log is None:
             self._troubles |= {self._add_a_partition: 2}
+            if splits:
+                self._troubles |= {self._split: 8, self._merge: 4, self._split_at_once: 3}
         else:
             self._troubles |= {
                 self._crash_a_producer: 8,
@@ -161,8 +171,10 @@ class _Scenario:
             }
 
     @classmethod
-    async def play(cls, seed: int, hours: float, hosts: int, partitions: int, style: str, log: bool) -> Result:
-        scenario, loop = cls(seed, hosts, partitions, style, log), current_loop()
+    async def play(
+        cls, seed: int, hours: float, hosts: int, partitions: int, style: str, log: bool, splits: bool
+    ) -> Result:
+        scenario, loop = cls(seed, hosts, partitions, style, log, splits), current_loop()
         cluster, until = scenario._cluster, START + hours * 3600
         await scenario._begin()
         settled = []
@@ -210,7 +222,7 @@ class _Scenario:
         if self._counts is None:
             return
         store = Store(self._cluster.store.view("reader"), clock=VirtualClock("reader"))
-        for partition in self._cluster.source.names():
+        for partition in self._cluster.expected():
             found = dict((await read_state(store, self._cluster.layout, partition)).items("counts"))
             if found != (expected := self._counts.state(partition)):
                 raise InvariantViolation(f"partition {partition}: the state is {found}, its rows say {expected}")
@@ -219,7 +231,7 @@ class _Scenario:
         """Append a good record. Without auto_commit only the handler commits, and not after a failure."""
         if self._cluster.settings.auto_commit:
             return
-        for partition in self._cluster.source.names():
+        for partition in self._source.open_names() if self._log is None else self._log.names():
             values = [reference_value(self._random, "row")]
             if self._log is None:
                 self._source.append(partition, values)
@@ -234,7 +246,7 @@ class _Scenario:
             await SYSTEM.sleep(pick.uniform(30, 200) if quiet else pick.uniform(0, 4))
             if not self._flowing:
                 return
-            partition = pick.choice(list(self._source.names()))
+            partition = pick.choice(list(self._source.open_names()))
             self._source.append(partition, [reference_value(pick) for _ in range(pick.randint(1, 20))])
 
     async def _trouble(self) -> None:
@@ -386,6 +398,51 @@ class _Scenario:
             self._source.add_partition(str(self._partitions))
             self._partitions += 1
             self._cluster.events["new_partition"] += 1
+
+    # Partitions that end
+
+    def _split(self) -> None:
+        """A partition splits in two."""
+        if self._has_room():
+            self._follow([self._random.choice(self._source.open_names())], 2)
+
+    def _merge(self) -> None:
+        """Two partitions become one."""
+        if len(names := self._source.open_names()) > 2:
+            self._follow(self._random.sample(names, 2), 1)
+
+    def _split_at_once(self) -> None:
+        """A partition comes and splits before all hosts have listed it."""
+        if self._has_room():
+            self._splits += 1
+            self._source.add_partition(name := f"s{self._splits}")
+            self._source.append(name, [reference_value(self._random) for _ in range(5)])
+            self._later(0, 70, lambda: self._follow([name], 1))
+
+    def _follow(self, parents: list[str], count: int) -> None:
+        """End these partitions; others follow them. Some are not listed any more then, and later forgotten."""
+        if not set(parents) <= set(self._source.open_names()) or not self._flowing:
+            return
+        if not self._cluster.settings.auto_commit:  # as for `_append_good_records`
+            for parent in parents:
+                self._source.append(parent, [reference_value(self._random, "row")])
+        names = [f"{parents[0]}-next"] if count == 1 else [f"{parents[0]}a", f"{parents[0]}b"]
+        for name in names:
+            self._source.add_partition(name, parents=parents)
+        self._cluster.events["split" if len(parents) == 1 else "merge"] += 1
+        for parent in parents:
+            lot = self._random.random()
+            if lot < 0.6:
+                self._later(0, 100, partial(self._source.unlist, parent))
+            if lot < 0.3:
+                self._later(*((0, 20) if lot < 0.15 else (100, 600)), partial(self._forget, parent))
+
+    def _forget(self, partition: str) -> None:
+        self._source.forget(partition)
+        self._cluster.events["forgotten"] += 1
+
+    def _has_room(self) -> bool:
+        return len(self._source.open_names()) < self._most_partitions
 
     def _purge(self) -> None:
         """An operator purges all dead letters that may be purged."""

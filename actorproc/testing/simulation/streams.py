@@ -40,6 +40,18 @@ class KnownStream(ABC):
     def read_by(self, process: Process, settings: Settings) -> Source:
         """The source for this process."""
 
+    def parents(self, partition: str) -> Sequence[str]:
+        """The partitions that it follows."""
+        return ()
+
+    def is_listed(self, partition: str) -> bool:
+        """Whether the source names it. One that is not listed any more may still be readable."""
+        return True
+
+    def is_gone(self, partition: str) -> bool:
+        """Whether it cannot be read any more."""
+        return False
+
     def join(self, store: FaultyBackend, broken: Callable[[str], None]) -> None:
         """Connect to the store of a cluster. Call `broken` with each invariant that does not hold."""
 
@@ -65,6 +77,19 @@ class UnsteadySource(MemorySource, KnownStream):
     def names(self) -> Sequence[str]:
         return list(self._values)
 
+    def open_names(self) -> Sequence[str]:
+        """Names of the partitions that have not ended."""
+        return [name for name in self._values if name not in self._ended]
+
+    def parents(self, partition: str) -> Sequence[str]:
+        return self._parents[partition]
+
+    def is_listed(self, partition: str) -> bool:
+        return partition not in self._unlisted
+
+    def is_gone(self, partition: str) -> bool:
+        return partition in self._gone
+
     def read_by(self, process: Process, settings: Settings) -> Source:
         return self
 
@@ -81,6 +106,7 @@ class UnsteadySource(MemorySource, KnownStream):
         page = at = int(position)
         while True:
             await SYSTEM.sleep(self._random.uniform(0, 0.1))
+            self._check_there(partition)
             if self._random.random() < self.failing:
                 self.injected["source_error"] += 1
                 raise SourceError(f"partition {partition} cannot be read from {position}")
@@ -90,7 +116,10 @@ class UnsteadySource(MemorySource, KnownStream):
             batch = Batch.of(partition, values[at:stop], sequences, keys=keys[at:stop], timestamps=times[at:stop])
             if stop == page + self._page:
                 page = stop
-            yield Chunk(batch, str(page))
+            ended = partition in self._ended and stop == len(values)
+            yield Chunk(batch, str(page), ended=ended)
+            if ended:
+                return
             if at == stop:
                 await news.wait()
             at = stop

@@ -1,0 +1,90 @@
+"""Rules of partitions that end (tests/protocol/split_model.py): each one, left out, is found within a few seeds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from actorproc.errors import PartitionGone
+from actorproc.group import assignment, group
+from actorproc.host.owned_partitions import OwnedPartitions
+from actorproc.host.partition_list import PartitionList
+from actorproc.output.checkpoint import Checkpoint
+from actorproc.partition.actor import PartitionActor
+from actorproc.partition.committer import Committer
+from tests.simulation.test_planted_bugs import first_broken
+
+
+def broken(style: str = "records awaited", seeds: int = 12) -> str:
+    return first_broken(style, log=False, hours=0.5, splits=True, seeds=seeds)
+
+
+def test_a_child_that_begins_beside_its_parent_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def all_new(partitions: Any, leases: Any) -> list[str]:
+        return [name for name in partitions if name not in leases]
+
+    monkeypatch.setattr(assignment, "begins", all_new)
+    monkeypatch.setattr(group, "begins", all_new)
+    assert "is processed, and" in broken()
+
+
+@pytest.mark.long
+def test_a_list_of_partitions_that_is_older_than_the_group_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    listed = PartitionList.__call__
+
+    async def from_memory(self: PartitionList, since: float = 0.0) -> Any:
+        return await listed(self)
+
+    monkeypatch.setattr(PartitionList, "__call__", from_memory)
+    assert "which follow it" in broken(seeds=40)
+
+
+def test_an_end_that_is_only_a_checkpoint_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def only_note(self: Committer, *, vanished: bool = False) -> None:
+        self.ended, self.committed = True, self.cursor
+        await self.checkpoint()
+
+    monkeypatch.setattr(Committer, "end", only_note)
+    assert "and its last commit does not" in broken()
+
+
+def test_ending_in_the_group_before_the_checkpoint_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def later(self: Committer) -> None:
+        pass
+
+    end = Committer.end
+
+    async def without_checkpoint(self: Committer, *, vanished: bool = False) -> None:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Committer, "checkpoint", later)
+            await end(self, vanished=vanished)
+
+    monkeypatch.setattr(Committer, "end", without_checkpoint)
+    assert "and its checkpoint does not say so" in broken()
+
+
+def test_an_end_that_is_found_and_not_passed_on_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The worker that commits the end dies, and the next one gives the partition back."""
+    monkeypatch.setattr(OwnedPartitions, "ended", property(lambda self: []))
+    assert "has not settled" in broken(seeds=2)
+
+
+def test_a_forgotten_partition_that_is_left_alone_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def never(self: PartitionActor, gone: PartitionGone) -> bool:
+        return False
+
+    monkeypatch.setattr(PartitionActor, "_is_followed", never)
+    assert "has not settled" in broken()
+
+
+def test_running_an_ended_partition_again_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    walk = Committer._walk
+
+    async def overlook(self: Committer, checkpoint: Checkpoint) -> bool:
+        walked = await walk(self, checkpoint)
+        self.ended = False
+        return walked
+
+    monkeypatch.setattr(Committer, "_walk", overlook)
+    assert "follows the end of the partition" in broken()
