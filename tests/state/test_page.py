@@ -59,7 +59,7 @@ async def test_a_handler_begins_with_the_given_states() -> None:
 
 async def test_the_handler_in_columns() -> None:
     names: dict[str, Any] = {"__name__": "columns"}
-    exec(compile(BLOCKS[5], "docs/state.md", "exec"), names)
+    exec(compile(BLOCKS[6], "docs/state.md", "exec"), names)
     payments = [orjson.dumps({"account": account, "paid": paid}) for account, paid in [("a", 5), ("b", 1), ("a", 2)]]
     result = await run_handler(names["Totals"], payments, state={"a": {"cents": 10}})
     assert result.state == {"a": {"cents": 17}, "b": {"cents": 1}}
