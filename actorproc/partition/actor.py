@@ -39,6 +39,7 @@ from actorproc.partition.committer import Committer
 from actorproc.partition.dead_letter_limit import DeadLetterLimit
 from actorproc.partition.dead_letter_summary import DeadLetterSummary
 from actorproc.partition.handler_threads import HandlerThreads
+from actorproc.partition.opened_handler import OpenedHandler
 from actorproc.partition.queue_reader import QueueReader
 from actorproc.partition.read_ahead import Read, ReadAhead
 from actorproc.partition.retry_pause import Interrupted
@@ -147,7 +148,7 @@ class PartitionActor(Restartable):
             settings=settings, clock=clock, time=self.time, held=context.held,
             dead_letter_summary=context.dead_letter_summary, log=self._log, queue=queue,
         )  # fmt: skip
-        self._processor: BatchProcessor | None = None
+        self._opened: OpenedHandler | None = None
         self._wakes: Wakes | None = None  # of a handler with timers
 
     def drain(self, reason: CloseReason = CloseReason.HANDOFF) -> None:
@@ -164,7 +165,7 @@ class PartitionActor(Restartable):
     @property
     def progress(self) -> tuple[object, ...] | None:
         """Changes whenever the handler makes progress; None while it has nothing to do."""
-        return self._processor.progress if self._processor else None
+        return self._opened.progress if self._opened else None
 
     @property
     def read_progress(self) -> int | None:
@@ -178,12 +179,12 @@ class PartitionActor(Restartable):
     @property
     def trouble(self) -> Trouble | None:
         """Why the current batch does not begin, or is tried again; None: neither."""
-        return self._processor.retries.trouble if self._processor else None
+        return self._opened.retries.trouble if self._opened else None
 
     @property
     def retry(self) -> Retry | None:
         """The records of the batch in hand that failed and are tried again."""
-        return self._processor.retries.retry if self._processor else None
+        return self._opened.retries.retry if self._opened else None
 
     @property
     def is_at_end(self) -> bool:
@@ -229,14 +230,14 @@ class PartitionActor(Restartable):
                 await self._end_partition()
                 return
             self._info.committed = self._committer.committed.sequence
-            processor = self._processor = await self._open_handler()
-            if processor.handler.exclusive:
+            opened = self._opened = await self._open_handler()
+            if opened.handler.exclusive:
                 await self._committer.fence()  # after `opened`: see tests/protocol/forward_model.py
             self.statistics.state = "running"
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self._reads.run, self._committer.cursor)
-                await self._work(processor)
-                await self._release(processor)  # before the reader ends: it may be blocked in a thread for long
+                await self._work(opened)
+                await self._release(opened)  # before the reader ends: it may be blocked in a thread for long
                 tasks.cancel_scope.cancel()
             reason = self._closing_for
         except Exception as error:
@@ -251,13 +252,13 @@ class PartitionActor(Restartable):
     async def _end_run(self, reason: CloseReason) -> None:
         # A drain that took too long has cancelled this actor as well.
         cut_off = self.aborted is not None or (self._draining.is_set() and self.statistics.state == "running")
-        if cut_off and self._settings.delivery == "at-most-once" and self._processor is not None:
+        if cut_off and self._settings.delivery == "at-most-once" and self._opened is not None:
             await self._commit_after_abort()
         self._reads.close()
         self._committer.clear()
-        if self._processor is not None and not self._is_closed:
-            await self._close_handler(self._processor.handler, reason)
-        if self._processor is not None:
+        if self._opened is not None and not self._is_closed:
+            await self._close_handler(self._opened.handler, reason)
+        if self._opened is not None:
             self._log.info("partition.closed", reason=reason.value, position=self._committer.committed.position)
 
     async def _start(self) -> str:
@@ -307,21 +308,21 @@ class PartitionActor(Restartable):
                 f"was changed, or the source has lost records. {RESTORE.capitalize()}",
             )
 
-    async def _open_handler(self) -> BatchProcessor:
+    async def _open_handler(self) -> OpenedHandler:
         async with self._in_time("opened() has not ended"):
             with user_code("opening the handler"):
                 handler = self._context.handler()
                 await handler.opened(self._info)
         if type(handler).committed is not PartitionHandler.committed:
             self._committer.after_commit = partial(self._tell_committed, handler)
-        processor = BatchProcessor(
+        opened = OpenedHandler(
             handler, self._info, self._context.schema, self._settings, self._clock,
             committer=self._committer, reads=self._reads, pace=self._pace,
-            threads=self._context.threads, limit=self._limit, draining=self._draining, time=self.time,
+            threads=self._context.threads, draining=self._draining, time=self.time,
         )  # fmt: skip
         if wakes(type(handler)):
-            self._wakes = Wakes(processor, self._committer)
-        return processor
+            self._wakes = Wakes(opened, self._committer)
+        return opened
 
     @asynccontextmanager
     async def _in_time(self, trouble: str) -> AsyncIterator[None]:
@@ -334,7 +335,8 @@ class PartitionActor(Restartable):
 
     # Processing
 
-    async def _work(self, processor: BatchProcessor) -> None:
+    async def _work(self, opened: OpenedHandler) -> None:
+        processor = BatchProcessor(opened, self._limit)
         while not self._draining.is_set():
             if self._wakes is not None:
                 await self._timers_fired(self._wakes.fire(at_end=self.is_at_end))
@@ -358,7 +360,7 @@ class PartitionActor(Restartable):
                     self._closing_for = CloseReason.ENDED
                     return
                 del read  # frees its memory before the wait for the next one
-            await self._check_late_rows(processor)
+            await self._check_late_rows(opened)
             if self._committer.is_due():
                 await self._committer.commit()
             if self.flushing:
@@ -409,9 +411,9 @@ class PartitionActor(Restartable):
         if not self._settings.auto_commit and processor.asked_for(batch, settled) >= batch.last:
             await self._committer.commit()  # the handler asked for it before all records of the batch were done
 
-    async def _check_late_rows(self, processor: BatchProcessor) -> None:
+    async def _check_late_rows(self, opened: OpenedHandler) -> None:
         """Stop if rows came after `process` had returned. Uncommitted records are processed again."""
-        if processor.late.is_set():
+        if opened.late.is_set():
             if self._settings.delivery == "at-most-once":
                 await self._commit_before_failing()
             raise RowsLost(
@@ -454,15 +456,15 @@ class PartitionActor(Restartable):
                 why = format_error(error)
         self._log.warning("partition.not_kept", error=why)
 
-    async def _release(self, processor: BatchProcessor) -> None:
+    async def _release(self, opened: OpenedHandler) -> None:
         """Commit the processed records, and write the checkpoint, so that the next owner does not have to walk."""
-        await self._check_late_rows(processor)
+        await self._check_late_rows(opened)
         self.statistics.state = "draining"
         if self._closing_for is CloseReason.ENDED and self._wakes is not None:
             await self._timers_fired(self._wakes.fire_all())
         if self._settings.auto_commit:
             await self._committer.commit()
-        await self._close_handler(processor.handler, self._closing_for, commit=self._committer.commit)
+        await self._close_handler(opened.handler, self._closing_for, commit=self._committer.commit)
         self.statistics.state = "draining"
         if self._closing_for is CloseReason.ENDED:
             self._check_all_committed()

@@ -16,8 +16,9 @@ from actorproc.handler.state import TIMERS, AttemptState, unpack_key
 from actorproc.handler.timers import unpack_timer, utc
 from actorproc.handler.wake_context import WakeContext
 from actorproc.output.dead_letters import render_letter
-from actorproc.partition.batch_processor import AttemptRun, BatchProcessor, misuse_in
+from actorproc.partition.attempt_run import AttemptRun, misuse_in
 from actorproc.partition.committer import Committer
+from actorproc.partition.opened_handler import OpenedHandler
 from actorproc.partition.pending import Pending
 from actorproc.partition.timers import Timers
 from actorproc.records import SEQUENCE, Batch, Record
@@ -40,10 +41,10 @@ class Wakes:
     A timer that fails is tried again after a back-off, in memory only. All others go on.
     """
 
-    def __init__(self, processor: BatchProcessor, committer: Committer) -> None:
-        settings, clock = processor.settings, processor.clock
+    def __init__(self, opened: OpenedHandler, committer: Committer) -> None:
+        settings, clock = opened.settings, opened.clock
         backoff = Backoff(settings.retry_backoff, settings.retry_backoff_max)
-        self._on = processor
+        self._on = opened
         self._committer = committer
         self._failures = LogThrottle()
         self._fired = 0
@@ -112,8 +113,7 @@ class Wakes:
         """Call these in one attempt; if it fails, each alone. Returns those that were not called, for lack of time."""
         run = WakeRun(keys, self._on, self.timers)
         begun = self._on.clock.monotonic()
-        with self._on.at_work(run):
-            error = await run.attempt()
+        error = await run.attempt()
         if error is None:
             await self._accept(run, begun)
         elif len(keys) == 1:
@@ -147,10 +147,10 @@ class Wakes:
 class WakeRun(AttemptRun):
     """Calls `on_wake` for some timers in one attempt. Each is a record of a batch: its key, and no value."""
 
-    def __init__(self, keys: Sequence[bytes], processor: BatchProcessor, timers: Timers) -> None:
-        batch = Batch.of(processor.info.partition, [None] * len(keys), range(len(keys)), keys=keys)
-        is_async = inspect.iscoroutinefunction(processor.handler.on_wake)
-        super().__init__(batch, processor, self._each_async if is_async else self._each)
+    def __init__(self, keys: Sequence[bytes], opened: OpenedHandler, timers: Timers) -> None:
+        batch = Batch.of(opened.info.partition, [None] * len(keys), range(len(keys)), keys=keys)
+        is_async = inspect.iscoroutinefunction(opened.handler.on_wake)
+        super().__init__(batch, opened, self._each_async if is_async else self._each)
         self._timers = timers
         self._until = 0.0
         self._exhausted: Exception | None = None

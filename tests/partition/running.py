@@ -18,6 +18,7 @@ from actorproc.partition.batch_size import Pace
 from actorproc.partition.committer import Committer
 from actorproc.partition.dead_letter_limit import DeadLetterLimit
 from actorproc.partition.handler_threads import HandlerThreads
+from actorproc.partition.opened_handler import OpenedHandler
 from actorproc.partition.pending import Pending
 from actorproc.partition.read_ahead import ReadAhead
 from actorproc.partition.time_spent import HostTimes, TimeSpent
@@ -96,13 +97,13 @@ def processor(
 ) -> BatchProcessor:
     clock = Clock(1)
     pace = Pace(clock, settings)
-    return BatchProcessor(
+    opened = OpenedHandler(
         handler, info, parse_schema(handler.schema_for(info.options)), settings, clock,
         committer=cast(Committer, commits or Commits()), pace=pace, threads=HandlerThreads(2, clock),
         reads=ReadAhead(MemorySource(1), "0", settings, ByteBudget(2**20), pace),
-        limit=limit or DeadLetterLimit(settings), draining=draining or anyio.Event(),
-        time=TimeSpent(clock, HostTimes()),
+        draining=draining or anyio.Event(), time=TimeSpent(clock, HostTimes()),
     )  # fmt: skip
+    return BatchProcessor(opened, limit or DeadLetterLimit(settings))
 
 
 class Run:

@@ -22,8 +22,8 @@ from actorproc.output import dead_letters
 from actorproc.output.attachments import Attachment
 from actorproc.output.chain import Commit, OutputChain, letters_of
 from actorproc.partition.actor import PartitionActor
-from actorproc.partition.batch_processor import BatchProcessor, _BatchRun
-from actorproc.partition.committer import Committer
+from actorproc.partition.batch_processor import BatchProcessor, BatchRun
+from actorproc.partition.batch_results import BatchResults
 from actorproc.partition.pending import Pending
 from actorproc.records import Batch
 from actorproc.rows import sequence_order as sequenced
@@ -178,41 +178,41 @@ def test_committing_records_that_map_still_works_on_is_found(monkeypatch: pytest
 
 
 def test_forgetting_dead_letters_at_a_commit_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    commit = _BatchRun._commit_alone
+    commit = BatchRun._commit_alone
 
-    async def forget(self: _BatchRun, attempt: Attempt, upto: int) -> None:
+    async def forget(self: BatchRun, attempt: Attempt, upto: int) -> None:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(self, "_give_up", lambda *_: None)
+            patch.setattr(self.results, "give_up", lambda *_: None)
             await commit(self, attempt, upto)
 
-    monkeypatch.setattr(_BatchRun, "_commit_alone", forget)
+    monkeypatch.setattr(BatchRun, "_commit_alone", forget)
     assert "ended as 0 rows and 0 dead letters, not as one of [(0, 1)]" in first_broken("commits")
 
 
 def test_forgetting_what_is_emitted_during_a_commit_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """A commit that encodes rows which it does not take, as their records are still at work, and drops them."""
-    take = _BatchRun._take
+    take = BatchResults.take_upto
 
-    def take_all(self: _BatchRun, attempt: Attempt, upto: int) -> Pending:
+    def take_all(self: BatchResults, attempt: Attempt, upto: int) -> Pending:
         now = take(self, attempt, upto)
         attempt.encoded = []
         return now
 
-    monkeypatch.setattr(_BatchRun, "_take", take_all)
+    monkeypatch.setattr(BatchResults, "take_upto", take_all)
     assert re.search("record .* ended as 0 rows|should have .* rows", first_broken("map, commits"))
 
 
 def test_acknowledging_a_commit_too_early_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    commit = _BatchRun._commit_alone
+    commit = BatchRun._commit_alone
 
-    async def only_note(self: _BatchRun, attempt: Attempt, upto: int) -> None:
-        async def later(_: Committer) -> None: ...
+    async def only_note(self: BatchRun, attempt: Attempt, upto: int) -> None:
+        async def later() -> None: ...
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(Committer, "commit", later)
+            patch.setattr(self._on.committer, "commit", later)
             await commit(self, attempt, upto)
 
-    monkeypatch.setattr(_BatchRun, "_commit_alone", only_note)
+    monkeypatch.setattr(BatchRun, "_commit_alone", only_note)
     assert "ctx.commit said that" in first_broken("commits")
 
 
@@ -290,13 +290,13 @@ def test_a_manifest_without_the_newest_object_is_found(monkeypatch: pytest.Monke
 
 
 def test_keeping_the_changes_of_a_failed_attempt_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    failed = _BatchRun._failed
+    failed = BatchRun._failed
 
-    async def keep(self: _BatchRun, part: Any, error: Exception, attempt: Attempt) -> None:
-        self._done.changes = attempt.state.changes()
+    async def keep(self: BatchRun, part: Any, error: Exception, attempt: Attempt) -> None:
+        self.results._done.changes = attempt.state.changes()
         await failed(self, part, error, attempt)
 
-    monkeypatch.setattr(_BatchRun, "_failed", keep)
+    monkeypatch.setattr(BatchRun, "_failed", keep)
     assert OUTDATED in first_broken("state", log=False, hours=0.5)
 
 
