@@ -38,9 +38,9 @@ from actorproc.host.startup import check_consumers, check_container, opened, pre
 from actorproc.host.statistics import Statistics
 from actorproc.host.supervisor import Supervisor
 from actorproc.output.source_identity import SourceRecord
-from actorproc.partition.actor import HostContext
 from actorproc.partition.dead_letter_summary import DeadLetterSummary
 from actorproc.partition.handler_threads import HandlerThreads
+from actorproc.partition.host_context import HostContext
 from actorproc.rows.schema import output_schema, parse_schema
 from actorproc.runtime.budget import BufferTotal, ByteBudget
 from actorproc.runtime.clock import SYSTEM, Clock

@@ -6,7 +6,8 @@ from typing import Any
 
 from actorproc.errors import ActorprocError
 from actorproc.host.owned_partitions import OwnedPartitions
-from actorproc.partition.actor import HostContext, PartitionActor
+from actorproc.partition.actor import PartitionActor
+from actorproc.partition.host_context import HostContext
 from actorproc.sources.protocol import with_deadline
 
 
@@ -29,6 +30,6 @@ class EndWatch:
     async def _ask(self, actor: PartitionActor) -> None:
         source, store = self._context.source, self._context.store
         try:
-            actor.note_end(await with_deadline(source.end(actor.partition), "end", store.limits))
+            actor.lag.note_end(await with_deadline(source.end(actor.partition), "end", store.limits))
         except ActorprocError as error:  # its lag stays as it was; reading finds out by itself
             self._log.debug("partition.end_unknown", partition=actor.partition, error=str(error))

@@ -19,8 +19,9 @@ from actorproc.host.failure_log import FailureLog
 from actorproc.host.origins import Origins
 from actorproc.host.partition_slot import PartitionSlot
 from actorproc.output.checkpoint import Totals
-from actorproc.partition.actor import HostContext, PartitionActor
+from actorproc.partition.actor import PartitionActor
 from actorproc.partition.dead_letter_limit import DeadLetterLimit
+from actorproc.partition.host_context import HostContext
 from actorproc.records import warm_up
 from actorproc.runtime.actor import Restarts, keep_running
 from actorproc.runtime.backoff import Backoff

@@ -6,7 +6,7 @@ from math import inf
 from typing import Any
 
 from actorproc.errors import SourceError
-from actorproc.partition.actor import HostContext
+from actorproc.partition.host_context import HostContext
 from actorproc.runtime.error_text import error_message
 from actorproc.sources.protocol import Parents, list_partitions, with_deadline
 

@@ -81,9 +81,9 @@ class PartitionSlot:
                 self.partition, self.epoch, state, since=self.since, origin=self.origin, trouble=trouble, error=error
             )
         return replace(
-            actor.statistics, lag=actor.lag, lag_seconds=actor.lag_seconds, since=self.since, origin=self.origin,
-            activity=actor.time.activity, activity_since=actor.time.since, seconds=actor.time.seconds(),
-            retry=actor.retry, trouble=trouble, error=error,
+            actor.statistics, lag=actor.lag.records, lag_seconds=actor.lag.seconds,
+            since=self.since, origin=self.origin, activity=actor.time.activity, activity_since=actor.time.since,
+            seconds=actor.time.seconds(), retry=actor.retry, trouble=trouble, error=error,
         )  # fmt: skip
 
     def totals(self) -> Totals:

@@ -29,7 +29,7 @@ from actorproc.host.owned_partitions import GiveUp, Message, OwnedPartitions, Ra
 from actorproc.host.partition_list import PartitionList
 from actorproc.host.reporting import progress_of
 from actorproc.host.statistics import Statistics
-from actorproc.partition.actor import HostContext
+from actorproc.partition.host_context import HostContext
 from actorproc.runtime.actor import Actor
 from actorproc.runtime.clock import Clock
 from actorproc.runtime.logger import LogThrottle, get_logger

@@ -7,92 +7,43 @@ protocol make two owners at once harmless.
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Any
 
 import anyio
-import pyarrow as pa
 
-from actorproc.config.settings import Settings
 from actorproc.errors import (
-    RESTORE,
-    CorruptObject,
     Fenced,
     HandlerError,
     PartitionGone,
-    PartitionStuck,
     RowsLost,
-    SourceError,
-    StoreError,
 )
 from actorproc.handler.base import CloseReason, PartitionHandler
-from actorproc.handler.context import ClosingContext, PartitionInfo
-from actorproc.handler.decoder import Decoder
+from actorproc.handler.context import PartitionInfo
 from actorproc.handler.state_kinds import wakes
-from actorproc.output.checkpoint import read_checkpoint
 from actorproc.partition.batch_processor import BatchProcessor
 from actorproc.partition.batch_size import Pace
 from actorproc.partition.committer import Committer
 from actorproc.partition.dead_letter_limit import DeadLetterLimit
-from actorproc.partition.dead_letter_summary import DeadLetterSummary
-from actorproc.partition.handler_threads import HandlerThreads
+from actorproc.partition.handler_hooks import CLOSING_TIME, call_committed, close_handler, in_time, open_handler
+from actorproc.partition.host_context import HostContext
+from actorproc.partition.lag import Lag
 from actorproc.partition.opened_handler import OpenedHandler
 from actorproc.partition.queue_reader import QueueReader
 from actorproc.partition.read_ahead import Read, ReadAhead
 from actorproc.partition.retry_pause import Interrupted
+from actorproc.partition.start import check_source_has, is_followed, start_position
 from actorproc.partition.statistics import PartitionStatistics, Retry, Trouble
-from actorproc.partition.time_spent import HostTimes, TimeSpent
+from actorproc.partition.time_spent import TimeSpent
 from actorproc.partition.wakes import Wakes
-from actorproc.records import SEQUENCE, Cursor
+from actorproc.records import SEQUENCE
 from actorproc.runtime.actor import Restartable
-from actorproc.runtime.budget import BufferTotal, ByteBudget
-from actorproc.runtime.clock import Clock
 from actorproc.runtime.error_text import format_error
 from actorproc.runtime.logger import get_logger
 from actorproc.runtime.tasks import first_cause
-from actorproc.runtime.user_code import user_code
-from actorproc.sources.protocol import End, Source, Start, first_position, list_partitions, with_deadline
 from actorproc.sources.queue_protocol import QueueSource
-from actorproc.storage.names import ProcessorLayout
-from actorproc.storage.store import Store
-
-CLOSING_TIME = 10.0
-"""Seconds that a handler's `closing` may take."""
 
 log = get_logger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class HostContext:
-    """Objects that all partitions of a processor on one host share."""
-
-    processor: str
-    host: str
-    handler: type[PartitionHandler]
-    schema: pa.Schema
-    source: Source
-    store: Store
-    layout: ProcessorLayout
-    settings: Settings
-    clock: Clock
-    start: Start
-    options: Any
-    shared: Any
-    budget: ByteBudget
-    held: BufferTotal
-    dead_letter_summary: DeadLetterSummary
-    threads: HandlerThreads
-    decoder: Decoder
-    start_from: str | None = None
-    """Names another consumer of the source, whose positions come before `start`."""
-    latest_partitions: frozenset[str] | None = None
-    """With the start 'latest': the partitions of the first start. Those that came later begin with their first record.
-    None: they are not known, and all begin at 'latest'."""
-    processor_id: str = ""
-    times: HostTimes = field(default_factory=HostTimes)
 
 
 class PartitionActor(Restartable):
@@ -122,12 +73,9 @@ class PartitionActor(Restartable):
         self._is_closed = False  # the handler's `closing` was called
         self.statistics = PartitionStatistics(partition, epoch)
         self.time = TimeSpent(clock, context.times)
-        self._end: int | None = None  # sequence of the source's newest record, when it was asked last
-        self._begin = -1  # sequence of the last record before the first one to process
         self._gone = False  # the source has forgotten the partition, and lists one that follows it
         self.ended = False
         """Whether the partition has ended: all that there ever will be is committed."""
-        self._oldest_time: float | None = None  # timestamp of the oldest record that is read and not committed
         self._log = log.bind(processor=context.processor, host=context.host, partition=partition, epoch=epoch)
         self._info = PartitionInfo(
             context.processor, context.host, partition, epoch, options=context.options, shared=context.shared,
@@ -143,6 +91,7 @@ class PartitionActor(Restartable):
             queue or context.source, partition, settings, context.budget, self._pace,
             prepare=context.decoder.prepare, epoch=epoch,
         )  # fmt: skip
+        self.lag = Lag(context.source, self._reads, self.statistics, clock)
         self._committer = Committer(
             self.statistics, host=context.host, schema=context.schema, store=context.store, layout=context.layout,
             settings=settings, clock=clock, time=self.time, held=context.held,
@@ -191,29 +140,6 @@ class PartitionActor(Restartable):
         """Whether everything that the source had is read."""
         return self._reads.newest is not None
 
-    def note_end(self, end: End) -> None:
-        """The source was asked for its end, since it has more to read."""
-        self._end, committed = end.sequence, self.statistics.committed
-        if committed.sequence < 0:
-            before = self._context.source.sequence_before(self.partition, committed.position)
-            self._begin = -1 if before is None else before
-
-    @property
-    def lag(self) -> int | None:
-        """Records that the source has after the committed ones; None: not known yet."""
-        newest, committed = self._reads.newest, self.statistics.committed.sequence
-        between = self._context.source.records_between
-        if newest is not None:
-            return between(committed, newest)
-        return None if self._end is None else between(max(committed, self._begin), self._end)
-
-    @property
-    def lag_seconds(self) -> float | None:
-        """Age of the oldest record that is read and not committed, by its timestamp; 0 without lag."""
-        if self._oldest_time is not None:
-            return max(0.0, self._clock.wall() - self._oldest_time)
-        return 0.0 if self.lag == 0 else None
-
     async def run(self) -> None:
         """Claim the partition, walk its commits, process and commit.
 
@@ -223,9 +149,9 @@ class PartitionActor(Restartable):
         """
         reason = CloseReason.LOST
         try:
-            async with self._in_time("an earlier call of process has not ended, and it cannot be stopped"):
+            async with in_time(self._settings, "an earlier call of process has not ended, and it cannot be stopped"):
                 await self._context.threads.ended(self.partition)
-            await self._committer.open(self._start, self._check_cursor)
+            await self._committer.open(self._start, partial(check_source_has, self._context, self.partition))
             if self._committer.ended or self._gone:
                 await self._end_partition()
                 return
@@ -256,65 +182,23 @@ class PartitionActor(Restartable):
             await self._commit_after_abort()
         self._reads.close()
         self._committer.clear()
-        if self._opened is not None and not self._is_closed:
-            await self._close_handler(self._opened.handler, reason)
         if self._opened is not None:
+            if not self._is_closed:
+                await self._close(self._opened.handler, reason)
             self._log.info("partition.closed", reason=reason.value, position=self._committer.committed.position)
 
     async def _start(self) -> str:
-        async with self._in_time("start() of the source has not ended"):
-            context, known = self._context, self._context.latest_partitions
-            came_later = known is not None and self.partition not in known
-            try:
-                if (position := await self._after_parents()) is not None:
-                    return position
-                return await first_position(
-                    context.source, self.partition, context.start, context.start_from, came_later=came_later
-                )
-            except PartitionGone as error:
-                if await self._is_followed(error):
-                    return ""
-                raise
-
-    async def _after_parents(self) -> str | None:
-        """Where the parents that were read have ended, if the source wants to know."""
-        context = self._context
-        parents = (await list_partitions(context.source)).get(self.partition, ())
-        found = {name: await read_checkpoint(context.store, context.layout, name) for name in parents}
-        positions = {name: kept.cursor.position for name, kept in found.items() if kept is not None}
-        return await context.source.start_after(self.partition, positions) if positions else None
-
-    async def _check_cursor(self, cursor: Cursor) -> None:
-        """Check that the source has the records up to `cursor`: new ones would be passed over as processed.
-
-        Positions that contain sequences show it without a request.
-
-        Raises:
-            CorruptObject: the source ends before them.
-        """
-        source, sequence = self._context.source, cursor.sequence
-        before = source.sequence_before(self.partition, cursor.position) if sequence >= 0 else None
-        if sequence < 0 or (before is not None and sequence <= before):
-            return
         try:
-            async with self._in_time("end() of the source has not ended"):
-                newest = (await source.end(self.partition)).sequence
-        except (SourceError, StoreError):
-            return  # reading shows whether the source is there
-        if newest is not None and newest < sequence:
-            raise CorruptObject(
-                self._context.layout.checkpoint(self.partition),
-                f"says that records up to {sequence} are processed, but the source ends at {newest}: the checkpoint "
-                f"was changed, or the source has lost records. {RESTORE.capitalize()}",
-            )
+            return await start_position(self._context, self.partition)
+        except PartitionGone as error:
+            if await self._is_followed(error):
+                return ""
+            raise
 
     async def _open_handler(self) -> OpenedHandler:
-        async with self._in_time("opened() has not ended"):
-            with user_code("opening the handler"):
-                handler = self._context.handler()
-                await handler.opened(self._info)
+        handler = await open_handler(self._context, self._info)
         if type(handler).committed is not PartitionHandler.committed:
-            self._committer.after_commit = partial(self._tell_committed, handler)
+            self._committer.after_commit = partial(call_committed, handler, self._info)
         opened = OpenedHandler(
             handler, self._info, self._context.schema, self._settings, self._clock,
             committer=self._committer, reads=self._reads, pace=self._pace,
@@ -323,15 +207,6 @@ class PartitionActor(Restartable):
         if wakes(type(handler)):
             self._wakes = Wakes(opened, self._committer)
         return opened
-
-    @asynccontextmanager
-    async def _in_time(self, trouble: str) -> AsyncIterator[None]:
-        """Raise PartitionStuck if the block takes longer than `max_process_time`, the handler's limit."""
-        most = self._settings.max_process_time
-        with anyio.move_on_after(most) as scope:
-            yield
-        if scope.cancelled_caught:
-            raise PartitionStuck(f"{trouble} within max_process_time = {most:g} s")
 
     # Processing
 
@@ -366,7 +241,7 @@ class PartitionActor(Restartable):
             if self.flushing:
                 await self._flush()
             if self._committer.committed.sequence == self._committer.cursor.sequence:
-                self._oldest_time = None
+                self.lag.oldest_time = None
 
     def _seconds_until_due(self) -> float | None:
         """When a commit or a timer comes before the next read; None: neither is to come."""
@@ -390,8 +265,8 @@ class PartitionActor(Restartable):
             return
         batch = await read.take(self._clock)
         settled = self._committer.committed.sequence == self._committer.cursor.sequence
-        if settled or self._oldest_time is None:
-            self._oldest_time = batch.first_time
+        if settled or self.lag.oldest_time is None:
+            self.lag.oldest_time = batch.first_time
         begun = self._clock.monotonic()
         try:
             if self._settings.delivery == "at-most-once":
@@ -464,7 +339,7 @@ class PartitionActor(Restartable):
             await self._timers_fired(self._wakes.fire_all())
         if self._settings.auto_commit:
             await self._committer.commit()
-        await self._close_handler(opened.handler, self._closing_for, commit=self._committer.commit)
+        await self._close(opened.handler, self._closing_for, self._committer.commit)
         self.statistics.state = "draining"
         if self._closing_for is CloseReason.ENDED:
             self._check_all_committed()
@@ -480,10 +355,8 @@ class PartitionActor(Restartable):
         self._log.info("partition.ended", position=self._committer.committed.position)
 
     async def _is_followed(self, gone: PartitionGone) -> bool:
-        """Whether a partition is listed that follows this one, which the source has forgotten."""
-        source, limits = self._context.source, self._context.store.limits
-        listed = await with_deadline(list_partitions(source), "partitions", limits, retries=False)
-        if self.partition in listed or not any(self.partition in parents for parents in listed.values()):
+        """Whether the source has forgotten this partition, and lists one that follows it."""
+        if not await is_followed(self._context, self.partition):
             return False
         self._log.error(
             "partition.records_lost", after=self._committer.cursor.sequence, error=str(gone),
@@ -492,27 +365,8 @@ class PartitionActor(Restartable):
         self._gone = True
         return True
 
-    async def _close_handler(
-        self, handler: PartitionHandler, reason: CloseReason, *, commit: Callable[[], Awaitable[None]] | None = None
+    async def _close(
+        self, handler: PartitionHandler, reason: CloseReason, commit: Callable[[], Awaitable[None]] | None = None
     ) -> None:
         self.statistics.state, self._is_closed = "closing", True
-        with anyio.CancelScope(shield=True), anyio.move_on_after(CLOSING_TIME) as scope:
-            await self._context.threads.ended(self.partition)  # a plain `process` that was cut off still runs
-            try:
-                with user_code("closing"):
-                    await handler.closing(ClosingContext(self._info, commit), reason)
-            except Exception:  # noqa: BLE001  # the partition ends all the same
-                self._log.exception("partition.closing_failed")
-        if scope.cancelled_caught:
-            self._log.error("partition.closing_timed_out", after=CLOSING_TIME, why="process or closing still runs")
-
-    async def _tell_committed(self, handler: PartitionHandler, upto: int, rows: int, error: Exception | None) -> None:
-        """Call the handler's `committed`. It may neither fail the partition nor hold it up for long."""
-        with anyio.move_on_after(CLOSING_TIME) as scope:
-            try:
-                with user_code("committed"):
-                    await handler.committed(self._info, upto, rows, error)
-            except Exception:  # noqa: BLE001  # the commit has ended as it has
-                self._log.exception("partition.committed_failed")
-        if scope.cancelled_caught:
-            self._log.error("partition.committed_failed", why=f"it has not ended within {CLOSING_TIME:g} s")
+        await close_handler(handler, self._info, reason, self._context.threads, commit)

@@ -17,9 +17,10 @@ from actorproc.handler.base import CloseReason, PartitionHandler
 from actorproc.handler.context import PartitionContext, PartitionInfo
 from actorproc.output.chain import OutputChain
 from actorproc.output.checkpoint import Checkpoint
-from actorproc.partition.actor import HostContext, PartitionActor
+from actorproc.partition.actor import PartitionActor
 from actorproc.partition.dead_letter_summary import DeadLetterSummary
 from actorproc.partition.handler_threads import HandlerThreads
+from actorproc.partition.host_context import HostContext
 from actorproc.records import Batch
 from actorproc.rows.schema import output_schema, parse_schema
 from actorproc.runtime.budget import BufferTotal, ByteBudget

@@ -1,0 +1,50 @@
+"""Objects that all partitions of a processor on one host share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from actorproc.config.settings import Settings
+from actorproc.handler.base import PartitionHandler
+from actorproc.handler.decoder import Decoder
+from actorproc.partition.dead_letter_summary import DeadLetterSummary
+from actorproc.partition.handler_threads import HandlerThreads
+from actorproc.partition.time_spent import HostTimes
+from actorproc.runtime.budget import BufferTotal, ByteBudget
+from actorproc.runtime.clock import Clock
+from actorproc.sources.protocol import Source, Start
+from actorproc.storage.names import ProcessorLayout
+from actorproc.storage.store import Store
+
+
+@dataclass(frozen=True, slots=True)
+class HostContext:
+    """Objects that all partitions of a processor on one host share."""
+
+    processor: str
+    host: str
+    handler: type[PartitionHandler]
+    schema: pa.Schema
+    source: Source
+    store: Store
+    layout: ProcessorLayout
+    settings: Settings
+    clock: Clock
+    start: Start
+    options: Any
+    shared: Any
+    budget: ByteBudget
+    held: BufferTotal
+    dead_letter_summary: DeadLetterSummary
+    threads: HandlerThreads
+    decoder: Decoder
+    start_from: str | None = None
+    """Names another consumer of the source, whose positions come before `start`."""
+    latest_partitions: frozenset[str] | None = None
+    """With the start 'latest': the partitions of the first start. Those that came later begin with their first record.
+    None: they are not known, and all begin at 'latest'."""
+    processor_id: str = ""
+    times: HostTimes = field(default_factory=HostTimes)

@@ -1,0 +1,45 @@
+"""How far a partition is behind its source, in records and in seconds."""
+
+from __future__ import annotations
+
+from actorproc.partition.read_ahead import ReadAhead
+from actorproc.partition.statistics import PartitionStatistics
+from actorproc.runtime.clock import Clock
+from actorproc.sources.protocol import End, Source
+
+
+class Lag:
+    """Lag of one partition, by its committed position."""
+
+    def __init__(self, source: Source, reads: ReadAhead, statistics: PartitionStatistics, clock: Clock) -> None:
+        self._source = source
+        self._reads = reads
+        self._statistics = statistics
+        self._clock = clock
+        self._end: int | None = None  # sequence of the source's newest record, when it was asked last
+        self._begin = -1  # sequence of the last record before the first one to process
+        self.oldest_time: float | None = None
+        """Timestamp of the oldest record that is read and not committed."""
+
+    def note_end(self, end: End) -> None:
+        """The source was asked for its end, since it has more to read."""
+        self._end, committed = end.sequence, self._statistics.committed
+        if committed.sequence < 0:
+            before = self._source.sequence_before(self._statistics.partition, committed.position)
+            self._begin = -1 if before is None else before
+
+    @property
+    def records(self) -> int | None:
+        """Records that the source has after the committed ones; None: not known yet."""
+        newest, committed = self._reads.newest, self._statistics.committed.sequence
+        between = self._source.records_between
+        if newest is not None:
+            return between(committed, newest)
+        return None if self._end is None else between(max(committed, self._begin), self._end)
+
+    @property
+    def seconds(self) -> float | None:
+        """Age of the oldest record that is read and not committed, by its timestamp; 0 without lag."""
+        if self.oldest_time is not None:
+            return max(0.0, self._clock.wall() - self.oldest_time)
+        return 0.0 if self.records == 0 else None
