@@ -13,7 +13,7 @@ demo: $(STAMP)   ## flights through three hosts, one killed, into Spark; checked
 	@$(BIN)/actorproc demo $(ARGS)
 
 test: $(STAMP)   ## the whole suite; ARGS="-k name" narrows it
-	@$(BIN)/pytest -n 3 --dist worksteal $(ARGS)
+	@$(BIN)/pytest -n 3 --dist loadfile $(ARGS)
 
 test-long: $(STAMP) ## what takes minutes: Spark clusters, kills at random, other versions of Spark, table formats
 	@$(BIN)/pytest -m long $(ARGS)

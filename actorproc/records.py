@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from itertools import chain, count, repeat
-from typing import Any, NamedTuple, TypeVar, overload
+from typing import Any, Literal, NamedTuple, TypeVar, overload
 
 import msgspec
 import numpy as np
@@ -134,6 +134,10 @@ _NO_RECORDS = pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in R
 _NO_SEQUENCES = pa.nulls(0, pa.int64())
 
 
+TimestampType = Literal["CreateTime", "LogAppendTime"]
+"""Kafka's words, as in the topic's setting `message.timestamp.type`."""
+
+
 class Batch:
     """Records of one partition, in order; a sequence of `Record`, and columns.
 
@@ -145,6 +149,9 @@ class Batch:
 
     read: ReadCost = NO_COST
     """What it took to read these records. A slice has the cost of its batch."""
+
+    timestamp_type: TimestampType | None = None
+    """Of all timestamps: when the producer made the record, or when the broker appended it. None: not known."""
 
     def __init__(self, partition: str, data: pa.RecordBatch, sequences: pa.Int64Array) -> None:
         if data.num_rows != len(sequences):
@@ -203,10 +210,14 @@ class Batch:
     def joined(cls, batches: Sequence[Batch]) -> Batch:
         """At least one batch of a partition, as one batch. Copies their columns."""
         sequences = pa.concat_arrays([batch.sequence_array for batch in batches])
-        return cls(batches[0].partition, pa.concat_batches([batch.data for batch in batches]), sequences)
+        whole = cls(batches[0].partition, pa.concat_batches([batch.data for batch in batches]), sequences)
+        types = {batch.timestamp_type for batch in batches}
+        whole.timestamp_type = types.pop() if len(types) == 1 else None
+        return whole
 
     def __reduce__(self) -> tuple[object, ...]:
-        return Batch, (self.partition, self.data, self.sequence_array), {"read": self.read}
+        facts = {"read": self.read, "timestamp_type": self.timestamp_type}
+        return Batch, (self.partition, self.data, self.sequence_array), facts
 
     def __len__(self) -> int:
         return int(self.data.num_rows)
@@ -237,6 +248,7 @@ class Batch:
     def _part(self, data: pa.RecordBatch, sequences: pa.Int64Array) -> Batch:
         part = Batch(self.partition, data, sequences)
         part.read = self.read
+        part.timestamp_type = self.timestamp_type
         return part
 
     def after(self, sequence: int) -> Batch:

@@ -14,11 +14,14 @@ import structlog
 from tests import amqp_servers, kafka_server, servers
 from tests.amqp_servers import AmqpBroker
 from tests.kafka_server import Broker
+from tests.scheduling import pytest_collection_modifyitems as pytest_collection_modifyitems
+from tests.scheduling import pytest_xdist_make_scheduler as pytest_xdist_make_scheduler
 from tests.servers import S3Server
 
 T = TypeVar("T")
 
 pytest.register_assert_rewrite("tests.group.site", "tests.partition.world", "tests.testing.sources")  # they assert, too
+
 
 hypothesis.settings.register_profile("suite", deadline=None)  # a slow machine is not a failure
 hypothesis.settings.load_profile("suite")

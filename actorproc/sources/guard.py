@@ -249,4 +249,6 @@ def _with_declared_types(batch: Batch) -> Batch:
         for field in RECORD_SCHEMA
     ]
     data = pa.RecordBatch.from_arrays(columns, schema=RECORD_SCHEMA)
-    return Batch(batch.partition, data, batch.sequence_array.cast(SEQUENCE.type))
+    declared = Batch(batch.partition, data, batch.sequence_array.cast(SEQUENCE.type))
+    declared.timestamp_type = batch.timestamp_type
+    return declared

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import sys
 import time
 from collections.abc import Mapping
@@ -13,7 +14,7 @@ import anyio
 import orjson
 import pytest
 
-from actorproc import Processor, Settings
+from actorproc import Batch, PartitionContext, PartitionHandler, Processor, Settings
 from actorproc.errors import RecordsLost, SourceError, UsageError
 from actorproc.testing import check_source
 from tests import servers
@@ -71,8 +72,21 @@ async def test_key_value_headers_and_timestamp_arrive_unchanged(broker: Broker) 
     await reading.aclose()
     await source.close()
     assert (batch[0].key, batch[0].value, batch[0].headers) == (b"\xffkey", b"\x00value", (("a", b"1"), ("a", b"")))
-    assert batch[0].timestamp == when
+    assert (batch[0].timestamp, batch.timestamp_type) == (when, "CreateTime")
     assert (batch[1].key, batch[1].value, batch[1].headers) == (None, None, ())
+
+
+async def test_a_handler_learns_that_timestamps_are_the_brokers(broker: Broker, tmp_path: Path) -> None:
+    topic = Topic(broker, 2, **{"message.timestamp.type": "LogAppendTime"})
+    topic.send(range(10))
+    types: set[str | None] = set()
+
+    class Seeing(PartitionHandler):
+        def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            types.update(part.timestamp_type for part in (batch, batch[:1], pickle.loads(pickle.dumps(batch))))
+
+    await Processor(Seeing, source=topic.url, container=str(tmp_path)).run(until_end=True)
+    assert types == {"LogAppendTime"}
 
 
 async def test_what_waits_for_slow_handlers_is_bounded_by_read_ahead_bytes(broker: Broker) -> None:

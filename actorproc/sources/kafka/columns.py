@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from confluent_kafka import Message
+from confluent_kafka import TIMESTAMP_CREATE_TIME, TIMESTAMP_LOG_APPEND_TIME, Message
 
-from actorproc.records import RECORD_SCHEMA, Batch
+from actorproc.records import RECORD_SCHEMA, Batch, TimestampType
 
 Key = tuple[str, int]
 """Topic and number of a partition."""
@@ -24,6 +24,12 @@ _HEADERS = RECORD_SCHEMA.field("headers").type
 _TIMESTAMP = RECORD_SCHEMA.field("timestamp").type
 _MILLISECONDS = 1000  # microseconds in one
 _NO_TIME = -1
+
+_TIMESTAMP_TYPES: dict[int, TimestampType] = {
+    TIMESTAMP_CREATE_TIME: "CreateTime",
+    TIMESTAMP_LOG_APPEND_TIME: "LogAppendTime",
+}
+"""By the client's numbers. It is a setting of the topic, so two messages that agree stand for those between them."""
 
 
 def by_partition(messages: list[Message], topics: Collection[str]) -> Iterator[tuple[Key, list[Message]]]:
@@ -60,7 +66,10 @@ def to_batch(partition: str, messages: list[Message]) -> Batch:
         _headers(messages),
         _timestamps(messages),
     ]
-    return Batch(partition, pa.RecordBatch.from_arrays(columns, schema=RECORD_SCHEMA), pa.array(_offsets(messages)))
+    batch = Batch(partition, pa.RecordBatch.from_arrays(columns, schema=RECORD_SCHEMA), pa.array(_offsets(messages)))
+    first, last = messages[0].timestamp()[0], messages[-1].timestamp()[0]
+    batch.timestamp_type = _TIMESTAMP_TYPES.get(first) if first == last else None
+    return batch
 
 
 def _offsets(messages: list[Message]) -> np.ndarray[Any, np.dtype[np.int64]]:

@@ -1,0 +1,30 @@
+"""Which worker of the test run gets which tests, and in which order."""
+
+from __future__ import annotations
+
+import pytest
+from xdist.remote import Producer
+from xdist.scheduler import LoadScopeScheduling
+
+_DEAR = ("spark", "kafka", "queue")
+"""Parts of the names of files whose tests share a session or broker that is dear to start: they go to one worker."""
+
+_FIRST = (*_DEAR, "tests/test_", "tests/simulation/", "tests/sources/", "tests/cli/")
+"""What takes longest, by a part of its name. It begins first, so that no worker ends long after the others."""
+
+
+class ByFile(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no types
+    """A file stays in one worker, for its fixtures' sake."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = nodeid.partition("::")[0]
+        return next((part for part in _DEAR if part in file), file)
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> ByFile:
+    config.option.loadscopereorder = False  # the order of `pytest_collection_modifyitems` stays
+    return ByFile(config, log)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: next((n for n, part in enumerate(_FIRST) if part in item.nodeid), len(_FIRST)))
