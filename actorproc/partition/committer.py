@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 from actorproc.config.settings import Settings
-from actorproc.errors import Fenced, HandlerError, StoreUnavailable
+from actorproc.errors import Fenced, StoreUnavailable
 from actorproc.output.attachments import Attachment
 from actorproc.output.chain import Commit, OutputChain, encode_commit
 from actorproc.output.checkpoint import Checkpoint, CheckpointKeeper, Totals
@@ -22,8 +22,9 @@ from actorproc.partition.pending import Pending
 from actorproc.partition.queue_reader import QueueReader
 from actorproc.partition.statistics import PartitionStatistics
 from actorproc.partition.time_spent import TimeSpent
+from actorproc.partition.uncommitted import Uncommitted
 from actorproc.records import Batch, Cursor
-from actorproc.runtime.budget import BufferShare, BufferTotal
+from actorproc.runtime.budget import BufferTotal
 from actorproc.runtime.clock import Clock
 from actorproc.state.partition_state import MissingState, PartitionState
 from actorproc.state.sweeping import StateSweeper
@@ -32,8 +33,6 @@ from actorproc.storage.parquet import encoding_cost
 from actorproc.storage.store import Store
 
 _CLOCK_LEAD_MAX = 86_400.0  # seconds ahead of another host's clock
-
-_WINDOW_SHARE = 0.5  # of the messages that a queue may deliver: processed so many, commit, so that more can come
 
 CHECKPOINT_EVERY = 16
 """Commits after which the checkpoint is written: the next owner has to walk that many at most."""
@@ -69,7 +68,6 @@ class Committer:
         self._schema = schema
         self._settings, self._clock = settings, clock
         self._time_spent = time
-        self._held = BufferShare(held)
         self._dead_letter_summary = dead_letter_summary
         self._log = log
         self._queue = queue
@@ -80,13 +78,8 @@ class Committer:
         self._number = 0
         self._totals = Totals()
         self._time = 0.0  # of the latest commit; no later commit gets an earlier time
-        self._pending = Pending()
-        self._new = Totals()  # of the records since the last commit
-        self._row_bytes = self._letter_bytes = 0  # of `_pending`
-        self._since: float | None = None  # start of the batch that has the oldest row or dead letter of `_pending`
-        self._counted = -1  # sequence up to which records are in the totals
+        self._uncommitted = Uncommitted(settings, clock, held, queue)
         self._identities: tuple[str, ...] = ()  # that the walk has found
-        self._moved_at: float | None = None  # when the cursor first passed `committed`
         self.settled = True
         """False once a commit was cut short: only a new start can find out whether it was made."""
         self.after_commit: Callable[[int, int, Exception | None], Awaitable[None]] = _ignore
@@ -127,7 +120,7 @@ class Committer:
         self.state.restored(self._time)
         await check(self.cursor)
         self.committed = self.cursor
-        self._counted = self.cursor.sequence
+        self._uncommitted.counted = self.cursor.sequence
         if self._queue is not None:
             self._queue.begin(self.cursor.sequence, self._identities, self._check_is_last)
         self._statistics.cursor = self._statistics.committed = self.cursor
@@ -173,9 +166,7 @@ class Committer:
 
     def clear(self) -> None:
         """Drop the results that wait for a commit."""
-        self._pending, self._new, self._row_bytes, self._letter_bytes = Pending(), Totals(), 0, 0
-        self._since = self._moved_at = None
-        self._held.clear()
+        self._uncommitted.clear()
 
     # Processed
 
@@ -188,44 +179,20 @@ class Committer:
         Raises:
             HandlerError: the keyed state would be too large; nothing was added.
         """
-        changed = (
-            self.state.add(results.changes) if results.changes else 0
-        )  # first: it may refuse, and then nothing counts
-        records = len(batch.after(self._counted)) - len(batch.after(upto))
-        self._counted = max(self._counted, upto)
-        self._statistics.records += records
-        self._new += Totals(records, results.rows, len(results.letters), results.skipped)
-        row_bytes, letter_bytes = results.row_bytes + changed, results.letter_bytes
-        self._pending.tables += results.tables
-        self._pending.letters |= results.letters
-        self._held.add(row_bytes + letter_bytes)
-        self._row_bytes += row_bytes
-        self._letter_bytes += letter_bytes
-        if self._since is None and self._has_results:
-            self._since = begun
+        changed = self.state.add(results.changes) if results.changes else 0  # may refuse, and then nothing counts
+        self._statistics.records += self._uncommitted.add(batch, upto, results, changed, begun)
         self.move(cursor)
-
-    @property
-    def _has_results(self) -> bool:
-        return bool(self._new.rows or self._pending.letters or self.state.pending)
 
     def move(self, cursor: Cursor) -> None:
         """Note that everything up to `cursor` is processed."""
         cursor = max(cursor, self.cursor, key=lambda c: c.sequence)  # with at-most-once delivery it is ahead already
         if cursor != self.committed:
-            self._moved_at = self._moved_at or self._clock.monotonic()
+            self._uncommitted.moved()
         self.cursor = self._statistics.cursor = cursor
 
     def due_at(self) -> float | None:
         """When the next commit is due, on the clock's `monotonic`. None: nothing waits, or the handler commits."""
-        if not self._settings.auto_commit:
-            return None
-        if self._since is not None:
-            return self._since + self._settings.commit_interval
-        if self._moved_at is None:
-            return None
-        settings = self._settings
-        return self._moved_at + (settings.idle_commit_interval if self._queue is None else settings.commit_interval)
+        return self._uncommitted.due_at()
 
     def is_due(self) -> bool:
         """Whether to commit now: enough rows wait, here or on this host, or they have waited long enough.
@@ -233,29 +200,7 @@ class Committer:
         Raises:
             HandlerError: too much waits on this host, but only the handler may commit (`auto_commit` is off).
         """
-        settings = self._settings
-        excessive = self._held.excessive()
-        due = self.due_at()
-        if due is None:
-            if excessive and not settings.auto_commit:
-                raise HandlerError(
-                    f"{self._held.held} bytes of rows wait for ctx.commit() here, and on this host more than "
-                    f"uncommitted_bytes = {self._held.total.size} allows: commit more often, "
-                    "raise it, or turn auto_commit on"
-                )
-            if self._queue is not None and not settings.auto_commit and self._queue.is_full(self.cursor.sequence):
-                raise HandlerError(
-                    f"max_unacknowledged = {settings.max_unacknowledged} messages wait for ctx.commit(), and the queue "
-                    "delivers no others before: commit more often, raise it, or turn auto_commit on"
-                )
-            return False
-        full = (
-            self._new.rows >= settings.commit_rows
-            or self._row_bytes >= settings.commit_bytes
-            or self._letter_bytes >= settings.commit_dead_letter_bytes
-            or (self._queue is not None and self._queue.is_full(self.cursor.sequence, _WINDOW_SHARE))
-        )
-        return full or excessive or self._clock.monotonic() >= due
+        return self._uncommitted.is_due(self.cursor.sequence)
 
     # Committing
 
@@ -266,8 +211,8 @@ class Committer:
             Fenced: another host runs this partition. Nothing is committed.
             StoreUnavailable: the outcome is unknown; only a new start can find it out.
         """
-        upto, rows = self.cursor.sequence, self._new.rows
-        is_empty = not self._has_results and self.cursor == self.committed
+        upto, rows = self.cursor.sequence, self._uncommitted.new.rows
+        is_empty = not self._uncommitted.has_results and self.cursor == self.committed
         try:
             await self._commit()
         except Exception as error:
@@ -281,14 +226,15 @@ class Committer:
             await self.checkpoint()
 
     async def _commit(self) -> None:
-        totals, statistics = self._totals + self._new, self._statistics
+        waiting, statistics = self._uncommitted, self._statistics
+        totals = self._totals + waiting.new
         with self._settling():
-            if self._has_results:
-                await self._write(self._pending, totals)
+            if waiting.has_results:
+                await self._write(waiting.results, totals)
             elif self.cursor != self.committed:
                 await self._advance(self.cursor, totals)
                 statistics.last_commit = _utc(self._time)
-        statistics.skipped += self._new.skipped
+        statistics.skipped += waiting.new.skipped
         self._totals = totals
         self.clear()
         self.committed = statistics.committed = self.cursor
@@ -326,18 +272,19 @@ class Committer:
         statistics = self._statistics
         letters = [letter for _, letter in sorted(pending.letters.items())]
         time = self._now()
-        delta = await self._clock.run_cpu_work(self._row_bytes, self.state.delta, time) if self.state.pending else None
+        size = self._uncommitted.row_bytes
+        delta = await self._clock.run_cpu_work(size, self.state.delta, time) if self.state.pending else None
         commit = Commit(
             put_id=self._clock.nonce(), host=self._host, epoch=statistics.epoch,
             first=self.committed, next=self.cursor, totals=totals, time=time,
-            rows=self._new.rows, state_size=delta.size if delta else 0, format=3 if ended else 2 if delta else 1,
+            rows=pending.rows, state_size=delta.size if delta else 0, format=3 if ended else 2 if delta else 1,
             identities=self._identities_of(self.cursor), ended=ended, vanished=vanished,
         )  # fmt: skip
         lines = b"".join(letters)
         table = pa.concat_tables(pending.tables) if pending.tables else self._schema.empty_table()
         cost = encoding_cost(table) + len(lines)
         body, attached = await self._clock.run_cpu_work(cost, encode_commit, table, commit, lines)
-        summary = await self._clock.run_cpu_work(self._letter_bytes, summarize, letters)
+        summary = await self._clock.run_cpu_work(self._uncommitted.letter_bytes, summarize, letters)
         if delta:
             attached = (*attached, Attachment(STATE, delta.body))
         await self._chain.create(self._number, commit.put_id, body, attached)
