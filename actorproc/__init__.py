@@ -9,7 +9,8 @@ if TYPE_CHECKING:
     from actorproc.config.settings import Settings
     from actorproc.errors import ActorprocError
     from actorproc.handler.base import CloseReason, Decision, PartitionHandler
-    from actorproc.handler.context import ClosingContext, PartitionContext, PartitionInfo
+    from actorproc.handler.context import PartitionContext
+    from actorproc.handler.info import ClosingContext, PartitionInfo
     from actorproc.handler.wake_context import WakeContext
     from actorproc.handlers import (
         Capture,
@@ -66,7 +67,7 @@ _MODULES = {
     "Capture": "handlers",
     "Chunk": "sources.protocol",
     "CloseReason": "handler.base",
-    "ClosingContext": "handler.context",
+    "ClosingContext": "handler.info",
     "Cursor": "records",
     "Decision": "handler.base",
     "DecodedRows": "handlers",
@@ -77,7 +78,7 @@ _MODULES = {
     "Partition": "sources.protocol",
     "PartitionContext": "handler.context",
     "PartitionHandler": "handler.base",
-    "PartitionInfo": "handler.context",
+    "PartitionInfo": "handler.info",
     "Processor": "processor",
     "Producer": "log.producer",
     "ReadCost": "records",

@@ -12,7 +12,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from actorproc.config.secrets import with_secrets
 from actorproc.errors import HandlerError
 from actorproc.handler.base import CloseReason, Decision, PartitionHandler
-from actorproc.handler.context import PartitionContext, PartitionInfo
+from actorproc.handler.context import PartitionContext
+from actorproc.handler.info import PartitionInfo
 from actorproc.records import Batch, Record
 from actorproc.runtime.clock import SYSTEM
 from actorproc.runtime.requirements import how_to_install

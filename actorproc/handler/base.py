@@ -10,7 +10,8 @@ from typing import Any, ClassVar
 import pyarrow as pa
 from pydantic import BaseModel, ConfigDict
 
-from actorproc.handler.context import ClosingContext, PartitionContext, PartitionInfo
+from actorproc.handler.context import PartitionContext
+from actorproc.handler.info import ClosingContext, PartitionInfo
 from actorproc.handler.returned_rows import Returned
 from actorproc.handler.state import Key
 from actorproc.handler.wake_context import WakeContext

@@ -1,11 +1,9 @@
-"""The objects that a handler's methods are given: where it runs, and what it emits, fails and commits."""
+"""`PartitionContext`: the object through which `process` emits, fails and commits."""
 
 from __future__ import annotations
 
-import inspect
 from bisect import bisect_left
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import cached_property
 from typing import Any, TypeVar
@@ -16,6 +14,8 @@ import pyarrow as pa
 from actorproc.errors import HandlerError, HandlerMisuse, SchemaError
 from actorproc.handler.attempt import CUT_OFF, RETURNED, Attempt
 from actorproc.handler.decoder import Decoder, columns_of, values_of
+from actorproc.handler.info import PartitionInfo
+from actorproc.handler.record_map import map_records
 from actorproc.handler.state import Key, KeyedState
 from actorproc.handler.timers import cancel_timer, set_timer
 from actorproc.records import Batch, Record
@@ -23,58 +23,9 @@ from actorproc.rows.encoder import Row
 from actorproc.rows.row_buffer import PIECE
 from actorproc.rows.sequence_order import owned
 from actorproc.runtime.error_text import safe_repr
-from actorproc.runtime.user_code import failure_of, user_code
+from actorproc.runtime.user_code import failure_of
 
 T = TypeVar("T")
-
-
-@dataclass(slots=True, eq=False)
-class PartitionInfo:
-    """The partition that a handler works for; the same for all its batches."""
-
-    processor: str
-    host: str
-    partition: str
-    epoch: int
-    """Grows with each change of owner. Send it along with side effects, so that they can be fenced."""
-    options: Any = None
-    """The handler's `Options`, filled."""
-    shared: Any = None
-    """The object that the handler class's `shared` yielded, one for all partitions of the host."""
-    log: Any = None
-    """A structlog logger with processor, host, partition and epoch bound."""
-    decoder: Decoder = field(default=None, repr=False)  # type: ignore[assignment]  # every host has one
-    """Decodes values as the setting `decode` says; `ctx.decode` and `ctx.decode_arrow` use it."""
-    output_schema: pa.Schema = field(default=None, repr=False)
-    """Columns of the output, without `_sequence`."""
-    processor_id: str = ""
-    """Differs from that of every other processor; another one if the processor is deleted and created again."""
-    committed: int = -1
-    """Sequence up to which the partition was committed when it started here, or when the attempt began."""
-
-    def _copy(self, info: PartitionInfo) -> None:
-        """Take all fields of `info`."""
-        for name in PartitionInfo.__slots__:
-            setattr(self, name, getattr(info, name))
-
-
-class ClosingContext(PartitionInfo):
-    """The partition, as `closing` gets it."""
-
-    def __init__(self, info: PartitionInfo, commit: Callable[[], Awaitable[None]] | None) -> None:
-        self._copy(info)
-        self._commit = commit
-
-    async def commit(self) -> None:
-        """Commit everything that is processed. Only for the reasons STOPPING, HANDOFF and ENDED.
-
-        Raises:
-            HandlerError: this host does not have the partition any more, or it has failed.
-            Fenced: another host runs this partition; nothing was committed.
-        """
-        if self._commit is None:
-            raise HandlerError("ctx.commit() in closing: the partition was lost or has failed, and cannot be committed")
-        await self._commit()
 
 
 class PartitionContext(PartitionInfo):
@@ -320,42 +271,9 @@ class PartitionContext(PartitionInfo):
                 f"ctx.map takes the batch, then a function to call with each record, not a {type(work).__name__}: "
                 "write await ctx.map(batch, self.work)"
             )
+        records = list(batch)
         self._attempt.maps += 1  # if it is not awaited, its records are not done
-        return self._map(batch, work, concurrency)
-
-    async def _map(
-        self, batch: Iterable[Record], work: Callable[[Record], Awaitable[T]], concurrency: int
-    ) -> list[T | None]:
-        attempt, records = self._attempt, list(batch)
-        results: list[T | None] = [None] * len(records)
-        left, todo = set(range(len(records))), iter(enumerate(records))
-
-        async def worker() -> None:
-            for index, record in todo:
-                try:
-                    with user_code("work"):
-                        results[index] = await _awaitable(work(record))
-                except Exception as error:  # noqa: BLE001  # it fails this record
-                    self.fail(record, error)
-                left.discard(index)
-                attempt.map_ended(record.sequence, done=True)
-
-        try:
-            for record in records:
-                self._check(record)
-            attempt.mapping.update(record.sequence for record in records)
-            try:
-                async with anyio.create_task_group() as tasks:
-                    for _ in range(min(concurrency, len(records))):
-                        tasks.start_soon(worker)
-            finally:
-                for index in left:
-                    attempt.map_ended(records[index].sequence, done=False)
-        finally:
-            attempt.maps -= 1
-        if left:
-            raise HandlerError("ctx.map was cancelled from within: work awaited something that was cancelled")
-        return results
+        return map_records(self._attempt, records, work, concurrency, check=self._check, fail=self.fail)
 
     async def commit(self, upto: Record | None = None) -> None:
         """Make position and output durable now: up to and with the record `upto`, or the whole batch.
@@ -435,9 +353,3 @@ def _of_another(given: Record | Batch, batch: Batch) -> HandlerMisuse:
         f"{given!r} is of another partition than the batch at hand, {batch!r}, and processed there: keep records in "
         "attributes that are set in __init__ or opened; attributes of the class are shared by all partitions"
     )
-
-
-def _awaitable(made: Awaitable[T]) -> Awaitable[T]:
-    if not inspect.isawaitable(made):
-        raise HandlerMisuse(f"ctx.map awaits what it is given; that returned a {type(made).__name__}: write async def")
-    return made

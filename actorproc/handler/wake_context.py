@@ -6,7 +6,8 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 from actorproc.errors import HandlerMisuse
-from actorproc.handler.context import PartitionContext, PartitionInfo
+from actorproc.handler.context import PartitionContext
+from actorproc.handler.info import PartitionInfo
 from actorproc.handler.state import Key, KeyedState
 from actorproc.handler.timers import utc
 from actorproc.records import Batch

@@ -12,7 +12,7 @@ import msgspec
 import orjson
 
 from actorproc.errors import RESTORE, CorruptObject, located
-from actorproc.handler.context import PartitionInfo
+from actorproc.handler.info import PartitionInfo
 from actorproc.records import Record
 from actorproc.runtime.clock import Clock
 from actorproc.runtime.error_text import error_message, storable

@@ -19,7 +19,7 @@ from actorproc.errors import (
     RowsLost,
 )
 from actorproc.handler.base import CloseReason, PartitionHandler
-from actorproc.handler.context import PartitionInfo
+from actorproc.handler.info import PartitionInfo
 from actorproc.handler.state_kinds import wakes
 from actorproc.partition.batch_processor import BatchProcessor
 from actorproc.partition.batch_size import Pace

@@ -10,7 +10,7 @@ import anyio
 from actorproc.config.settings import Settings
 from actorproc.errors import PartitionStuck
 from actorproc.handler.base import CloseReason, PartitionHandler
-from actorproc.handler.context import ClosingContext, PartitionInfo
+from actorproc.handler.info import ClosingContext, PartitionInfo
 from actorproc.partition.handler_threads import HandlerThreads
 from actorproc.partition.host_context import HostContext
 from actorproc.runtime.user_code import user_code

@@ -10,7 +10,7 @@ import pyarrow as pa
 from actorproc.config.settings import Settings
 from actorproc.handler.attempt import Attempt
 from actorproc.handler.base import PartitionHandler
-from actorproc.handler.context import PartitionInfo
+from actorproc.handler.info import PartitionInfo
 from actorproc.handler.state_kinds import state_kinds
 from actorproc.partition.batch_size import Pace
 from actorproc.partition.committer import Committer

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.json
 
 from actorproc import Batch, JsonRows, PartitionContext, PartitionHandler, Processor, RecordHandler
-from actorproc.handler.context import PartitionInfo
+from actorproc.handler.info import PartitionInfo
 from actorproc.handlers.kafka import KafkaForwarder
 from actorproc.sources.kafka import KafkaSource
 from benchmarks.kafka_programs.task import Stopwatch, Task

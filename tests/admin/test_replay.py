@@ -15,7 +15,7 @@ import pytest
 from actorproc.admin.replay import Letter, Replay, replayed_sequences
 from actorproc.admin.replay_target import LogTarget
 from actorproc.errors import CorruptObject, StoreUnavailable, UsageError
-from actorproc.handler.context import PartitionInfo
+from actorproc.handler.info import PartitionInfo
 from actorproc.log.metadata import open_log
 from actorproc.log.producer import Producer
 from actorproc.output.dead_letters import HISTORY, letter_files, read_letters, render_letter

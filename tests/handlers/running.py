@@ -13,7 +13,7 @@ from actorproc.codecs import JsonDecoder
 from actorproc.config.settings import Settings
 from actorproc.handler.base import PartitionHandler
 from actorproc.handler.checks import checked_handler
-from actorproc.handler.context import PartitionInfo
+from actorproc.handler.info import PartitionInfo
 from actorproc.handler.options import load_options
 from actorproc.records import Batch
 from actorproc.rows.schema import parse_schema

@@ -11,7 +11,7 @@ import pytest
 
 from actorproc import Batch, ClosingContext, PartitionContext, Record
 from actorproc.handler.base import CloseReason, PartitionHandler
-from actorproc.handler.context import PartitionInfo
+from actorproc.handler.info import PartitionInfo
 from actorproc.handler.options import load_options
 from tests.handlers.running import run
 

@@ -15,7 +15,7 @@ from actorproc.errors import StoreError, StoreRefused, StoreUnavailable
 from actorproc.group.membership import GroupDocument, read_group
 from actorproc.group.nudge import Nudges
 from actorproc.handler.base import CloseReason
-from actorproc.handler.context import PartitionInfo
+from actorproc.handler.info import PartitionInfo
 from actorproc.storage.backend import Listing, Stored
 from actorproc.storage.names import ProcessorLayout
 from actorproc.storage.store import Store

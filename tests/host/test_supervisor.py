@@ -18,7 +18,7 @@ from actorproc.group.heartbeat import read_heartbeats
 from actorproc.group.membership import GroupDocument, read_group
 from actorproc.group.nudge import Nudges
 from actorproc.handler.base import CloseReason
-from actorproc.handler.context import PartitionInfo
+from actorproc.handler.info import PartitionInfo
 from actorproc.records import warm_up
 from actorproc.runtime.clock import Clock
 from actorproc.sources.protocol import Chunk

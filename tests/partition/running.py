@@ -12,7 +12,8 @@ import structlog
 from actorproc.codecs import JsonDecoder
 from actorproc.config.settings import Settings
 from actorproc.handler.base import PartitionHandler
-from actorproc.handler.context import PartitionContext, PartitionInfo
+from actorproc.handler.context import PartitionContext
+from actorproc.handler.info import PartitionInfo
 from actorproc.partition.batch_processor import BatchProcessor
 from actorproc.partition.batch_size import Pace
 from actorproc.partition.committer import Committer

@@ -14,7 +14,8 @@ import pyarrow.parquet as pq
 from actorproc.codecs import JsonDecoder
 from actorproc.config.settings import Settings
 from actorproc.handler.base import CloseReason, PartitionHandler
-from actorproc.handler.context import PartitionContext, PartitionInfo
+from actorproc.handler.context import PartitionContext
+from actorproc.handler.info import PartitionInfo
 from actorproc.output.chain import OutputChain
 from actorproc.output.checkpoint import Checkpoint
 from actorproc.partition.actor import PartitionActor

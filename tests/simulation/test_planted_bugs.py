@@ -16,7 +16,8 @@ from msgspec.structs import replace
 from actorproc.group.formats import FORMATS, Formats
 from actorproc.group.liveness import LivenessTracker
 from actorproc.handler.attempt import Attempt
-from actorproc.handler.context import PartitionContext, PartitionInfo
+from actorproc.handler.context import PartitionContext
+from actorproc.handler.info import PartitionInfo
 from actorproc.log.appender import Appender
 from actorproc.output import dead_letters
 from actorproc.output.attachments import Attachment

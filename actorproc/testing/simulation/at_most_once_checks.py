@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from actorproc.handler.base import CloseReason
-from actorproc.handler.context import PartitionInfo
+from actorproc.handler.info import PartitionInfo
 from actorproc.output.chain import Commit
 from actorproc.output.checkpoint import Checkpoint
 from actorproc.records import Batch

@@ -14,7 +14,8 @@ from actorproc.config.settings import Settings
 from actorproc.errors import Fenced, ReleaseRefused
 from actorproc.group.formats import FORMATS
 from actorproc.handler.base import CloseReason, PartitionHandler
-from actorproc.handler.context import ClosingContext, PartitionContext, PartitionInfo
+from actorproc.handler.context import PartitionContext
+from actorproc.handler.info import ClosingContext, PartitionInfo
 from actorproc.handler.options import load_options
 from actorproc.processor import Processor
 from actorproc.records import Batch

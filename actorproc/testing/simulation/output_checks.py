@@ -12,7 +12,7 @@ import orjson
 import pyarrow.parquet as pq
 
 from actorproc.handler.base import CloseReason
-from actorproc.handler.context import PartitionInfo
+from actorproc.handler.info import PartitionInfo
 from actorproc.output.chain import Commit, letters_of
 from actorproc.output.checkpoint import Checkpoint
 from actorproc.records import Batch
