@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from actorproc.errors import ActorprocError
     from actorproc.handler.base import CloseReason, Decision, PartitionHandler
     from actorproc.handler.context import PartitionContext
+    from actorproc.handler.hooks import Event, Hooks
     from actorproc.handler.info import ClosingContext, PartitionInfo
     from actorproc.handler.wake_context import WakeContext
     from actorproc.handlers import (
@@ -41,6 +42,8 @@ __all__ = [
     "DecodedRows",
     "Dedupe",
     "End",
+    "Event",
+    "Hooks",
     "JsonRows",
     "Latest",
     "Partition",
@@ -73,6 +76,8 @@ _MODULES = {
     "DecodedRows": "handlers",
     "Dedupe": "handlers",
     "End": "sources.protocol",
+    "Event": "handler.hooks",
+    "Hooks": "handler.hooks",
     "JsonRows": "handlers",
     "Latest": "handlers",
     "Partition": "sources.protocol",

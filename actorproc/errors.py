@@ -37,7 +37,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Self
+from typing import Literal, Self
+
+Fault = Literal["user", "infrastructure"]
+"""Where an error comes from: handler, options and schema, or source, store and network."""
 
 RESTORE = "restore it from a backup, or from an earlier version in the bucket"
 
@@ -45,9 +48,13 @@ RESTORE = "restore it from a backup, or from an earlier version in the bucket"
 class ActorprocError(Exception):
     """Base class of all errors that actorproc raises on purpose."""
 
+    fault: Fault = "infrastructure"
+
 
 class UsageError(ActorprocError):
     """The call was wrong. The message names the wrong value and the allowed ones."""
+
+    fault: Fault = "user"
 
 
 class SettingsError(UsageError):
@@ -68,6 +75,8 @@ class ReleaseRefused(UsageError):
 
 class StoreError(ActorprocError):
     """A request to the store failed."""
+
+    fault: Fault = "infrastructure"
 
 
 class StoreUnavailable(StoreError):
@@ -206,6 +215,8 @@ class Aborted(ActorprocError):
 class HandlerError(ActorprocError):
     """User code failed. The original error is the cause."""
 
+    fault: Fault = "user"
+
 
 class HandlerMisuse(HandlerError):
     """The handler misuses the API; retrying cannot help. The partition stops, and no record becomes a dead letter."""
@@ -235,4 +246,13 @@ class TooManyDeadLetters(HandlerError):
 
 
 class PartitionStuck(HandlerError):
-    """The handler made no progress for `max_process_time`."""
+    """The handler made no progress for `max_process_time`, or, as `fault` says, the source."""
+
+    def __init__(self, message: str, fault: Fault = "user") -> None:
+        super().__init__(message)
+        self.fault = fault
+
+
+def fault_of(error: BaseException) -> Fault:
+    """An error that is not ours comes from user code: errors of sources and stores are turned into ours."""
+    return error.fault if isinstance(error, ActorprocError) else "user"

@@ -22,6 +22,7 @@ from actorproc.group.group import Group
 from actorproc.group.nudge import Nudges, UdpNudges
 from actorproc.handler.base import PartitionHandler
 from actorproc.handler.checks import checked_handler
+from actorproc.handler.hooks import Hooks
 from actorproc.handler.options import load_options
 from actorproc.handler.state_kinds import state_types
 from actorproc.host.arguments import (
@@ -40,6 +41,7 @@ from actorproc.host.supervisor import Supervisor
 from actorproc.output.source_identity import SourceRecord
 from actorproc.partition.dead_letter_summary import DeadLetterSummary
 from actorproc.partition.handler_threads import HandlerThreads
+from actorproc.partition.hook_queue import HookQueue
 from actorproc.partition.host_context import HostContext
 from actorproc.rows.schema import output_schema, parse_schema
 from actorproc.runtime.budget import BufferTotal, ByteBudget
@@ -78,6 +80,7 @@ class Processor:
         start_from: another consumer of the source, whose committed positions come before `start`; for topics of Kafka
             `kafka-group:NAME`, or `eventhubs-checkpoints:URL` for Azure's event processors; for a change feed
             `cosmos-leases:URL`.
+        hooks: called for what happens to the partitions of this host; see `Hooks`.
         options: of the handler.
         config: a TOML file of settings and options; default: `actorproc.toml`, if it is here.
         settings: all of them, instead of reading file and environment; likewise `options` then.
@@ -100,6 +103,7 @@ class Processor:
         host: str | None = None,
         start: Start | str = "earliest",
         start_from: str | None = None,
+        hooks: Hooks | None = None,
         options: Mapping[str, object] | None = None,
         config: str | Path | None = None,
         settings: Settings | None = None,
@@ -109,7 +113,7 @@ class Processor:
     ) -> None:
         self.handler = checked_handler(handler)
         check_keywords(keywords, Processor)
-        check_types(name=name, host=host, start_from=start_from, container=container, settings=settings)
+        check_types(name=name, host=host, start_from=start_from, container=container, settings=settings, hooks=hooks)
         self.settings = settings if settings is not None and not keywords else Settings.load(config, **keywords)
         if settings is not None and (also := [*keywords, *(["config"] if config else [])]):
             raise UsageError(f"give settings or {', '.join(also)}, not both")
@@ -130,6 +134,7 @@ class Processor:
         self.host = checked_name("host name", default_host() if host is None else host)
         self.start = parse_start(start)
         self.start_from = start_from
+        self.hooks = hooks
         self.clock = clock
         self._log = log.bind(processor=self.name, host=self.host)
         self._source = guard_source(open_source(source, settings=self.settings, clock=clock), log=self._log)
@@ -319,6 +324,9 @@ class Processor:
             dead_letter_summary=DeadLetterSummary(),
             threads=HandlerThreads(settings.handler_threads, clock, settings.max_process_time),
             decoder=self.decoder,
+            hooks=HookQueue(
+                self.hooks, settings.hook_queue, clock, self._log, processor=self.name, host=self.host
+            ),
             start_from=self.start_from,
             latest_partitions=None if recorded.partitions is None else frozenset(recorded.partitions),
         )  # fmt: skip

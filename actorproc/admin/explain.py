@@ -28,6 +28,11 @@ _ADVICE = {
     "vanished": "The source does not know it any more. Its checkpoint stays, and it goes on there if it comes back.",
 }
 
+_FAULTS = {
+    "user": " The handler, its options or its schema are at fault.",
+    "infrastructure": " The source, the store or the network is at fault.",
+}
+
 
 def explain(view: PartitionView, hosts: Sequence[HostView], now: float) -> str:
     """The paragraph. `now`: seconds since 1970."""
@@ -64,7 +69,7 @@ def _state(view: PartitionView, now: float) -> str:
     if view.verdict == "ok":
         return ""
     since = f" for {_ago(now, view.since)}" if view.since else ""
-    return f"It has been {view.verdict}{since}: {view.reason.rstrip('.')}."
+    return f"It has been {view.verdict}{since}: {view.reason.rstrip('.')}.{_FAULTS.get(view.fault or '', '')}"
 
 
 def _attempt(view: PartitionView, now: float) -> str:

@@ -44,6 +44,8 @@ class PartitionView(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tru
     reason: str = ""
     since: int | None = None
     """Of the verdict."""
+    fault: str | None = None
+    """Of the verdict: "user" (handler, options, schema) or "infrastructure" (source, store, network)."""
     origin: str = ""
     owned_since: int | None = None
     state: str | None = None
@@ -280,7 +282,7 @@ class FleetWatch:
 
 def _verdict(verdict: Verdict) -> dict[str, Any]:
     since = None if verdict.since is None else int(verdict.since)
-    return {"verdict": verdict.kind, "reason": verdict.reason, "since": since}
+    return {"verdict": verdict.kind, "reason": verdict.reason, "since": since, "fault": verdict.fault}
 
 
 def _progress(report: PartitionReport) -> dict[str, Any]:

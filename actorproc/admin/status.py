@@ -76,6 +76,8 @@ class PartitionStatus:
     """Position at which the first owner would begin, where that was asked for and nothing is committed."""
     error: str | None = None
     """Why its state, or its end, cannot be read, or why it fails on its owner (see `read_status`)."""
+    fault: str | None = None
+    """Of the error on its owner: "user" or "infrastructure"."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,12 +132,14 @@ async def read_status(
     if source is not None:
         names |= (await list_partitions(source)).keys()
 
-    failing = _failing(group, heartbeats)
+    failing, faults = _failing(group, heartbeats), _faults(group, heartbeats)
 
     async def read(partition: str) -> PartitionStatus:
         lease = group.leases.get(partition) or Lease(None, 0)
         status = await _read_partition(store, layout, partition, lease, source, begin)
-        return replace(status, error=status.error or failing.get(partition))
+        if status.error is not None:
+            return status
+        return replace(status, error=failing.get(partition), fault=faults.get(partition))
 
     partitions = await gather(sorted(names, key=natural), read)
     return ProcessorStatus(processor, _members(group, heartbeats, expiration), list(partitions.values()))
@@ -148,6 +152,16 @@ def _failing(group: GroupDocument, heartbeats: Iterable[tuple[Heartbeat, float]]
         for beat, age in heartbeats
         for partition, error in beat.report.failing.items()
         if group.owner_of(partition) == (beat.host, beat.incarnation)
+    }
+
+
+def _faults(group: GroupDocument, heartbeats: Iterable[tuple[Heartbeat, float]]) -> dict[str, str]:
+    """Partition in trouble -> whose its trouble is, as its owner has reported."""
+    return {
+        partition: report.fault
+        for beat, _ in heartbeats
+        for partition, report in beat.report.progress.items()
+        if report.fault is not None and group.owner_of(partition) == (beat.host, beat.incarnation)
     }
 
 

@@ -29,6 +29,8 @@ class Verdict(NamedTuple):
     kind: VerdictKind
     reason: str = ""
     since: float | None = None
+    fault: str | None = None
+    """Of a trouble that its owner reports: "user" or "infrastructure"."""
 
     @property
     def is_bad(self) -> bool:
@@ -53,7 +55,7 @@ def _trouble(report: PartitionReport, error: str | None) -> Verdict | None:
     retry, text = report.retry, error or "no error text was reported"
     if report.trouble == "retrying" and retry is not None and error is None:
         text = f"attempt {retry.attempt} at record {retry.first} failed"
-    return Verdict(report.trouble, text, report.trouble_since)  # type: ignore[arg-type]  # narrowed by the tuple
+    return Verdict(report.trouble, text, report.trouble_since, report.fault)  # type: ignore[arg-type]  # narrowed by the tuple
 
 
 def _slowness(report: PartitionReport, now: float, max_process_time: float | None) -> Verdict | None:

@@ -171,6 +171,12 @@ def serve(
             "takes port + i. Other than loopback addresses need ACTORPROC_HTTP_TOKEN.",
         ),
     ] = None,
+    hooks: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MODULE:CLASS", help="An actorproc.Hooks of yours: its methods are called for what happens here."
+        ),
+    ] = None,
     config: Config = None,
     settings: Set = None,
 ) -> None:
@@ -202,6 +208,7 @@ def serve(
         start_from=start_from,
         until_end=until_end,
         http=http,
+        hooks=hooks,
         options=option or [],
         spark=spark,
         spark_checkpoint=spark_checkpoint,

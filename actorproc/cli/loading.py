@@ -16,6 +16,7 @@ from typing import Any
 from actorproc.errors import HandlerDefinitionError, UsageError
 from actorproc.handler.base import PartitionHandler
 from actorproc.handler.checks import checked_handler
+from actorproc.handler.hooks import Hooks
 from actorproc.runtime.user_code import user_code
 from actorproc.sources.protocol import Source
 
@@ -46,6 +47,20 @@ def load_function(spec: str) -> Callable[..., Any]:
     if not callable(found) or inspect.isclass(found):
         raise HandlerDefinitionError(f"{spec} is {found!r:.200}, no function")
     return found
+
+
+def load_hooks(spec: str) -> Hooks:
+    """The hooks that MODULE:NAME names: a `Hooks`, or a class or function that makes one.
+
+    Raises:
+        HandlerDefinitionError: there is no such module or name, its own code fails, or it makes something else.
+    """
+    found = _load(f"hooks {spec!r}", spec, "CLASS", "app:Alerts for class Alerts of app.py")
+    with user_code(f"making the hooks {spec!r}", HandlerDefinitionError):
+        made = found() if callable(found) and not isinstance(found, Hooks) else found
+    if not isinstance(made, Hooks):
+        raise HandlerDefinitionError(f"hooks {spec!r} is {made!r:.200}; it must be, or make, an actorproc.Hooks")
+    return made
 
 
 def load_source(spec: str) -> str | Source:

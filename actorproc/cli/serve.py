@@ -11,7 +11,7 @@ import typer
 from actorproc.cli.common import load_settings, pairs, run_async, setting_keywords, shown_settings
 from actorproc.cli.dashboard import address_of_worker, serving
 from actorproc.cli.exit_codes import FAILED, REACHED_END
-from actorproc.cli.loading import load_handler, load_source
+from actorproc.cli.loading import load_handler, load_hooks, load_source
 from actorproc.cli.spark import check
 from actorproc.cli.streams import conclude
 from actorproc.cli.terminal import counted
@@ -41,6 +41,7 @@ def run(
     start_from: str | None,
     until_end: bool,
     http: str | None,
+    hooks: str | None,
     options: Sequence[str],
     spark: str | None,
     spark_checkpoint: str | None,
@@ -62,6 +63,7 @@ def run(
         host=host,
         start=start,
         start_from=start_from,
+        hooks=load_hooks(hooks) if hooks else None,
         options=pairs("--option", options),
         config=config,
         **keywords,
@@ -75,6 +77,7 @@ def run(
         again = [*root, "serve", handler, "--source", source, "--container", container, "--start", start]
         again += ["--name", processor.name, *shared]
         again += ["--until-end"] if until_end else []
+        again += ["--hooks", hooks] if hooks else []
         again += ["--start-from", start_from] if start_from else []
         again += [part for option in source_options for part in ("--source-option", option)]
         again += [part for option in options for part in ("--option", option)]

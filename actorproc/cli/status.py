@@ -131,6 +131,7 @@ def _partition(partition: PartitionStatus) -> dict[str, Any]:
         "skipped": totals.skipped,
         "output_files": partition.output_files,
         "error": partition.error,
+        "fault": partition.fault,
     }
 
 

@@ -219,6 +219,10 @@ class Settings(BaseModel):
         16, description="Threads for plain `def process` handlers, per host. A stuck thread counts until it ends."
     )
 
+    hook_queue: Count = Field(
+        1_000, description="Events that wait for the application's hooks, per host. Newer ones are dropped and counted."
+    )
+
     # Committing
     auto_commit: bool = Field(True, description="If false, only `await ctx.commit()` commits.")
     commit_interval: Seconds = Field(

@@ -53,6 +53,8 @@ class PartitionReport(msgspec.Struct, frozen=True, array_like=True):
     trouble: str | None = None
     """Kind of its trouble: see `partition.statistics.TroubleKind`. The text is in `HostReport.failing`."""
     trouble_since: int | None = None
+    fault: str | None = None
+    """Whose its trouble is: "user" or "infrastructure". See `errors.Fault`."""
 
 
 class HostReport(msgspec.Struct, frozen=True, kw_only=True):

@@ -15,6 +15,7 @@ from actorproc.config.settings import Settings
 from actorproc.errors import UsageError
 from actorproc.handler.base import PartitionHandler
 from actorproc.handler.checks import is_ready_made
+from actorproc.handler.hooks import Hooks
 from actorproc.sources import LogSource, OutputSource
 from actorproc.sources.protocol import Source
 from actorproc.storage.store import Store
@@ -34,7 +35,9 @@ def default_host() -> str:
     return f"{name}-{os.getpid()}" if number == 1 else f"{name}-{os.getpid()}-{number}"
 
 
-def check_types(*, name: object, host: object, start_from: object, container: object, settings: object) -> None:
+def check_types(
+    *, name: object, host: object, start_from: object, container: object, settings: object, hooks: object
+) -> None:
     """Raises UsageError: names the argument, its value and the types that are allowed."""
     for argument, value in (("name", name), ("host", host), ("start_from", start_from)):
         if not isinstance(value, str | None):
@@ -44,6 +47,8 @@ def check_types(*, name: object, host: object, start_from: object, container: ob
             f"container = {container!r}: the URL of a store as text, such as 's3://bucket/state', a folder, "
             "or an opened Store"
         )
+    if not isinstance(hooks, Hooks | None):
+        raise UsageError(f"hooks = {hooks!r:.80}: an object of a subclass of actorproc.Hooks, or None")
     if not isinstance(settings, Settings | None):
         raise UsageError(
             f"settings = {settings!r:.80}: Settings(...), or none, and each as a keyword: commit_interval='1s'"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from actorproc.errors import ActorprocError, HandlerMisuse
+from actorproc.errors import ActorprocError, HandlerMisuse, fault_of
 from actorproc.host.partition_slot import PartitionSlot
 from actorproc.runtime.clock import Clock
 from actorproc.runtime.error_text import user_traceback
@@ -39,7 +39,7 @@ class FailureLog:
         if times := same.repeats.due(text, self._clock.monotonic()):
             self._log.error(
                 "partition.failed", partition=slot.partition, epoch=slot.epoch, times=times,
-                partitions=len(same.partitions), again_in=round(delay, 3), error=text,
+                partitions=len(same.partitions), again_in=round(delay, 3), fault=fault_of(error), error=text,
                 exc_info=_traceback(error) if same.is_new else None,
             )  # fmt: skip
             same.is_new = False

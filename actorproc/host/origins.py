@@ -24,6 +24,14 @@ class Origins:
         self._members, self._leases = view.members, view.leases
         self._moves = {move.partition: move for move in view.moves}
 
+    def is_takeover(self, partition: str) -> bool:
+        """Whether the former owner was no longer in the group, and had not left it in good order."""
+        members, leases = self._before
+        former = leases.get(partition)
+        if former is None or former.owner is None or former.owner in self._members or former.owner == self._host:
+            return False
+        return former.owner not in members or not members[former.owner].leaving
+
     def of(self, partition: str) -> str:
         """Why this host has the lease since the latest view."""
         move = self._moves.get(partition)

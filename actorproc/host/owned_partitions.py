@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import anyio
 import anyio.abc
 
-from actorproc.errors import HandlerError, PartitionGone, PartitionStuck, RowsLost, StaleEpoch, locate
+from actorproc.errors import Fault, Fenced, HandlerError, PartitionGone, PartitionStuck, RowsLost, StaleEpoch, locate
 from actorproc.group.assignment import Lease
 from actorproc.handler.base import CloseReason
 from actorproc.host.failure_log import FailureLog
@@ -159,7 +159,7 @@ class OwnedPartitions(Mapping[str, PartitionSlot]):
             lease = leases.get(slot.partition)
             if lease is None or lease.epoch != slot.epoch:
                 slot.scope.cancel()
-                del self._slots[slot.partition]
+                self._drop(slot, "lost")
         for partition, lease in leases.items():
             running = self._slots.get(partition)
             if lease.next is not None or self.closing:
@@ -169,7 +169,28 @@ class OwnedPartitions(Mapping[str, PartitionSlot]):
                 elif not running.ended:
                     self._begin_drain(running)
             elif running is None or running.released:  # released: the move was called off
-                self._tasks.start_soon(self._run_partition, self._new_slot(partition, lease.epoch))
+                self._acquire(partition, lease.epoch)
+
+    def _acquire(self, partition: str, epoch: int) -> None:
+        former = self._slots.get(partition)
+        slot = self._new_slot(partition, epoch)
+        slot.acquired = True
+        self._tasks.start_soon(self._run_partition, slot)
+        if former is None or not former.acquired:
+            hooks = self._context.hooks
+            hooks.add("acquired", partition, epoch, reason=slot.origin)
+            if self.origins.is_takeover(partition):
+                hooks.add("taken_over", partition, epoch, reason=slot.origin)
+
+    def _tell_released(self, slot: PartitionSlot, reason: str) -> None:
+        if slot.acquired:
+            slot.acquired = False
+            position = slot.committed_position()
+            self._context.hooks.add("released", slot.partition, slot.epoch, reason=reason, position=position)
+
+    def _drop(self, slot: PartitionSlot, reason: str) -> None:
+        self._tell_released(slot, reason)
+        del self._slots[slot.partition]
 
     def _new_slot(self, partition: str, epoch: int) -> PartitionSlot:
         settings = self._settings
@@ -190,25 +211,27 @@ class OwnedPartitions(Mapping[str, PartitionSlot]):
         for slot in self._slots.values():
             self._begin_drain(slot)
 
-    def forget(self, partitions: Iterable[str]) -> None:
-        """Drop the slots of partitions whose leases other hosts have now."""
-        for partition in partitions:
-            slot = self._slots.pop(partition, None)
-            if slot is not None and self.closing:
-                self._left_at[partition] = slot.position
+    def forget(self, partitions: Iterable[str], reason: str = "handed over") -> None:
+        """Drop the slots of partitions whose leases other hosts have now, or nobody."""
+        for slot in [self._slots[partition] for partition in partitions if partition in self._slots]:
+            self._drop(slot, reason)
+            if self.closing:
+                self._left_at[slot.partition] = slot.position
 
     def fence(self) -> None:
         """Cancel all, and start none while `fenced`."""
         self.fenced = True
-        self.cancel_all()
+        self.cancel_all("fenced")
 
-    def cancel_all(self) -> None:
+    def cancel_all(self, reason: str) -> None:
+        """`reason`: why this host may not use its leases any more."""
         for slot in self._slots.values():
             slot.scope.cancel()
+            self._tell_released(slot, reason)
 
     def revoke_all(self) -> None:
         """Cancel and forget all: this host has no lease any more."""
-        self.cancel_all()
+        self.cancel_all("lost")
         self._slots.clear()
 
     # Running one partition
@@ -235,7 +258,7 @@ class OwnedPartitions(Mapping[str, PartitionSlot]):
             slot.released = True
             self._notify(Wake.HAND_OVER)
         else:
-            del self._slots[slot.partition]
+            self._drop(slot, "fenced")
             if not self.fenced:  # the fence ended meanwhile, and the look after it still saw this slot: look again
                 self._notify(Wake.LOOK)
 
@@ -247,6 +270,8 @@ class OwnedPartitions(Mapping[str, PartitionSlot]):
             self.rows_lost[slot.partition] = str(error)
         self._ended += slot.drop_actor()
         self._failures.log(slot, error, delay)
+        if not isinstance(error, Fenced | PartitionStuck):  # `released` and `stuck` say these
+            self._context.hooks.add_error(error, slot.partition, slot.epoch)
         if slot.draining:
             slot.scope.cancel()  # a restart would only fail again while other hosts wait
         if isinstance(error, StaleEpoch):
@@ -270,6 +295,7 @@ class OwnedPartitions(Mapping[str, PartitionSlot]):
                 "partition.stuck", partition=slot.partition, epoch=slot.epoch, error=slot.blocked,
                 why="the partition goes on here only when that call, or this process, ends",
             )  # fmt: skip
+            self._context.hooks.add("stuck", slot.partition, slot.epoch, reason=slot.blocked)
             self._notify(GiveUp(slot.partition, slot.blocked))
             await turn.acquire()
             slot.blocked = None
@@ -322,15 +348,17 @@ class OwnedPartitions(Mapping[str, PartitionSlot]):
                     self._abort(slot, actor, f"the handler made no progress for max_process_time = {most:g} s")
                 elif slot.is_silent(silence, now) and not actor.read_anew():
                     self._abort(
-                        slot, actor, f"read() of the source has yielded nothing for max_read_time = {silence:g} s"
-                    )
+                        slot, actor, f"read() of the source has yielded nothing for max_read_time = {silence:g} s",
+                        "infrastructure",
+                    )  # fmt: skip
 
-    def _abort(self, slot: PartitionSlot, actor: PartitionActor, why: str) -> None:
+    def _abort(self, slot: PartitionSlot, actor: PartitionActor, why: str, fault: Fault = "user") -> None:
         """Cancel the actor. If that does not end the call, as in a thread, another host can run the partition."""
-        error = PartitionStuck(why)
+        error = PartitionStuck(why, fault)
         slot.error = describe_error(error)
+        self._context.hooks.add("stuck", slot.partition, slot.epoch, error=error, fault=fault, reason=why)
         self._log.error(
-            "partition.stuck", partition=slot.partition, epoch=slot.epoch, error=slot.error,
+            "partition.stuck", partition=slot.partition, epoch=slot.epoch, fault=fault, error=slot.error,
             why="it is cancelled; code that swallows its cancellation ends only with the process",
         )  # fmt: skip
         if actor.aborted is not None or self._context.threads.is_at_work(slot.partition):

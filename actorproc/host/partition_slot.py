@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 
 import anyio
 
-from actorproc.errors import Fenced, HandlerMisuse, PartitionStuck, RowsLost
+from actorproc.errors import Fault, Fenced, HandlerMisuse, PartitionStuck, RowsLost, fault_of
 from actorproc.output.checkpoint import Totals
 from actorproc.partition.actor import PartitionActor
 from actorproc.partition.dead_letter_limit import DeadLetterLimit
@@ -64,7 +64,10 @@ class PartitionSlot:
     """Why no actor can be started: a call of an earlier one has not returned."""
     position: str = ""
     """Committed when the latest actor ended."""
+    acquired: bool = False
+    """The hooks know that this host has the lease, and not yet that it has it no more."""
     _kind: TroubleKind = "failing"  # of the latest failure
+    _fault: Fault = "user"
     _trouble_since: float | None = None
     _failures: int = 0  # in a row, with nothing committed in between
     _is_misuse: bool = False  # the latest failure is a mistake in the handler itself
@@ -114,6 +117,7 @@ class PartitionSlot:
             # After RowsLost a restart goes on behind the committed records.
             self._is_misuse = isinstance(error, HandlerMisuse) and not isinstance(error, RowsLost)
         self.error = describe_error(error)
+        self._fault = fault_of(error)
         self._kind = "stuck" if isinstance(error, PartitionStuck) else "failing"
 
     def trouble(self) -> Trouble | None:
@@ -132,7 +136,7 @@ class PartitionSlot:
             self._trouble_since = None
             return None
         self._trouble_since = self.clock.wall() if self._trouble_since is None else self._trouble_since
-        return Trouble(self._kind, error, self._trouble_since)
+        return Trouble(self._kind, error, self._trouble_since, self._fault)
 
     def current_error(self) -> str | None:
         """Why it fails or does not start, and whether it was started again."""

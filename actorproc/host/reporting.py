@@ -30,6 +30,7 @@ def report_of(found: PartitionStatistics) -> PartitionReport:
         retry=None if found.retry is None else _retry(found.retry),
         trouble=None if trouble is None else trouble.kind,
         trouble_since=None if trouble is None else int(trouble.since),
+        fault=None if trouble is None else trouble.fault,
     )  # fmt: skip
 
 

@@ -118,8 +118,10 @@ class Supervisor(Actor[Message]):
                 mirror = self._offset_mirror()
                 if mirror is not None:
                     tasks.start_soon(mirror.run)
+                tasks.start_soon(self._context.hooks.run)
                 await self._serve()
                 await self._leave()
+                await self._context.hooks.finish(LEAVING_TIME)
                 if mirror is not None:
                     await mirror.finish()
                 tasks.cancel_scope.cancel()
@@ -187,6 +189,7 @@ class Supervisor(Actor[Message]):
             await self._renew()
         except StoreError as error:
             self._renewal_error = str(error)
+            self._context.hooks.add_error(error)
             self._log.warning("supervisor.renew_failed", error=str(error))
             return False
         return True
@@ -253,6 +256,7 @@ class Supervisor(Actor[Message]):
             self._group_needs_repair = isinstance(error, CorruptObject | StoreRefused)
             if self._group_needs_repair and not self._members:
                 raise  # nothing runs here yet; later, partitions go on until somebody restores the document
+            self._context.hooks.add_error(error)
             if self._look_failed(str(error)) and isinstance(error, StoreRefused):
                 raise
             return self._clock.jitter(self._settings.lease_acquire_interval / 4)
@@ -305,7 +309,7 @@ class Supervisor(Actor[Message]):
         except _GROUP_UNUSABLE as error:
             self._log.warning("supervisor.close_failed", error=str(error), partitions=len(ended))
             return  # the next look tries again
-        self.partitions.forget(ended)
+        self.partitions.forget(ended, "ended")
         self._listed.expire()
         self.nudge()
 
@@ -359,7 +363,7 @@ class Supervisor(Actor[Message]):
                     break  # a corrupt document must be repaired by hand: waiting does not help
                 if await self.receive(look_at - self._clock.monotonic()) is Wake.HAND_OVER:
                     await self._hand_over()
-        self.partitions.cancel_all()
+        self.partitions.cancel_all("lost")
         self._has_left = True
         self._log_dead_letters(at_once=True)
         with anyio.move_on_after(LEAVING_TIME):

@@ -26,6 +26,7 @@ from actorproc.partition.batch_size import Pace
 from actorproc.partition.committer import Committer
 from actorproc.partition.dead_letter_limit import DeadLetterLimit
 from actorproc.partition.handler_hooks import CLOSING_TIME, call_committed, close_handler, in_time, open_handler
+from actorproc.partition.hook_queue import PartitionHooks
 from actorproc.partition.host_context import HostContext
 from actorproc.partition.lag import Lag
 from actorproc.partition.opened_handler import OpenedHandler
@@ -77,6 +78,7 @@ class PartitionActor(Restartable):
         self.ended = False
         """Whether the partition has ended: all that there ever will be is committed."""
         self._log = log.bind(processor=context.processor, host=context.host, partition=partition, epoch=epoch)
+        self._hooks = PartitionHooks(context.hooks, self.statistics, context.dead_letter_summary)
         self._info = PartitionInfo(
             context.processor, context.host, partition, epoch, options=context.options, shared=context.shared,
             log=self._log, decoder=context.decoder, processor_id=context.processor_id,
@@ -199,11 +201,13 @@ class PartitionActor(Restartable):
         handler = await open_handler(self._context, self._info)
         if type(handler).committed is not PartitionHandler.committed:
             self._committer.after_commit = partial(call_committed, handler, self._info)
+        self._committer.on_commit = self._hooks.committed
         opened = OpenedHandler(
             handler, self._info, self._context.schema, self._settings, self._clock,
             committer=self._committer, reads=self._reads, pace=self._pace,
             threads=self._context.threads, draining=self._draining, time=self.time,
         )  # fmt: skip
+        opened.retries.on_failed = self._hooks.failed
         if wakes(type(handler)):
             self._wakes = Wakes(opened, self._committer)
         return opened
@@ -231,6 +235,7 @@ class PartitionActor(Restartable):
                     return
                 if read.at_end and self.statistics.caught_up is None:
                     self.statistics.caught_up = self._committer.cursor
+                    self._hooks.caught_up()
                 if read.ended:
                     self._closing_for = CloseReason.ENDED
                     return

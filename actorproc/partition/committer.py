@@ -84,6 +84,8 @@ class Committer:
         """False once a commit was cut short: only a new start can find out whether it was made."""
         self.after_commit: Callable[[int, int, Exception | None], Awaitable[None]] = _ignore
         """Called after each commit, as `PartitionHandler.committed` is."""
+        self.on_commit: Callable[[int], None] = _ignore_rows
+        """Called after each commit that was made, with its rows. It must not wait."""
         self.ended = False
         """The partition has ended: nothing may be committed any more."""
         self.cursor = Cursor("")
@@ -221,6 +223,7 @@ class Committer:
         if self._queue is not None:
             await self._queue.committed(self.committed.sequence)
         if not is_empty:
+            self.on_commit(rows)
             await self.after_commit(upto, rows, None)
         if self._number - self._keeper.current.number >= CHECKPOINT_EVERY:
             await self.checkpoint()
@@ -363,6 +366,10 @@ class Committer:
 
 def _utc(time: float) -> datetime:
     return datetime.fromtimestamp(time, UTC)
+
+
+def _ignore_rows(rows: int) -> None:
+    pass
 
 
 async def _ignore(upto: int, rows: int, error: Exception | None) -> None:

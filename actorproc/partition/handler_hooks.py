@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 import anyio
 
 from actorproc.config.settings import Settings
-from actorproc.errors import PartitionStuck
+from actorproc.errors import Fault, PartitionStuck
 from actorproc.handler.base import CloseReason, PartitionHandler
 from actorproc.handler.info import ClosingContext, PartitionInfo
 from actorproc.partition.handler_threads import HandlerThreads
@@ -20,13 +20,13 @@ CLOSING_TIME = 10.0
 
 
 @asynccontextmanager
-async def in_time(settings: Settings, trouble: str) -> AsyncIterator[None]:
+async def in_time(settings: Settings, trouble: str, fault: Fault = "user") -> AsyncIterator[None]:
     """Raise PartitionStuck if the block takes longer than `max_process_time`, the handler's limit."""
     most = settings.max_process_time
     with anyio.move_on_after(most) as scope:
         yield
     if scope.cancelled_caught:
-        raise PartitionStuck(f"{trouble} within max_process_time = {most:g} s")
+        raise PartitionStuck(f"{trouble} within max_process_time = {most:g} s", fault)
 
 
 async def open_handler(context: HostContext, info: PartitionInfo) -> PartitionHandler:

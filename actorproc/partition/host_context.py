@@ -12,6 +12,7 @@ from actorproc.handler.base import PartitionHandler
 from actorproc.handler.decoder import Decoder
 from actorproc.partition.dead_letter_summary import DeadLetterSummary
 from actorproc.partition.handler_threads import HandlerThreads
+from actorproc.partition.hook_queue import HookQueue
 from actorproc.partition.time_spent import HostTimes
 from actorproc.runtime.budget import BufferTotal, ByteBudget
 from actorproc.runtime.clock import Clock
@@ -41,6 +42,7 @@ class HostContext:
     dead_letter_summary: DeadLetterSummary
     threads: HandlerThreads
     decoder: Decoder
+    hooks: HookQueue
     start_from: str | None = None
     """Names another consumer of the source, whose positions come before `start`."""
     latest_partitions: frozenset[str] | None = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -39,6 +39,8 @@ class RetryPause:
         self._repeats, self._skips = LogThrottle(), LogThrottle()
         self._again: Trouble | None = None
         self._no_thread: Trouble | None = None  # none is free
+        self.on_failed: Callable[[Exception], object] = _ignore
+        """Called with the error of each attempt that is followed by another one."""
         self.retry: Retry | None = None
         """The records of the current batch that failed and are tried again."""
 
@@ -46,6 +48,7 @@ class RetryPause:
         """Log that these records failed and are tried again. A repeated warning is logged only now and then."""
         records = f"record {failed[0]}" if len(failed) == 1 else f"{len(failed):,} records from {failed[0]} on"
         text = f"tries {records} again, after attempt {attempt}: {format_error(error)}"
+        self.on_failed(error)
         now = self._clock.wall()
         self._again = Trouble("retrying", text, now if self._again is None else self._again.since)
         self.retry = Retry(failed[0], len(failed), attempt, None)
@@ -104,3 +107,7 @@ class RetryPause:
                 why="its next attempt would come too late for this drain; the next owner processes it again",
             )
             raise Interrupted
+
+
+def _ignore(error: Exception) -> None:
+    pass

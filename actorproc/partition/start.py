@@ -17,7 +17,7 @@ async def start_position(context: HostContext, partition: str) -> str:
         PartitionGone: the source has forgotten the partition.
         PartitionStuck: the source takes too long.
     """
-    async with in_time(context.settings, "start() of the source has not ended"):
+    async with in_time(context.settings, "start() of the source has not ended", "infrastructure"):
         known = context.latest_partitions
         came_later = known is not None and partition not in known
         if (position := await _after_parents(context, partition)) is not None:
@@ -46,7 +46,7 @@ async def check_source_has(context: HostContext, partition: str, cursor: Cursor)
     if sequence < 0 or (before is not None and sequence <= before):
         return
     try:
-        async with in_time(context.settings, "end() of the source has not ended"):
+        async with in_time(context.settings, "end() of the source has not ended", "infrastructure"):
             newest = (await source.end(partition)).sequence
     except (SourceError, StoreError):
         return  # reading shows whether the source is there

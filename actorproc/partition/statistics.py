@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal
 
+from actorproc.errors import Fault
 from actorproc.partition.time_spent import Activity
 from actorproc.records import Cursor
 
@@ -30,6 +31,7 @@ class Trouble:
     kind: TroubleKind
     error: str
     since: float
+    fault: Fault = "user"
 
 
 @dataclass(frozen=True, slots=True)

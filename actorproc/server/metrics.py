@@ -91,6 +91,11 @@ class HostCollector(Collector):
         for kind, count in verdicts.items():
             family.add_metric([*labels.values(), kind], count)
         yield family
+        faults = Counter(p.trouble.fault for p in host.partitions if p.trouble is not None)
+        family = GaugeMetricFamily("actorproc_troubled_partitions", "By fault.", labels=[*labels, "fault"])
+        for fault in ("user", "infrastructure"):
+            family.add_metric([*labels.values(), fault], faults[fault])
+        yield family
         lags = [p.lag for p in host.partitions if p.lag is not None]
         seconds = [p.lag_seconds for p in host.partitions if p.lag_seconds is not None]
         unknown = len(host.partitions) - len(lags)

@@ -21,6 +21,7 @@ from actorproc.output.checkpoint import Checkpoint
 from actorproc.partition.actor import PartitionActor
 from actorproc.partition.dead_letter_summary import DeadLetterSummary
 from actorproc.partition.handler_threads import HandlerThreads
+from actorproc.partition.hook_queue import HookQueue
 from actorproc.partition.host_context import HostContext
 from actorproc.records import Batch
 from actorproc.rows.schema import output_schema, parse_schema
@@ -79,6 +80,7 @@ class World:
             "p", f"host-{epoch}", self.handler, output_schema(parse_schema(self.handler.output_schema)), self.source,
             self.store, self.layout, self.settings, self.clock(epoch), "earliest", None, None,
             self.budget, self.waiting, DeadLetterSummary(), HandlerThreads(1, self.clock(epoch)), JsonDecoder(),
+            HookQueue(None, 1, self.clock(epoch), None, processor="p", host=f"host-{epoch}"),
         )  # fmt: skip
         return PartitionActor("0", epoch, context)
 
