@@ -25,6 +25,8 @@ class Act(Document, frozen=True):
     """Its arguments."""
     effect: str = ""
     """What it changed, as a sentence."""
+    reason: str = ""
+    """Why, in the operator's words."""
 
 
 def operator() -> str:

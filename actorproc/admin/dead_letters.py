@@ -216,13 +216,14 @@ class DeadLetters:
         """Key of the file with this letter.
 
         By bisection, because sequences grow from file to file; one by one for letters of `on_wake`, which are of
-        records that came long before.
+        records that came long before, and after a reset, which may repeat a record: then the newest file counts.
 
         Raises:
             UsageError: no file has it.
         """
         keys = await letter_files(self._store, self._layout, letter.partition)
-        low, high = 0, len(keys)
+        checkpoint = await read_checkpoint(self._store, self._layout, letter.partition)
+        low, high = 0, 0 if checkpoint is not None and checkpoint.totals.resets else len(keys)
         while low < high:
             middle = (low + high) // 2
             sequences = [found["sequence"] for found in await read_letters(self._store, keys[middle])]
@@ -232,7 +233,7 @@ class DeadLetters:
                 high = middle
             else:
                 low = middle + 1
-        for key in keys:
+        for key in reversed(keys):
             if any(found["sequence"] == letter.sequence for found in await read_letters(self._store, key)):
                 return key
         raise UsageError(f"no dead letter {letter} (`actorproc dead-letters list` shows all)")

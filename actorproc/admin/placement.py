@@ -33,6 +33,7 @@ class Placement:
 
     Args:
         who: for the audit, such as `ann@laptop`.
+        reason: why, for the audit.
 
     Raises (every method):
         UsageError: there is no such partition or host.
@@ -41,11 +42,19 @@ class Placement:
     """
 
     def __init__(
-        self, store: Store, layout: ProcessorLayout, settings: Settings, who: str, nudges: Nudges | None = None
+        self,
+        store: Store,
+        layout: ProcessorLayout,
+        settings: Settings,
+        who: str,
+        nudges: Nudges | None = None,
+        *,
+        reason: str = "",
     ) -> None:
         self._store = store
         self._layout = layout
         self._who = who
+        self._reason = reason
         self._nudges = nudges or UdpNudges(store.url, settings, layout.processor)
         self._document = SharedDocument(store, layout.group, GroupDocument)
 
@@ -131,16 +140,19 @@ class Placement:
         group = await self._document.change(changed) or GroupDocument.of()
         arguments = {name: value for name, value in to.items() if value}
         effect = describe(group.wishes)
-        act = Act(time=self._store.clock.wall(), who=self._who, what=what, to=arguments, effect=effect)
+        now = self._store.clock.wall()
+        act = Act(time=now, who=self._who, what=what, to=arguments, effect=effect, reason=self._reason)
         await record(self._store, self._layout, act)
-        await self._nudge(group)
+        await nudge_members(self._store, self._layout, self._nudges, group)
         return group
 
-    async def _nudge(self, group: GroupDocument) -> None:
-        hosts = OtherHosts(self._store, self._layout, self._nudges, log.bind(processor=self._layout.processor))
-        listening: AbstractAsyncContextManager[None] = self._nudges.listening(lambda: None)
-        async with listening:
-            await hosts.nudge(sorted(group.incarnations()), ())
+
+async def nudge_members(store: Store, layout: ProcessorLayout, nudges: Nudges, group: GroupDocument) -> None:
+    """Let all hosts look at the group now."""
+    hosts = OtherHosts(store, layout, nudges, log.bind(processor=layout.processor))
+    listening: AbstractAsyncContextManager[None] = nudges.listening(lambda: None)
+    async with listening:
+        await hosts.nudge(sorted(group.incarnations()), ())
 
 
 def describe(wishes: Wishes) -> str:

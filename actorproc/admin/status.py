@@ -217,7 +217,7 @@ async def _last_moved(chain: OutputChain, tip: ChainEnd) -> float | None:
     checkpoint, newest = tip.checkpoint, tip.newest
     if newest is None and checkpoint.number:  # the commit tells when it was made, the checkpoint when it was written
         newest = await chain.read(checkpoint.number - 1)
-    if newest is not None and newest.next.sequence >= checkpoint.cursor.sequence:
+    if newest is not None and newest.next.sequence >= tip.cursor.sequence:
         return newest.time
     return checkpoint.time or None  # moved without rows; or not at all, and bears no time
 

@@ -247,7 +247,7 @@ def _examine_compacted(key: str, body: bytes, held: CompactedRange) -> Compacted
     try:
         file = open_parquet(body)
         found = CompactedCommits.from_metadata(key, footer_from(key, file.metadata).metadata)
-        rows, _ = _examine_rows(file, key)
+        rows, _ = _examine_rows(file, key, ordered=not found.totals.resets)
     except (pa.ArrowException, OSError) as error:
         raise CorruptObject.unreadable(key, error) from None
     has, wants = (found.first, found.next, rows), (held.first, held.next, held.rows)
@@ -256,12 +256,16 @@ def _examine_compacted(key: str, body: bytes, held: CompactedRange) -> Compacted
     return found
 
 
-def _examine_rows(file: pq.ParquetFile, key: str) -> tuple[int, int | None]:
-    """Count of the rows, and the sequence of the last. Reads all columns, so that all checksums are compared."""
+def _examine_rows(file: pq.ParquetFile, key: str, *, ordered: bool = True) -> tuple[int, int | None]:
+    """Count of the rows, and the sequence of the last. Reads all columns, so that all checksums are compared.
+
+    Args:
+        ordered: whether sequences must grow. After a reset they begin anew within a compacted file.
+    """
     rows, last = 0, None
     for batch in batches_of(file, 0, file.metadata.num_rows, _ROWS):
         sequences = batch.column(SEQUENCE.name).to_numpy()
-        if (last is not None and sequences[0] < last) or (sequences[1:] < sequences[:-1]).any():
+        if ordered and ((last is not None and sequences[0] < last) or (sequences[1:] < sequences[:-1]).any()):
             raise CorruptObject(key, "its rows are not in the order of their records")
         rows, last = rows + len(sequences), int(sequences[-1])
     return rows, last

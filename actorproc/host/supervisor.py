@@ -8,7 +8,6 @@ from math import inf
 import anyio
 import anyio.abc
 import structlog
-from msgspec.structs import asdict
 
 from actorproc.config.settings import Settings
 from actorproc.errors import (
@@ -88,10 +87,11 @@ class Supervisor(Actor[Message]):
     def statistics(self, *, running: bool = True) -> Statistics:
         context = self._context
         slots = self.partitions
+        done = slots.totals()
         return Statistics(
             processor=context.processor, host=context.host, running=running, incarnation=self._group.incarnation,
             fenced=slots.fenced, members=tuple(self._members), error=self._error or self._renewal_error,
-            **asdict(slots.totals()),
+            records=done.records, rows=done.rows, dead_letters=done.dead_letters, skipped=done.skipped,
             partitions=tuple(slot.statistics() for slot in slots.by_name()),
             store_requests=dict(context.store.requests), read_ahead_bytes=context.budget.used,
             uncommitted_bytes=context.held.used, seconds=dict(context.times.seconds),

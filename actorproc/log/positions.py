@@ -67,6 +67,23 @@ async def end_base(store: Store, partition: str, hint: int = 0) -> int:
     return 0 if found is None else found[1]
 
 
+async def base_of(store: Store, partition: str, sequence: int, lowest: int = 0) -> int:
+    """Base of the segment with the record of this sequence; of the first one, or the last one, if there is none.
+
+    A bisection over the bases from `lowest` on: the number of requests grows with the logarithm of the records.
+    """
+    found = await first_base(store, partition, lowest)
+    low, high = lowest, sequence
+    while found is not None and low < high:
+        middle = (low + high + 1) // 2
+        base = await first_base(store, partition, middle)
+        if base is None or base > sequence:
+            high = middle - 1
+        else:
+            found = low = base
+    return lowest if found is None else found
+
+
 async def position_of_time(store: Store, partition: str, time: int, hint: int = 0, lowest: int = 0) -> tuple[int, int]:
     """Position of the first record whose timestamp is at or after `time` (microseconds since 1970).
 

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from actorproc.errors import RESTORE, CorruptObject, Fenced
 from actorproc.output.attachments import Attachment, put_attachments
-from actorproc.output.checkpoint import Checkpoint, Totals, read_checkpoint
+from actorproc.output.checkpoint import RESETS_KEPT, Checkpoint, Reset, Totals, read_checkpoint
 from actorproc.records import Cursor
 from actorproc.retention.boundary import read_boundary
 from actorproc.storage.backend import Stored
@@ -35,7 +35,7 @@ LETTERS_LIMIT = 4 * 2**20
 class Commit(Document, frozen=True):
     """The footer of an output file: the step from cursor `first` to `next`, final once the file exists."""
 
-    newest_format = 3  # 2: of a commit that changes keyed state; 3: of the last one of a partition that has ended
+    newest_format = 4  # 2: of a commit that changes keyed state; 3: of the last one of a partition; 4: of a reset
 
     host: str
     epoch: int
@@ -56,6 +56,16 @@ class Commit(Document, frozen=True):
     """The partition ends here: no commit follows."""
     vanished: bool = False
     """It ends because the source has forgotten it: what was not read of it is lost."""
+    reset: Reset | None = None
+    """An operator has set the cursor: `next` may be before `first`."""
+
+    def cursor_after(self, cursor: Cursor) -> Cursor:
+        """Where a walk at `cursor` is after this commit: at its end, unless the checkpoint was further already."""
+        return self.next if self.reset or self.next.sequence >= cursor.sequence else cursor
+
+    def resets_after(self, resets: tuple[Reset, ...]) -> tuple[Reset, ...]:
+        """The latest resets with this commit. `resets`: before it."""
+        return (*resets, self.reset)[-RESETS_KEPT:] if self.reset else resets
 
     @classmethod
     def from_footer(cls, key: str, footer: Footer) -> Commit:
@@ -95,18 +105,32 @@ class ChainEnd:
     number: int
     checkpoint: Checkpoint
     newest: Commit | None
+    cursor: Cursor
+    """The committed cursor. At most once, the checkpoint is ahead of a commit that was created late."""
+    resets: tuple[Reset, ...]
+    """The latest ones, oldest first."""
+    has_state: bool
+    """Whether keyed state was committed since the last reset that cleared it."""
 
-    @property
-    def cursor(self) -> Cursor:
-        """The committed cursor. At most once, the checkpoint is ahead of a commit that was created late."""
-        newest, known = self.newest, self.checkpoint.cursor
-        return newest.next if newest and newest.next.sequence >= known.sequence else known
+    @classmethod
+    def at(cls, checkpoint: Checkpoint) -> ChainEnd:
+        """Where a walk begins."""
+        known = checkpoint
+        return cls(known.number, known, None, known.cursor, known.resets, bool(known.state))
+
+    def after(self, commit: Commit) -> ChainEnd:
+        """One commit further."""
+        cleared = commit.reset is not None and commit.reset.clears_state
+        return ChainEnd(
+            self.number + 1, self.checkpoint, commit, commit.cursor_after(self.cursor),
+            commit.resets_after(self.resets), not cleared and (self.has_state or commit.state_size > 0),
+        )  # fmt: skip
 
     @property
     def ahead(self) -> bool:
         """Whether the cursor is ahead of the commits: see `Checkpoint.ahead`."""
-        newest, known = self.newest, self.checkpoint
-        return known.ahead and not (newest and newest.next.sequence >= known.cursor.sequence)
+        newest = self.newest
+        return self.checkpoint.ahead and not (newest and newest.next.sequence >= self.cursor.sequence)
 
     @property
     def totals(self) -> Totals:
@@ -282,10 +306,10 @@ class OutputChain:
         checkpoint = await read_checkpoint(self._store, self._layout, self._partition)
         if checkpoint is None:
             return None
-        number, newest = checkpoint.number, None
-        while (commit := await self.read(number)) is not None:
-            number, newest = number + 1, commit
-        return ChainEnd(number, checkpoint, newest)
+        end = ChainEnd.at(checkpoint)
+        while (commit := await self.read(end.number)) is not None:
+            end = end.after(commit)
+        return end
 
 
 def _committer(key: str, stored: Stored | None) -> str:

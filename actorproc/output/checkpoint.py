@@ -21,6 +21,7 @@ class Totals(msgspec.Struct, frozen=True):
     rows: int = 0
     dead_letters: int = 0
     skipped: int = 0
+    resets: int = 0
 
     def __add__(self, other: Totals) -> Totals:
         return Totals(
@@ -28,6 +29,7 @@ class Totals(msgspec.Struct, frozen=True):
             self.rows + other.rows,
             self.dead_letters + other.dead_letters,
             self.skipped + other.skipped,
+            self.resets + other.resets,
         )
 
 
@@ -39,6 +41,26 @@ class StateObject(msgspec.Struct, frozen=True):
     """In its name, after the label."""
     size: int
     """Bytes of its keys and values."""
+
+
+class Reset(msgspec.Struct, frozen=True, kw_only=True):
+    """An operator has set the cursor: commit `number` ends at `first`, and processing goes on from `next`."""
+
+    id: str
+    """Of the command, which may reset many partitions."""
+    number: int
+    first: Cursor
+    next: Cursor
+    time: float
+    """Of the commit: seconds since 1970."""
+    who: str
+    reason: str = ""
+    clears_state: bool = False
+    """All keyed state is dropped."""
+
+
+RESETS_KEPT = 8
+"""Resets that a checkpoint lists. A command that is run again after so many others is carried out a second time."""
 
 
 class Checkpoint(Document, frozen=True):
@@ -62,6 +84,8 @@ class Checkpoint(Document, frozen=True):
     """Of a queue: names the latest messages up to `cursor`, oldest first."""
     ended: bool = False
     """The last file of the chain says that nothing follows it."""
+    resets: tuple[Reset, ...] = ()
+    """The latest ones below `number`, oldest first."""
 
 
 class CheckpointKeeper:
@@ -110,6 +134,7 @@ class CheckpointKeeper:
         state: tuple[StateObject, ...] = (),
         identities: tuple[str, ...] = (),
         ended: bool = False,
+        resets: tuple[Reset, ...] = (),
     ) -> None:
         """Move the checkpoint.
 
@@ -120,7 +145,7 @@ class CheckpointKeeper:
             self.current,
             format=3 if ended else 2 if state else 1,
             number=number, cursor=cursor, totals=totals, time=time, ahead=ahead, state=state,
-            identities=identities, ended=ended,
+            identities=identities, ended=ended, resets=resets,
         )  # fmt: skip
         try:
             await self._write(moved)

@@ -16,7 +16,7 @@ from actorproc.config.settings import Settings
 from actorproc.errors import Fenced, StoreUnavailable
 from actorproc.output.attachments import Attachment
 from actorproc.output.chain import Commit, OutputChain, encode_commit
-from actorproc.output.checkpoint import Checkpoint, CheckpointKeeper, Totals
+from actorproc.output.checkpoint import Checkpoint, CheckpointKeeper, Reset, Totals
 from actorproc.partition.dead_letter_summary import DeadLetterSummary, summarize
 from actorproc.partition.pending import Pending
 from actorproc.partition.queue_reader import QueueReader
@@ -80,6 +80,7 @@ class Committer:
         self._time = 0.0  # of the latest commit; no later commit gets an earlier time
         self._uncommitted = Uncommitted(settings, clock, held, queue)
         self._identities: tuple[str, ...] = ()  # that the walk has found
+        self._resets: tuple[Reset, ...] = ()  # the latest ones that the walk has found
         self.settled = True
         """False once a commit was cut short: only a new start can find out whether it was made."""
         self.after_commit: Callable[[int, int, Exception | None], Awaitable[None]] = _ignore
@@ -137,6 +138,7 @@ class Committer:
         """Read the commits from the checkpoint to the end of the chain; False if the partition is new."""
         self._number, self.cursor, self._totals = checkpoint.number, checkpoint.cursor, checkpoint.totals
         self._time, self._identities, self.ended = checkpoint.time, checkpoint.identities, checkpoint.ended
+        self._resets = checkpoint.resets
         previous, new = Cursor(""), not checkpoint.time  # new: never moved, or an earlier checkpoint was deleted
         walked: dict[str, int] = {}
         walking = not new or await self._chain.begun()
@@ -150,13 +152,16 @@ class Committer:
                 await self._chain.publish(self._number, await self._chain.letters(self._number))
             if commit.state_size:
                 await self.state.walk(self._number, commit.put_id, commit.state_size)
+            if commit.reset and commit.reset.clears_state:
+                self.state.clear()
             self._number += 1
             self._totals = commit.totals
             self.ended = self.ended or commit.ended
             self._time = max(self._time, commit.time)
             self._statistics.last_commit = _utc(commit.time)
-            if commit.next.sequence >= self.cursor.sequence:
-                self.cursor = commit.next
+            self._resets = commit.resets_after(self._resets)
+            self.cursor = commit.cursor_after(self.cursor)
+            if self.cursor == commit.next:
                 self._identities = commit.identities or self._identities
         return walking
 
@@ -319,7 +324,7 @@ class Committer:
         time = self._now()
         await self._keeper.advance(
             self._number, cursor, totals, time, ahead=ahead, state=self.state.manifest,
-            identities=self._identities_of(cursor), ended=self.ended,
+            identities=self._identities_of(cursor), ended=self.ended, resets=self._resets,
         )  # fmt: skip
         self.state.expire(time)
         await self._sweeper.sweep(self._keeper.current)

@@ -100,6 +100,17 @@ class GuardedSource(Source):
             self._check_position("position_of", position)
         return None if position is None else str(position)
 
+    async def position_at(self, partition: str, sequence: int) -> str:
+        position = await self._await("position_at", partition, sequence)
+        self._check_position("position_at", position)
+        return str(position)
+
+    async def hold(self, name: str, positions: Mapping[str, str]) -> None:
+        await self._await("hold", name, positions)
+
+    async def let_go(self, name: str) -> None:
+        await self._await("let_go", name)
+
     async def time_at(self, partition: str, position: str) -> datetime | None:
         time = await self._await("time_at", partition, position)
         if not isinstance(time, datetime | None) or (time is not None and time.tzinfo is None):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from datetime import UTC, datetime, timedelta
 
 import anyio
@@ -14,11 +14,11 @@ from actorproc.config.settings import Settings
 from actorproc.errors import CorruptObject, RecordsLost, SourceError, StoreRefused, UsageError, locate, located
 from actorproc.log.hint_watch import HintWatch
 from actorproc.log.metadata import open_log
-from actorproc.log.positions import end_base, first_base, position_of_time
+from actorproc.log.positions import base_of, end_base, first_base, position_of_time
 from actorproc.log.segment import ROW_GROUP_BYTES, Segment
 from actorproc.records import NO_COST, Batch, ReadCost
 from actorproc.retention.boundary import read_boundary
-from actorproc.retention.readers import Reader, register
+from actorproc.retention.readers import Reader, register, remove
 from actorproc.runtime.budget import ByteBudget, ReadBudget
 from actorproc.runtime.clock import SYSTEM, Clock
 from actorproc.runtime.logger import get_logger
@@ -127,6 +127,26 @@ class LogSource(Source):
             if stored is None:
                 return None
             return await self._clock.run_cpu_work(stored.size, _time_in, partition, base, stored.body, skip)
+
+    async def position_at(self, partition: str, sequence: int) -> str:
+        """See `Source.position_at`."""
+        with located(self._store.url):
+            base = await base_of(self._store, partition, sequence, await self._lowest_of(partition))
+        return _position(base, max(0, sequence - base))
+
+    async def hold(self, name: str, positions: Mapping[str, str]) -> None:
+        """See `Source.hold`. Without the right to write, only a warning is logged."""
+        at = {partition: sum(_parse_position(partition, position)) for partition, position in positions.items()}
+        try:
+            with located(self._store.url):
+                await register(self._store, READERS, Reader.at(name, at))
+        except StoreRefused as error:
+            log.warning("log.reader_not_registered", source=self.url, reader=name, why=str(error))
+
+    async def let_go(self, name: str) -> None:
+        """See `Source.let_go`."""
+        with located(self._store.url), suppress(StoreRefused, UsageError):  # UsageError: it is not held
+            await remove(self._store, READERS, name)
 
     def sequence_before(self, partition: str, position: str) -> int:
         """See `Source.sequence_before`. Raises SourceError if `position` is not a position of a log."""

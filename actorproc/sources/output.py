@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from datetime import datetime
 
 import numpy as np
@@ -20,7 +20,7 @@ from actorproc.output.row_reader import partitions_with_state
 from actorproc.output.schema import read_schema
 from actorproc.output.source_identity import dataset_identity
 from actorproc.records import NO_COST, RECORD_SCHEMA, SEQUENCE, Batch, ReadCost
-from actorproc.retention.readers import Reader, register
+from actorproc.retention.readers import Reader, register, remove
 from actorproc.rows.json_values import rows_to_json
 from actorproc.runtime.budget import ByteBudget, ReadBudget
 from actorproc.runtime.clock import SYSTEM, Clock
@@ -134,6 +134,20 @@ class OutputSource(Source):
         with located(self._store.url):
             end = await self._follower(partition).end()
         return End(_position(end), end.rows - 1 if end.rows else None)
+
+    async def hold(self, name: str, positions: Mapping[str, str]) -> None:
+        """See `Source.hold`. Without the right to write, only a warning is logged."""
+        at = {partition: _parse_position(partition, position).number for partition, position in positions.items()}
+        try:
+            with located(self._store.url):
+                await register(self._store, self._layout.readers, Reader.at(name, at))
+        except StoreRefused as error:
+            log.warning("output.reader_not_registered", source=self.url, reader=name, why=str(error))
+
+    async def let_go(self, name: str) -> None:
+        """See `Source.let_go`."""
+        with located(self._store.url), suppress(StoreRefused, UsageError):  # UsageError: it is not held
+            await remove(self._store, self._layout.readers, name)
 
     def sequence_before(self, partition: str, position: str) -> int:
         """See `Source.sequence_before`. Raises SourceError if `position` is not a position of an output."""

@@ -225,6 +225,25 @@ class Source(ABC):
         """
         raise UsageError(f"mirror_offsets = {group!r}: {self} has no consumer groups")
 
+    async def position_at(self, partition: str, sequence: int) -> str:
+        """Position from which the record with this sequence is read, for a reset. It may be an earlier one.
+
+        Override it if a position can be made from a sequence. The default reads from the first record on.
+        """
+        return await self.start(partition, "earliest")
+
+    async def hold(self, name: str, positions: Mapping[str, str]) -> None:
+        """Keep the records from these positions on, by partition, until `let_go`. Repeating it does nothing.
+
+        Called before a reset. Override it if the stream is trimmed behind its readers.
+
+        Raises:
+            UsageError: records from there on were trimmed.
+        """
+
+    async def let_go(self, name: str) -> None:
+        """End a `hold`: the processor retains the records again by what it has committed."""
+
     def sequence_before(self, partition: str, position: str) -> int | None:
         """Sequence of the last record before `position`: -1 if there is none, None if the source cannot tell.
 

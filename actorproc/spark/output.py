@@ -117,6 +117,8 @@ class Output(Dataset):
 
     async def seek(self, store: Store, partition: str, files: Sequence[DataFile], sequence: int) -> int:
         boundary = await self._boundary(store, partition)
+        if files and await self._was_reset(store, partition, files[-1]):
+            return 0  # sequences do not grow from file to file
 
         async def last(number: int) -> int | None:
             """The last sequence of the file with commit `number`."""
@@ -134,6 +136,14 @@ class Output(Dataset):
             else:
                 high = middle
         return low
+
+    async def _was_reset(self, store: Store, partition: str, newest: DataFile) -> bool:
+        """Whether a reset came before the end of this file."""
+        if not newest.tag:  # compacted
+            contents = await self._contents_of(store, newest.key)
+            return contents is None or contents.totals.resets > 0
+        commit = await self._commit(store, partition, newest.number)
+        return commit is None or commit.totals.resets > 0
 
     async def split_compacted(
         self, store: Store, files: Sequence[DataFile], most_files: int, most_rows: int

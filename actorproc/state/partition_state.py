@@ -125,10 +125,14 @@ class PartitionState:
             MissingState: one is missing.
             CorruptObject: one is corrupt.
         """
-        self._states, self._parts, self._pending, self._due = {}, [], {}, []
+        self.clear()
         bodies = dict(await gather(manifest, self._fetch))
         for found in manifest:
             await self._fold(found, bodies.pop(found))
+
+    def clear(self) -> None:
+        """Drop everything: a reset to the first record follows."""
+        self._states, self._parts, self._pending, self._due = {}, [], {}, []
         self._merged_parts = 0
 
     async def walk(self, number: int, put_id: str, size: int) -> None:

@@ -81,6 +81,8 @@ async def _walk(
     while (commit := await chain.read(number)) is not None:
         if commit.state_size:
             await state.walk(number, commit.put_id, commit.state_size)
+        if commit.reset and commit.reset.clears_state:
+            state.clear()
         number, time = number + 1, max(time, commit.time)
     state.restored(time)
     return CommittedState(partition, number, *state.snapshot())

@@ -10,7 +10,15 @@ from typing import Any
 
 import pytest
 
-from tests.protocol import commit_model, compaction_model, forward_model, queue_model, state_model, trim_model
+from tests.protocol import (
+    commit_model,
+    compaction_model,
+    forward_model,
+    queue_model,
+    reset_model,
+    state_model,
+    trim_model,
+)
 from tests.protocol.search import Found
 
 PAGE = Path(__file__).parents[2] / "docs" / "protocol.md"
@@ -22,6 +30,7 @@ WHOLE: dict[ModuleType, Any] = {
     state_model: state_model.ALL,
     forward_model: forward_model.ALL,
     queue_model: queue_model.ALL,
+    reset_model: reset_model.ALL,
 }
 
 

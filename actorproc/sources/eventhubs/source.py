@@ -104,6 +104,9 @@ class EventHubsSource(Source):
         last = int(about["last_enqueued_sequence_number"])
         return End(str(last + 1), None if about["is_empty"] else last)
 
+    async def position_at(self, partition: str, sequence: int) -> str:
+        return str(sequence)
+
     def sequence_before(self, partition: str, position: str) -> int:
         return _sequence(position) - 1
 

@@ -191,6 +191,9 @@ class KafkaSource(Source):
         low, high = await self._brokers.watermarks(_key(partition))
         return End(self._position(partition, high), high - 1 if high > low else None)
 
+    async def position_at(self, partition: str, sequence: int) -> str:
+        return self._position(partition, sequence)
+
     def sequence_before(self, partition: str, position: str) -> int:
         return Position.parse(position).offset - 1
 
