@@ -141,7 +141,7 @@ class LogSource(Source):
             with located(self._store.url):
                 await register(self._store, READERS, Reader.at(name, at))
         except StoreRefused as error:
-            log.warning("log.reader_not_registered", source=self.url, reader=name, why=str(error))
+            log.warning("log.reader_not_registered", log=self.url, processor=name, why=str(error))
 
     async def let_go(self, name: str) -> None:
         """See `Source.let_go`."""

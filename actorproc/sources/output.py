@@ -142,7 +142,7 @@ class OutputSource(Source):
             with located(self._store.url):
                 await register(self._store, self._layout.readers, Reader.at(name, at))
         except StoreRefused as error:
-            log.warning("output.reader_not_registered", source=self.url, reader=name, why=str(error))
+            log.warning("output.reader_not_registered", source=self.url, processor=name, why=str(error))
 
     async def let_go(self, name: str) -> None:
         """See `Source.let_go`."""
