@@ -1,4 +1,4 @@
-"""S3 servers, a Kafka broker and Spark for the whole run. Each pytest worker starts its own when a test needs it."""
+"""S3 servers, brokers, Kinesis and Spark for the whole run. Each pytest worker starts its own when a test needs it."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ import hypothesis
 import pytest
 import structlog
 
-from tests import amqp_servers, kafka_server, servers
+from tests import amqp_servers, kafka_server, kinesis_servers, servers
 from tests.amqp_servers import AmqpBroker
 from tests.kafka_server import Broker
+from tests.kinesis_servers import KinesisServer
 from tests.scheduling import pytest_collection_modifyitems as pytest_collection_modifyitems
 from tests.scheduling import pytest_xdist_make_scheduler as pytest_xdist_make_scheduler
 from tests.servers import S3Server
@@ -70,6 +71,12 @@ def artemis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AmqpBroker]:
 def broker_j(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AmqpBroker]:
     """Another broker of queues."""
     yield from _started(amqp_servers.broker_j, tmp_path_factory.mktemp("broker-j"))
+
+
+@pytest.fixture(scope="session")
+def kinesis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KinesisServer]:
+    """A server of Kinesis' protocol."""
+    yield from _started(kinesis_servers.kinesis_local, tmp_path_factory.mktemp("kinesis"))
 
 
 @pytest.fixture(scope="session")

@@ -99,7 +99,7 @@ Source = Annotated[
         callback=location,
         envvar="ACTORPROC_SOURCE",
         help="A log; kafka://BROKER/TOPIC, eventhubs://NAMESPACE/HUB or oci-streaming://REGION/STREAM?pool=OCID; "
-        "eventhubs+amqp://NAMESPACE/HUB; cosmos://ACCOUNT/DATABASE/CONTAINER; "
+        "eventhubs+amqp://NAMESPACE/HUB; cosmos://ACCOUNT/DATABASE/CONTAINER; kinesis://REGION/STREAM; "
         "another processor's output, as actorproc+URL/NAME; or a source of your own, as MODULE:NAME.",
     ),
 ]

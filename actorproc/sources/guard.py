@@ -145,11 +145,11 @@ class GuardedSource(Source):
             raise self._wrong("sequence_before", before, "an int or None; it must be a plain `def`")
         return before  # type: ignore[return-value]
 
-    def records_between(self, after: int, upto: int) -> int:
+    def records_between(self, after: int, upto: int) -> int | None:
         between = self._call("records_between", after, upto)
-        if not isinstance(between, Integral):
-            raise self._wrong("records_between", between, "an int; it must be a plain `def`")
-        return int(between)
+        if not isinstance(between, Integral | None):
+            raise self._wrong("records_between", between, "an int or None; it must be a plain `def`")
+        return None if between is None else int(between)
 
     def reached(self, cursor: Cursor, end: End) -> bool:
         reached = self._call("reached", cursor, end)

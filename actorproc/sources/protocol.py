@@ -251,8 +251,11 @@ class Source(ABC):
         """
         return None
 
-    def records_between(self, after: int, upto: int) -> int:
-        """Records after one sequence up to another one, for the lag. Override it if sequences have known gaps."""
+    def records_between(self, after: int, upto: int) -> int | None:
+        """Records after one sequence up to another one, for the lag; None: not known, only that there are some.
+
+        Override it if sequences have gaps.
+        """
         return max(0, upto - after)
 
     def reached(self, cursor: Cursor, end: End) -> bool:
