@@ -118,7 +118,8 @@ class Supervisor(Actor[Message]):
                 mirror = self._offset_mirror()
                 if mirror is not None:
                     tasks.start_soon(mirror.run)
-                tasks.start_soon(self._context.hooks.run)
+                if self._context.hooks.wanted:
+                    tasks.start_soon(self._context.hooks.run)
                 await self._serve()
                 await self._leave()
                 await self._context.hooks.finish(LEAVING_TIME)

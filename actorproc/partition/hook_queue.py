@@ -42,6 +42,11 @@ class HookQueue:
         self._dropped = 0
         self._repeats = LogThrottle()
 
+    @property
+    def wanted(self) -> bool:
+        """Whether the application has hooks."""
+        return self._hooks is not None
+
     def add(self, kind: EventKind, partition: str | None = None, epoch: int = 0, **fields: Any) -> None:
         """Let the hook of this event be called soon. Never waits. `fields`: further ones of `Event`."""
         if self._hooks is None or getattr(type(self._hooks), kind) is getattr(Hooks, kind):
@@ -71,6 +76,8 @@ class HookQueue:
 
     async def finish(self, limit: float) -> None:
         """Call the hooks of the events that wait, for at most `limit` seconds."""
+        if not self.wanted:
+            return
         self._finishing = True
         self._more.set()
         with anyio.move_on_after(limit):
