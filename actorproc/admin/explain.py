@@ -39,7 +39,8 @@ def explain(view: PartitionView, hosts: Sequence[HostView], now: float) -> str:
     sentences = [_place(view, now), _progress(view, now), _state(view, now), _attempt(view, now)]
     host = next((host for host in hosts if host.host == view.owner), None)
     if host is not None and host.error:
-        sentences.append(f"{host.host} cannot look at the group or the source: {host.error}.")
+        since = f" for {_ago(now, host.error_since)}" if host.error_since else ""
+        sentences.append(f"{host.host} has not been able to look at the group or the source{since}: {host.error}.")
     sentences.append(_ADVICE.get(view.verdict, "").format(owner=view.owner))
     return " ".join(filter(None, sentences))
 

@@ -30,6 +30,7 @@ HISTORY = 90
 """Samples of lag that are kept: at the default heartbeat interval of 13 s, some twenty minutes."""
 
 _READ_PER_LOOK = 32  # partitions without a live owner whose commits are read with one look
+_SILENT = 0.5  # share of the expiration without a heartbeat after which partitions are `silent`: two are missing
 _NUMBERS = re.compile(r"\d+")
 
 
@@ -79,6 +80,7 @@ class HostView(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     release: str | None = None
     """Of the actorproc that it runs."""
     error: str | None = None
+    error_since: float | None = None
 
 
 class ErrorGroup(msgspec.Struct, frozen=True, kw_only=True):
@@ -154,8 +156,8 @@ class FleetWatch:
         now, fresh = await self._refresh_heartbeats()
         names = list(group.leases) or await documents(self._store, self._layout.checkpoints)
         leases = {name: group.leases.get(name) or Lease(None, 0) for name in sorted(names, key=natural)}
-        alive = {who: beat for who, (_, beat, _) in self._beats.items() if self._is_alive(who)}
-        await self._read_commits([name for name in leases if group.owner_of(name) not in alive])
+        heard = {who for who in self._beats if not self._is_silent(who)}
+        await self._read_commits([name for name in leases if group.owner_of(name) not in heard])
         views = {name: self._view(name, lease, group.owner_of(name), now) for name, lease in leases.items()}
         fleet = Fleet(processor=self._layout.processor, time=now, hosts=self._hosts(group), partitions=views)
         self._note_history(fleet, fresh)
@@ -181,6 +183,10 @@ class FleetWatch:
     def _is_alive(self, who: Incarnation) -> bool:
         age = self._ages.get(who)
         return age is not None and age < expiration_of(who, self._expiration)
+
+    def _is_silent(self, who: Incarnation) -> bool:
+        age = self._ages.get(who)
+        return age is None or age >= _SILENT * expiration_of(who, self._expiration)
 
     # Partitions without a live owner
 
@@ -218,7 +224,7 @@ class FleetWatch:
             "epoch": lease.epoch,
             "next_owner": lease.next,
         }
-        if owner is None or beat is None or not self._is_alive(owner):
+        if owner is None or beat is None or self._is_silent(owner):
             seen = self._read.get(name) or PartitionView(partition=name)
             if seen.verdict == "unreadable":
                 verdict = Verdict("unreadable", seen.reason)
@@ -269,6 +275,7 @@ class FleetWatch:
             leases=len(group.owned.get(host, {})) if in_group else 0, age=self._ages.get(who),
             started=beat.started if beat else None, pid=beat.pid if beat else None,
             release=(beat.release or None) if beat else None, error=beat.report.error if beat else None,
+            error_since=beat.report.error_since if beat else None,
         )  # fmt: skip
 
     def _note_history(self, fleet: Fleet, fresh: set[Incarnation]) -> None:

@@ -11,6 +11,7 @@ from actorproc.group.assignment import Closed, Lease, Plan, plan
 from actorproc.group.heartbeat import Heartbeat, expiration_of, read_heartbeats
 from actorproc.group.liveness import LivenessTracker
 from actorproc.group.membership import GroupDocument, read_group
+from actorproc.group.reports import PartitionReport
 from actorproc.output.chain import ChainEnd, OutputChain
 from actorproc.output.checkpoint import Totals
 from actorproc.records import Cursor
@@ -48,6 +49,8 @@ class MemberStatus:
     """Of the actorproc that it runs."""
     error: str | None = None
     """Why it cannot look at the group or the source, as its heartbeat says."""
+    error_since: float | None = None
+    """Seconds since 1970, by the host's clock."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +81,8 @@ class PartitionStatus:
     """Why its state, or its end, cannot be read, or why it fails on its owner (see `read_status`)."""
     fault: str | None = None
     """Of the error on its owner: "user" or "infrastructure"."""
+    failing_since: float | None = None
+    """If it fails on its owner."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,14 +137,15 @@ async def read_status(
     if source is not None:
         names |= (await list_partitions(source)).keys()
 
-    failing, faults = _failing(group, heartbeats), _faults(group, heartbeats)
+    failing, troubles = _failing(group, heartbeats), _troubles(group, heartbeats)
 
     async def read(partition: str) -> PartitionStatus:
         lease = group.leases.get(partition) or Lease(None, 0)
         status = await _read_partition(store, layout, partition, lease, source, begin)
         if status.error is not None:
             return status
-        return replace(status, error=failing.get(partition), fault=faults.get(partition))
+        trouble = troubles.get(partition, PartitionReport(0))
+        return replace(status, error=failing.get(partition), fault=trouble.fault, failing_since=trouble.trouble_since)
 
     partitions = await gather(sorted(names, key=natural), read)
     return ProcessorStatus(processor, _members(group, heartbeats, expiration), list(partitions.values()))
@@ -155,13 +161,13 @@ def _failing(group: GroupDocument, heartbeats: Iterable[tuple[Heartbeat, float]]
     }
 
 
-def _faults(group: GroupDocument, heartbeats: Iterable[tuple[Heartbeat, float]]) -> dict[str, str]:
-    """Partition in trouble -> whose its trouble is, as its owner has reported."""
+def _troubles(group: GroupDocument, heartbeats: Iterable[tuple[Heartbeat, float]]) -> dict[str, PartitionReport]:
+    """Partition in trouble -> what its owner has reported."""
     return {
-        partition: report.fault
+        partition: report
         for beat, _ in heartbeats
         for partition, report in beat.report.progress.items()
-        if report.fault is not None and group.owner_of(partition) == (beat.host, beat.incarnation)
+        if report.trouble is not None and group.owner_of(partition) == (beat.host, beat.incarnation)
     }
 
 
@@ -266,7 +272,7 @@ def _with_heartbeat(member: MemberStatus, beat: Heartbeat | None, age: float | N
         return member
     return replace(
         member, heartbeat_age=age, started=beat.started, pid=beat.pid, address=beat.address,
-        release=beat.release or None, error=beat.report.error,
+        release=beat.release or None, error=beat.report.error, error_since=beat.report.error_since,
     )  # fmt: skip
 
 

@@ -132,6 +132,7 @@ def _partition(partition: PartitionStatus) -> dict[str, Any]:
         "output_files": partition.output_files,
         "error": partition.error,
         "fault": partition.fault,
+        "failing_since": utc(partition.failing_since),
     }
 
 
@@ -142,13 +143,17 @@ def _tables(status: ProcessorStatus, plan: Plan | None, most: int | None = None)
     if most is not None and len(status.partitions) > most:
         parts.append(Text(f"  ... and {counted(len(status.partitions) - most, 'partition')} more", style="dim"))
     parts += [
-        text(f"{member.host} cannot look at the group or the source: {_one_line(member.error)}", style="red")
+        text(
+            f"{member.host} cannot look at the group or the source{_for(member.error_since)}: "
+            f"{_one_line(member.error)}",
+            style="red",
+        )
         for member in status.members
         if member.error
     ]
     parts += [
-        text(f"{named_partitions(names)}: {_one_line(error)}", style="red")
-        for error, names in _failing(status.partitions).items()
+        text(f"{named_partitions(names)}{_for(since)}: {_one_line(error)}", style="red")
+        for error, (names, since) in _failing(status.partitions).items()
     ]
     if plan is not None:
         parts.append(_moves(plan))
@@ -222,13 +227,23 @@ def _one_line(error: str) -> str:
     return " ".join(error.split())
 
 
-def _failing(partitions: Sequence[PartitionStatus]) -> dict[str, list[str]]:
-    """Error -> the partitions that have it."""
-    found: dict[str, list[str]] = {}
+def _failing(partitions: Sequence[PartitionStatus]) -> dict[str, tuple[list[str], float | None]]:
+    """Error -> the partitions that have it, and since when the first of them has it."""
+    found: dict[str, list[PartitionStatus]] = {}
     for partition in partitions:
         if partition.error:
-            found.setdefault(partition.error, []).append(partition.partition)
-    return found
+            found.setdefault(partition.error, []).append(partition)
+    return {
+        error: (
+            [p.partition for p in failing],
+            min((p.failing_since for p in failing if p.failing_since), default=None),
+        )
+        for error, failing in found.items()
+    }
+
+
+def _for(since: float | None) -> str:
+    return "" if since is None else f", for {_duration(max(0.0, SYSTEM.wall() - since))}"
 
 
 def _since(time: float | None) -> str:

@@ -68,6 +68,8 @@ class HostReport(msgspec.Struct, frozen=True, kw_only=True):
     """Partitions that have failed repeatedly, with nothing committed in between."""
     error: str | None = None
     """Why it cannot look at the group or the source."""
+    error_since: float | None = None
+    """Seconds since 1970, by the host's clock. None also in heartbeats of older versions."""
     progress: dict[str, PartitionReport] = {}
     """By partition. Empty in heartbeats of older versions."""
     max_process_time: float | None = None

@@ -25,7 +25,6 @@ from actorproc.partition.host_context import HostContext
 from actorproc.records import warm_up
 from actorproc.runtime.actor import Restarts, keep_running
 from actorproc.runtime.backoff import Backoff
-from actorproc.runtime.error_text import describe_error
 from actorproc.runtime.user_code import user_code
 from actorproc.storage.names import natural
 
@@ -140,7 +139,7 @@ class OwnedPartitions(Mapping[str, PartitionSlot]):
 
     def positions(self) -> dict[str, str]:
         """Partition -> committed position, of those that run here or that left as the host stopped."""
-        here = {partition: slot.committed_position() for partition, slot in self._slots.items()}
+        here = {partition: slot.committed_cursor().position for partition, slot in self._slots.items()}
         return {partition: position for partition, position in {**self._left_at, **here}.items() if position}
 
     def failing(self) -> dict[str, str]:
@@ -185,7 +184,7 @@ class OwnedPartitions(Mapping[str, PartitionSlot]):
     def _tell_released(self, slot: PartitionSlot, reason: str) -> None:
         if slot.acquired:
             slot.acquired = False
-            position = slot.committed_position()
+            position = slot.committed_cursor().position
             self._context.hooks.add("released", slot.partition, slot.epoch, reason=reason, position=position)
 
     def _drop(self, slot: PartitionSlot, reason: str) -> None:
@@ -216,7 +215,7 @@ class OwnedPartitions(Mapping[str, PartitionSlot]):
         for slot in [self._slots[partition] for partition in partitions if partition in self._slots]:
             self._drop(slot, reason)
             if self.closing:
-                self._left_at[slot.partition] = slot.position
+                self._left_at[slot.partition] = slot.committed.position
 
     def fence(self) -> None:
         """Cancel all, and start none while `fenced`."""
@@ -345,17 +344,18 @@ class OwnedPartitions(Mapping[str, PartitionSlot]):
                 if actor is None:
                     continue
                 if slot.is_stuck(most, now):
-                    self._abort(slot, actor, f"the handler made no progress for max_process_time = {most:g} s")
+                    why = f"the handler made no progress for max_process_time = {most:g} s"
+                    self._abort(slot, actor, why, most)
                 elif slot.is_silent(silence, now) and not actor.read_anew():
-                    self._abort(
-                        slot, actor, f"read() of the source has yielded nothing for max_read_time = {silence:g} s",
-                        "infrastructure",
-                    )  # fmt: skip
+                    why = f"read() of the source has yielded nothing for max_read_time = {silence:g} s"
+                    self._abort(slot, actor, why, silence, "infrastructure")
 
-    def _abort(self, slot: PartitionSlot, actor: PartitionActor, why: str, fault: Fault = "user") -> None:
+    def _abort(
+        self, slot: PartitionSlot, actor: PartitionActor, why: str, lasted: float, fault: Fault = "user"
+    ) -> None:
         """Cancel the actor. If that does not end the call, as in a thread, another host can run the partition."""
         error = PartitionStuck(why, fault)
-        slot.error = describe_error(error)
+        slot.note_stuck(error, lasted)
         self._context.hooks.add("stuck", slot.partition, slot.epoch, error=error, fault=fault, reason=why)
         self._log.error(
             "partition.stuck", partition=slot.partition, epoch=slot.epoch, fault=fault, error=slot.error,

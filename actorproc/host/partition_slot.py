@@ -11,6 +11,7 @@ from actorproc.output.checkpoint import Totals
 from actorproc.partition.actor import PartitionActor
 from actorproc.partition.dead_letter_limit import DeadLetterLimit
 from actorproc.partition.statistics import PartitionState, PartitionStatistics, Trouble, TroubleKind
+from actorproc.records import Cursor
 from actorproc.runtime.actor import Restarts
 from actorproc.runtime.clock import Clock
 from actorproc.runtime.error_text import describe_error
@@ -35,6 +36,10 @@ class _Stillness:
             return False
         self._progress = None
         return True
+
+    def seconds(self, now: float) -> float:
+        """For how long it has not changed; 0 if there is nothing to wait for."""
+        return 0.0 if self._progress is None else now - self._since
 
 
 @dataclass(slots=True)
@@ -62,8 +67,8 @@ class PartitionSlot:
     """Text of the latest failure."""
     blocked: str | None = None
     """Why no actor can be started: a call of an earlier one has not returned."""
-    position: str = ""
-    """Committed when the latest actor ended."""
+    committed: Cursor = field(default_factory=lambda: Cursor(""))
+    """When the latest actor ended; empty before an actor has opened the partition."""
     acquired: bool = False
     """The hooks know that this host has the lease, and not yet that it has it no more."""
     _kind: TroubleKind = "failing"  # of the latest failure
@@ -81,10 +86,11 @@ class PartitionSlot:
         if actor is None:
             state: PartitionState = "released" if self.released else "opening" if error is None else "waiting"
             return PartitionStatistics(
-                self.partition, self.epoch, state, since=self.since, origin=self.origin, trouble=trouble, error=error
-            )
+                self.partition, self.epoch, state, committed=self.committed, since=self.since, origin=self.origin,
+                trouble=trouble, error=error,
+            )  # fmt: skip
         return replace(
-            actor.statistics, lag=actor.lag.records, lag_seconds=actor.lag.seconds,
+            actor.statistics, committed=self.committed_cursor(), lag=actor.lag.records, lag_seconds=actor.lag.seconds,
             since=self.since, origin=self.origin, activity=actor.time.activity, activity_since=actor.time.since,
             seconds=actor.time.seconds(), retry=actor.retry, trouble=trouble, error=error,
         )  # fmt: skip
@@ -99,14 +105,15 @@ class PartitionSlot:
     def drop_actor(self) -> Totals:
         """Forget the actor, which has ended. Returns its counts."""
         totals = self.totals()
-        self.position = self.committed_position()
+        self.committed = self.committed_cursor()
         self.actor = None
         self._handling, self._reading = _Stillness(), _Stillness()
         return totals
 
-    def committed_position(self) -> str:
+    def committed_cursor(self) -> Cursor:
         """As far as this host knows; empty before an actor has opened the partition."""
-        return (self.actor and self.actor.statistics.committed.position) or self.position
+        found = Cursor("") if self.actor is None else self.actor.statistics.committed
+        return found if found.position else self.committed
 
     def note_failure(self, error: Exception) -> None:
         """Note that the current actor has failed. Being fenced does not count: the partition goes on elsewhere."""
@@ -120,13 +127,22 @@ class PartitionSlot:
         self._fault = fault_of(error)
         self._kind = "stuck" if isinstance(error, PartitionStuck) else "failing"
 
+    def note_stuck(self, error: Exception, lasted: float) -> None:
+        """Note that the current actor is stuck, for `lasted` seconds so far."""
+        self.error = describe_error(error)
+        self._trouble_since = self._trouble_since or self.clock.wall() - lasted
+
     def trouble(self) -> Trouble | None:
-        """Why it fails or does not start. None once an actor has processed records after the failure."""
+        """Why it fails or does not start. None once an actor has processed records after the failure.
+
+        After several failures with nothing committed in between, processing is not enough: it must have committed.
+        """
         actor = self.actor
         if actor is not None and actor.aborted is None:
             if actor.trouble is not None:
                 return actor.trouble
-            if actor.statistics.records:
+            done = actor.statistics
+            if done.records if self._failures <= 1 else done.committed.sequence > self._committed:
                 self._trouble_since = None
                 return None
         elif self.blocked is not None or actor is not None:  # an aborted actor may never end
@@ -164,6 +180,10 @@ class PartitionSlot:
     def is_stuck(self, limit: float, now: float) -> bool:
         """Whether the handler has made no progress for `limit` seconds. True once per `limit`; to be called often."""
         return self._handling.lasts(None if self.actor is None else self.actor.progress, limit, now)
+
+    def silence(self, now: float) -> float:
+        """Seconds for which the source has yielded nothing, within a few."""
+        return self._reading.seconds(now)
 
     def is_silent(self, limit: float, now: float) -> bool:
         """Whether the source has yielded nothing for `limit` seconds. Likewise."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import islice
 from math import inf
+from typing import NamedTuple
 
 import anyio
 import anyio.abc
@@ -41,6 +42,9 @@ HAND_OVER_PAUSE = 0.05
 FAILING_IN_HEARTBEAT = 50
 """Failing partitions that a heartbeat names: enough to see that something is wrong, and it stays small."""
 
+OUTAGE_SHOWN = 5.0
+"""Seconds for which no request to the store was answered before the host says so: shorter ones come and go."""
+
 _ERROR_IN_HEARTBEAT = 600  # characters
 
 LEAVING_TIME = 5.0
@@ -48,6 +52,13 @@ LEAVING_TIME = 5.0
 
 _GROUP_UNUSABLE = (StoreError, CorruptObject)
 """The group's document cannot be read or written. A corrupt one does not revoke leases."""
+
+
+class Failing(NamedTuple):
+    """Something that this host cannot do. `since`: seconds since 1970."""
+
+    text: str
+    since: float
 
 
 class Supervisor(Actor[Message]):
@@ -64,10 +75,10 @@ class Supervisor(Actor[Message]):
         self._has_left = False
         self._renewed = anyio.Event()
         self._looking: anyio.CancelScope | None = None
-        self._error: str | None = None  # of the latest look, if it failed
-        self._renewal_error: str | None = None  # of the latest heartbeat, if it failed
+        self._error: Failing | None = None  # of the looks, if the latest one failed
+        self._renewal_error: Failing | None = None  # of the heartbeats, if the latest one failed
         self._group_needs_repair = False  # its document is corrupt, or the store refuses it
-        self._failing_since = 0.0
+        self._failing_since = 0.0  # of the looks, by the monotonic clock
         self._repeats = LogThrottle()
         self._log = log.bind(processor=context.processor, host=context.host)
         self._listed = PartitionList(context, self._log)
@@ -85,18 +96,30 @@ class Supervisor(Actor[Message]):
         self.nudge()
 
     def statistics(self, *, running: bool = True) -> Statistics:
-        context = self._context
+        context, error = self._context, self._failing()
         slots = self.partitions
         done = slots.totals()
         return Statistics(
             processor=context.processor, host=context.host, running=running, incarnation=self._group.incarnation,
-            fenced=slots.fenced, members=tuple(self._members), error=self._error or self._renewal_error,
+            fenced=slots.fenced, members=tuple(self._members),
+            error=None if error is None else error.text, error_since=None if error is None else error.since,
             records=done.records, rows=done.rows, dead_letters=done.dead_letters, skipped=done.skipped,
             partitions=tuple(slot.statistics() for slot in slots.by_name()),
             store_requests=dict(context.store.requests), read_ahead_bytes=context.budget.used,
             uncommitted_bytes=context.held.used, seconds=dict(context.times.seconds),
             durations={activity: found.copy() for activity, found in context.times.durations.items()},
         )  # fmt: skip
+
+    def _failing(self) -> Failing | None:
+        """What this host cannot do. A store that does not answer shows before a request to it has failed for good."""
+        for outage in (self._context.store.reads, self._context.store.writes):
+            if outage.since is not None and self._clock.wall() - outage.since > OUTAGE_SHOWN:
+                return Failing(f"requests to the store fail: {outage.error}", outage.since)
+        return self._error or self._renewal_error
+
+    def _failed(self, before: Failing | None, error: str) -> Failing:
+        """The failure, with its beginning."""
+        return Failing(error, self._clock.wall()) if before is None else before._replace(text=error)
 
     async def run(self) -> None:
         """Join the group, run partitions, and leave after `stop`.
@@ -146,8 +169,8 @@ class Supervisor(Actor[Message]):
                 self._error = None
                 return
             except StoreUnavailable as error:
-                self._error = str(error)
-                self._log.warning("supervisor.renew_failed", error=self._error)
+                self._error = self._failed(self._error, str(error))
+                self._log.warning("supervisor.renew_failed", error=str(error))
             await self.receive(self._settings.lease_renew_interval / 4)
 
     # Timers
@@ -162,7 +185,8 @@ class Supervisor(Actor[Message]):
                 max_process_time=self._settings.max_process_time,
                 failing={partition: _cut(error) for partition, error in failing},
                 failed_for_good=tuple(sorted(self.partitions.failed_for_good())),
-                error=None if self._error is None else _cut(self._error),
+                error=None if self._error is None else _cut(self._error.text),
+                error_since=None if self._error is None else self._error.since,
             )
         )
         self._renewal_error = None
@@ -189,7 +213,7 @@ class Supervisor(Actor[Message]):
         try:
             await self._renew()
         except StoreError as error:
-            self._renewal_error = str(error)
+            self._renewal_error = self._failed(self._renewal_error, str(error))
             self._context.hooks.add_error(error)
             self._log.warning("supervisor.renew_failed", error=str(error))
             return False
@@ -276,7 +300,7 @@ class Supervisor(Actor[Message]):
         now = self._clock.monotonic()
         if self._error is None:
             self._failing_since = now
-        self._error = error
+        self._error = self._failed(self._error, error)
         lasted = now - self._failing_since
         too_long = lasted > self._settings.lease_expiration_interval
         if times := self._repeats.due((error, too_long), now):

@@ -18,15 +18,25 @@ class Lag:
         self._clock = clock
         self._end: int | None = None  # sequence of the source's newest record, when it was asked last
         self._begin = -1  # sequence of the last record before the first one to process
+        self._unread: tuple[int | None, int] = None, 0  # `progress` of the reads then, and records not yielded
         self.oldest_time: float | None = None
         """Timestamp of the oldest record that is read and not committed."""
 
     def note_end(self, end: End) -> None:
-        """The source was asked for its end, since it has more to read."""
+        """The source was asked for its end, since it has more to read, or its `read` may hang."""
         self._end, committed = end.sequence, self._statistics.committed
+        if (newest := self._reads.newest) is not None and end.sequence is not None:
+            more = self._source.records_between(newest, end.sequence) if end.sequence > newest else 0
+            self._unread = self._reads.progress, more
         if committed.sequence < 0:
             before = self._source.sequence_before(self._statistics.partition, committed.position)
             self._begin = -1 if before is None else before
+
+    @property
+    def unread(self) -> int:
+        """Records that the source has, and that a `read` at the end has not yielded since: it may hang."""
+        asked, more = self._unread
+        return more if asked is not None and asked == self._reads.progress else 0
 
     @property
     def records(self) -> int | None:
@@ -34,7 +44,7 @@ class Lag:
         newest, committed = self._reads.newest, self._statistics.committed.sequence
         between = self._source.records_between
         if newest is not None:
-            return between(committed, newest)
+            return between(committed, newest) + self.unread
         return None if self._end is None else between(max(committed, self._begin), self._end)
 
     @property

@@ -33,7 +33,9 @@ def problems(host: Statistics, *, now: float, max_process_time: float, blocked: 
 
 def _of_host(host: Statistics, now: float, blocked: float) -> Iterator[Problem]:
     if blocked:
-        why = "its event loop does not answer: a handler blocks it. Await, or write a plain `def process`"
+        handled = ", ".join(p.partition for p in host.partitions if p.activity == "handle") or "none"
+        why = f"its event loop does not answer: a handler blocks it. In the handler: partition {handled}."
+        why += " Await, or write a plain `def process`"
         yield Problem(problem="blocked", reason=why, since=now - blocked)
     if not host.running:
         yield Problem(problem="stopped", reason="it has not joined the group yet, or has left it")
@@ -42,7 +44,7 @@ def _of_host(host: Statistics, now: float, blocked: float) -> Iterator[Problem]:
     elif not host.members:
         yield Problem(problem="joining", reason="it has not seen the group yet")
     if host.error is not None:
-        yield Problem(problem="away", reason=host.error)
+        yield Problem(problem="away", reason=host.error, since=host.error_since)
 
 
 def _of_partitions(partitions: Iterable[PartitionStatistics], now: float, max_process_time: float) -> Iterator[Problem]:

@@ -39,7 +39,7 @@ class HostRoutes:
         settings = processor.settings
         self._registry.register(
             HostCollector(
-                self._look, source=processor.source, wall=SYSTEM.wall,
+                self._look, source=processor.source, wall=processor.clock.wall,
                 max_process_time=settings.max_process_time, per_partition=settings.http_partition_metrics,
             )
         )  # fmt: skip
@@ -65,7 +65,7 @@ class HostRoutes:
         """Why this host is not ready."""
         host, blocked = self._look()
         limit = self._processor.settings.max_process_time
-        return problems(host, now=SYSTEM.wall(), max_process_time=limit, blocked=blocked)
+        return problems(host, now=self._processor.clock.wall(), max_process_time=limit, blocked=blocked)
 
     async def livez(self, request: Request) -> Response:
         """503 once the event loop was blocked for `max_process_time`: only a restart of the process helps then."""

@@ -15,7 +15,7 @@ from actorproc.errors import ConditionFailed, StoreError, StoreRefused, StoreUna
 from actorproc.runtime.backoff import Backoff
 from actorproc.runtime.clock import SYSTEM, Clock
 from actorproc.runtime.logger import get_logger
-from actorproc.storage.backend import LANE, Backend, Listing, Stored, all_pages
+from actorproc.storage.backend import LANE, Backend, Listing, NotModified, Stored, all_pages
 
 T = TypeVar("T")
 log = get_logger(__name__)
@@ -34,6 +34,24 @@ class StoreLimits:
     patience: float = 60.0
     concurrency: int = 64
     backoff: Backoff = field(default_factory=lambda: Backoff(0.1, 5.0))
+
+
+@dataclass(slots=True)
+class Outage:
+    """Since when no read, or no write, was answered, and why; `since` is None while they are answered."""
+
+    since: float | None = None
+    """Seconds since 1970, by this host's clock."""
+    error: str = ""
+
+    def note(self, error: StoreUnavailable, sent_at: float) -> None:
+        """A request that was sent at `sent_at` was not answered."""
+        self.since = sent_at if self.since is None else self.since
+        self.error = str(error)
+
+    def end(self) -> None:
+        """A request was answered."""
+        self.since = None
 
 
 class Conflict(Exception):
@@ -59,6 +77,7 @@ class Store:
         self.clock = clock
         self.requests: Counter[str] = Counter()
         """Requests by verb, with retries."""
+        self.reads, self.writes = Outage(), Outage()
         self._slots = anyio.Semaphore(self.limits.concurrency, fast_acquire=True)
 
     @property
@@ -76,7 +95,7 @@ class Store:
     def _beside(self, backend: Backend, limits: StoreLimits) -> Store:
         """A store whose requests count here, too."""
         store = Store(backend, limits=limits, clock=self.clock)
-        store.requests = self.requests
+        store.requests, store.reads, store.writes = self.requests, self.reads, self.writes
         return store
 
     async def __aenter__(self) -> Store:
@@ -230,13 +249,22 @@ class Store:
         timeout = self.limits.timeout + size // SLOWEST
         async with self._slots:
             self.requests[verb] += 1
+            outage, sent_at = self.reads if verb in ("get", "list") else self.writes, self.clock.wall()
             try:
                 with anyio.fail_after(timeout):
-                    return await send()
+                    answer = await send()
             except TimeoutError as error:
-                raise StoreUnavailable(
-                    f"{self.url}: no answer to {verb} within {timeout:g} s (store_timeout)"
-                ) from error
+                late = StoreUnavailable(f"{self.url}: no answer to {verb} within {timeout:g} s (store_timeout)")
+                outage.note(late, sent_at)
+                raise late from error
+            except StoreUnavailable as error:
+                outage.note(error, sent_at)
+                raise
+            except (ConditionFailed, NotModified, StoreRefused):
+                outage.end()
+                raise
+            outage.end()
+            return answer
 
 
 def _refused(what: str, refusal: StoreRefused, doubt: StoreUnavailable | None) -> StoreError:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+import threading
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
@@ -118,6 +119,31 @@ async def test_a_stuck_partition_is_named_with_its_reason(tmp_path: Path) -> Non
         assert problem["since"] <= time.time()
 
 
+async def test_a_plain_handler_that_hangs_is_named_too(tmp_path: Path) -> None:
+    hang = threading.Event()
+
+    class Hangs(PartitionHandler):
+        output_schema = "n long"
+
+        def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            hang.wait()
+
+    source = MemorySource(2)
+    source.append("0", [b"1"])
+    settings = {**QUICK, "max_process_time": 0.5}
+    processor = Processor(Hangs, source=source, container=tmp_path, host="h", **settings)
+    async with processor, client(processor) as http:
+        try:
+
+            async def stuck() -> bool:
+                found = (await http.get("/readyz")).json()["problems"]
+                return [(p["problem"], p.get("partition")) for p in found] == [("stuck", "0")]
+
+            await until(stuck)
+        finally:
+            hang.set()
+
+
 async def test_a_blocked_event_loop_is_reported_by_the_servers_own_thread(tmp_path: Path) -> None:
     processor = host(tmp_path, [b"block"])
     found: list[Any] = []
@@ -135,7 +161,8 @@ async def test_a_blocked_event_loop_is_reported_by_the_servers_own_thread(tmp_pa
             await anyio.sleep(3)
             tasks.cancel_scope.cancel()
     assert found
-    assert "does not answer" in found[0]["reason"]
+    assert "In the handler: partition 0." in found[0]["reason"]
+    assert found[0]["since"] <= time.time()
 
 
 async def test_a_jump_of_the_wall_clock_does_not_make_the_event_loop_silent(monkeypatch: pytest.MonkeyPatch) -> None:
