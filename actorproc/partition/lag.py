@@ -27,7 +27,7 @@ class Lag:
         self._end, committed = end.sequence, self._statistics.committed
         if (newest := self._reads.newest) is not None and end.sequence is not None:
             more = self._source.records_between(newest, end.sequence) if end.sequence > newest else 0
-            self._unread = self._reads.progress, more
+            self._unread = self._reads.progress, more or 0
         if committed.sequence < 0:
             before = self._source.sequence_before(self._statistics.partition, committed.position)
             self._begin = -1 if before is None else before
@@ -44,7 +44,8 @@ class Lag:
         newest, committed = self._reads.newest, self._statistics.committed.sequence
         between = self._source.records_between
         if newest is not None:
-            return between(committed, newest) + self.unread
+            lag = between(committed, newest)
+            return None if lag is None else lag + self.unread
         return None if self._end is None else between(max(committed, self._begin), self._end)
 
     @property
