@@ -14,7 +14,15 @@ from typing import Annotated, Any
 
 import typer
 
-from actorproc.cli import commands, dead_letter_commands, fleet_commands, retention, schema_commands, state_commands
+from actorproc.cli import (
+    checkpoint_commands,
+    commands,
+    dead_letter_commands,
+    fleet_commands,
+    retention,
+    schema_commands,
+    state_commands,
+)
 from actorproc.cli.exit_codes import FAILED, WRONG_USE
 from actorproc.cli.logging import FORMATS, LEVELS, set_up_logging
 from actorproc.cli.parameters import one_of
@@ -95,6 +103,7 @@ app = typer.Typer(
 )
 app.add_typer(commands.app)
 app.add_typer(fleet_commands.app)
+app.add_typer(checkpoint_commands.app)
 app.add_typer(dead_letter_commands.app)
 app.add_typer(retention.app)
 app.add_typer(state_commands.app)
