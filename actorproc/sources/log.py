@@ -3,38 +3,36 @@
 from __future__ import annotations
 
 import os
-import sys
-from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import AsyncExitStack, suppress
+from collections.abc import AsyncGenerator, Sequence
 from datetime import UTC, datetime, timedelta
 
 import anyio
 
 from actorproc.config.settings import Settings
-from actorproc.errors import CorruptObject, RecordsLost, SourceError, StoreRefused, UsageError, locate, located
+from actorproc.errors import CorruptObject, RecordsLost, SourceError, UsageError, locate, located
 from actorproc.log.hint_watch import HintWatch
 from actorproc.log.metadata import open_log
 from actorproc.log.positions import base_of, end_base, first_base, position_of_time
 from actorproc.log.segment import ROW_GROUP_BYTES, Segment
 from actorproc.records import NO_COST, Batch, ReadCost
 from actorproc.retention.boundary import read_boundary
-from actorproc.retention.readers import Reader, register, remove
-from actorproc.runtime.budget import ByteBudget, ReadBudget
+from actorproc.runtime.budget import ReadBudget
 from actorproc.runtime.clock import SYSTEM, Clock
 from actorproc.runtime.logger import get_logger
 from actorproc.sources.prefetch import FilePrefetcher, Prefetching
-from actorproc.sources.protocol import Chunk, End, Source, Start
+from actorproc.sources.protocol import Chunk, End, Start
+from actorproc.sources.stored import StoredSource
 from actorproc.storage.names import READERS, log_boundary, log_file
 from actorproc.storage.parquet import read_footer
 from actorproc.storage.store import Store
-from actorproc.stores import OUTPUT_SCHEME, given_store
+from actorproc.stores import OUTPUT_SCHEME
 
 log = get_logger(__name__)
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-class LogSource(Source):
+class LogSource(StoredSource):
     """Reads a log. One instance serves all partitions of a host; one reader polls for all of them.
 
     A position is the base of the file to read next, or `<base>+<records of the file to skip>`.
@@ -53,47 +51,18 @@ class LogSource(Source):
         settings: Settings | None = None,
         clock: Clock = SYSTEM,
     ) -> None:
-        self._settings = settings or Settings.load()
-        self._clock = clock
-        self._owns_store = not isinstance(log, Store)
-        self._opened = AsyncExitStack()
-        self._store = given_store("log", log, "the URL or folder of a log", self._settings, clock)
-        self.url = self._store.url
+        super().__init__("log", log, "the URL or folder of a log", readers=READERS, settings=settings, clock=clock)
         self._hints = HintWatch(self._store, clock, self._settings.poll_interval)
         self._partitions: list[str] = []
-        self._lowest: Mapping[str, int] = {}  # first offset of each partition when the processor registered
         self._prefetching = Prefetching(self._store, clock, self._settings.read_ahead_bytes // 4)
         self._file_bytes = ROW_GROUP_BYTES  # recent bytes of a file with its decoded rows
 
-    async def open(self) -> None:
-        """Connect.
-
-        Raises:
-            UsageError: there is no log.
-        """
-        with located(self._store.url):
-            async with AsyncExitStack() as opened:
-                if self._owns_store:
-                    await opened.enter_async_context(self._store)
-                meta = await open_log(
-                    self._store,
-                    instead=f"a processor's output as {OUTPUT_SCHEME}{{container}}/{{processor}}",
-                )
-                self._opened = opened.pop_all()
+    async def _found(self) -> str | None:
+        meta = await open_log(
+            self._store, instead=f"a processor's output as {OUTPUT_SCHEME}{{container}}/{{processor}}"
+        )
         self._partitions = [str(index) for index in range(meta.partitions)]
-        self.identity = meta.identity
-
-    async def register(self, processor: str, container: str) -> None:
-        """See `Source.register`. Without the right to write, only a warning is logged."""
-        reader = Reader.of_processor(container, processor, self.identity or "")
-        try:
-            with located(self._store.url):
-                self._lowest = (await register(self._store, READERS, reader, rename=True)).lowest
-        except StoreRefused as error:
-            log.warning("log.reader_not_registered", log=self.url, processor=processor, why=str(error))
-
-    async def close(self) -> None:
-        await self._opened.aclose()
+        return meta.identity
 
     async def partitions(self) -> Sequence[str]:
         return self._partitions
@@ -134,30 +103,17 @@ class LogSource(Source):
             base = await base_of(self._store, partition, sequence, await self._lowest_of(partition))
         return _position(base, max(0, sequence - base))
 
-    async def hold(self, name: str, positions: Mapping[str, str]) -> None:
-        """See `Source.hold`. Without the right to write, only a warning is logged."""
-        at = {partition: sum(_parse_position(partition, position)) for partition, position in positions.items()}
-        try:
-            with located(self._store.url):
-                await register(self._store, READERS, Reader.at(name, at))
-        except StoreRefused as error:
-            log.warning("log.reader_not_registered", log=self.url, processor=name, why=str(error))
-
-    async def let_go(self, name: str) -> None:
-        """See `Source.let_go`."""
-        with located(self._store.url), suppress(StoreRefused, UsageError):  # UsageError: it is not held
-            await remove(self._store, READERS, name)
+    def _number_at(self, partition: str, position: str) -> int:
+        return sum(_parse_position(partition, position))
 
     def sequence_before(self, partition: str, position: str) -> int:
         """See `Source.sequence_before`. Raises SourceError if `position` is not a position of a log."""
         return sum(_parse_position(partition, position)) - 1
 
-    def read(self, partition: str, position: str) -> AsyncGenerator[Chunk, None]:
-        """See `Source.read`. A chunk is a row group of a file at most."""
-        return self.read_within(partition, position, ReadBudget(ByteBudget(sys.maxsize)))
-
     async def read_within(self, partition: str, position: str, budget: ReadBudget) -> AsyncGenerator[Chunk, None]:
-        """See `Source.read_within`. Before a file is fetched, its bytes and those of its decoded rows are reserved.
+        """See `Source.read_within`. A chunk is a row group of a file at most.
+
+        Before a file is fetched, its bytes and those of its decoded rows are reserved.
 
         Raises:
             CorruptObject: a file is not one that a producer wrote.

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import os
-import sys
-from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack, suppress
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from datetime import datetime
 
 import numpy as np
 import pyarrow as pa
 
 from actorproc.config.settings import Settings
-from actorproc.errors import CorruptObject, SourceError, StoreRefused, UsageError, located
+from actorproc.errors import CorruptObject, SourceError, UsageError, located
 from actorproc.group.membership import read_group
 from actorproc.output.compacted_file import batches_of
 from actorproc.output.follower import ChainFollower, ChainPosition, CommittedFile
@@ -20,17 +18,17 @@ from actorproc.output.row_reader import partitions_with_state
 from actorproc.output.schema import read_schema
 from actorproc.output.source_identity import dataset_identity
 from actorproc.records import NO_COST, RECORD_SCHEMA, SEQUENCE, Batch, ReadCost
-from actorproc.retention.readers import Reader, register, remove
 from actorproc.rows.json_values import rows_to_json
-from actorproc.runtime.budget import ByteBudget, ReadBudget
+from actorproc.runtime.budget import ReadBudget
 from actorproc.runtime.clock import SYSTEM, Clock
 from actorproc.runtime.logger import get_logger
-from actorproc.sources.protocol import Chunk, End, Source, Start, parse_start
+from actorproc.sources.protocol import Chunk, End, Start, parse_start
+from actorproc.sources.stored import StoredSource
 from actorproc.storage.locations import missing_processor
 from actorproc.storage.names import ProcessorLayout
 from actorproc.storage.parquet import open_parquet
 from actorproc.storage.store import Store
-from actorproc.stores import OUTPUT_SCHEME, given_store
+from actorproc.stores import OUTPUT_SCHEME
 
 log = get_logger(__name__)
 
@@ -42,7 +40,7 @@ _IDLE_FACTOR = 1.5
 _CHUNK_ROWS = 10_000
 
 
-class OutputSource(Source):
+class OutputSource(StoredSource):
     """Reads the committed output of another processor: a record for each row, in the row's partition.
 
     A position is `<number>+<rows>`: the number of the commit to read next, and the rows of the partition that were
@@ -64,13 +62,11 @@ class OutputSource(Source):
         settings: Settings | None = None,
         clock: Clock = SYSTEM,
     ) -> None:
-        self._settings = settings or Settings.load()
-        self._clock = clock
-        self._owns_store = not isinstance(container, Store)
-        self._opened = AsyncExitStack()
-        self._store = given_store("container", container, "the URL or folder of a container", self._settings, clock)
         self._layout = ProcessorLayout(name)
-        self._lowest: Mapping[str, int] = {}  # first commit of each partition when the processor registered
+        super().__init__(
+            "container", container, "the URL or folder of a container",
+            readers=self._layout.readers, settings=settings, clock=clock,
+        )  # fmt: skip
         self.url = f"{OUTPUT_SCHEME}{self._store.url}/{name}"
 
     @classmethod
@@ -88,33 +84,11 @@ class OutputSource(Source):
             )
         return cls(container, name, settings=settings, clock=clock)
 
-    async def open(self) -> None:
-        """Connect.
-
-        Raises:
-            UsageError: there is no such processor.
-        """
-        with located(self._store.url):
-            async with AsyncExitStack() as opened:
-                if self._owns_store:
-                    await opened.enter_async_context(self._store)
-                if await read_schema(self._store, self._layout) is None:
-                    missing = await missing_processor(self._store, self._layout.processor)
-                    raise UsageError(missing or f"{self.url} has no schema yet: start that processor first")
-                self.identity = await dataset_identity(self._store, self._layout)
-                self._opened = opened.pop_all()
-
-    async def register(self, processor: str, container: str) -> None:
-        """See `Source.register`. Without the right to write, only a warning is logged."""
-        reader = Reader.of_processor(container, processor, self.identity or "")
-        try:
-            with located(self._store.url):
-                self._lowest = (await register(self._store, self._layout.readers, reader, rename=True)).lowest
-        except StoreRefused as error:
-            log.warning("output.reader_not_registered", source=self.url, processor=processor, why=str(error))
-
-    async def close(self) -> None:
-        await self._opened.aclose()
+    async def _found(self) -> str | None:
+        if await read_schema(self._store, self._layout) is None:
+            missing = await missing_processor(self._store, self._layout.processor)
+            raise UsageError(missing or f"{self.url} has no schema yet: start that processor first")
+        return await dataset_identity(self._store, self._layout)
 
     async def partitions(self) -> Sequence[str]:
         with located(self._store.url):
@@ -135,27 +109,12 @@ class OutputSource(Source):
             end = await self._follower(partition).end()
         return End(_position(end), end.rows - 1 if end.rows else None)
 
-    async def hold(self, name: str, positions: Mapping[str, str]) -> None:
-        """See `Source.hold`. Without the right to write, only a warning is logged."""
-        at = {partition: _parse_position(partition, position).number for partition, position in positions.items()}
-        try:
-            with located(self._store.url):
-                await register(self._store, self._layout.readers, Reader.at(name, at))
-        except StoreRefused as error:
-            log.warning("output.reader_not_registered", source=self.url, processor=name, why=str(error))
-
-    async def let_go(self, name: str) -> None:
-        """See `Source.let_go`."""
-        with located(self._store.url), suppress(StoreRefused, UsageError):  # UsageError: it is not held
-            await remove(self._store, self._layout.readers, name)
+    def _number_at(self, partition: str, position: str) -> int:
+        return _parse_position(partition, position).number
 
     def sequence_before(self, partition: str, position: str) -> int:
         """See `Source.sequence_before`. Raises SourceError if `position` is not a position of an output."""
         return _parse_position(partition, position).rows - 1
-
-    def read(self, partition: str, position: str) -> AsyncGenerator[Chunk, None]:
-        """See `Source.read`."""
-        return self.read_within(partition, position, ReadBudget(ByteBudget(sys.maxsize)))
 
     async def read_within(self, partition: str, position: str, budget: ReadBudget) -> AsyncGenerator[Chunk, None]:
         """See `Source.read_within`. The bytes of a file are reserved before it is fetched.
