@@ -98,8 +98,9 @@ async def test_what_waits_for_slow_handlers_is_bounded_by_read_ahead_bytes(broke
     source = await opened(KafkaSource(topic.url, settings=Settings(read_ahead_bytes=4 * most, max_batch_bytes=most)))
     readers = [source.read(f"{topic.name}-{number}", "0") for number in range(2)]
     rows = [len((await anext(reader)).batch) for reader in readers]
-    feeds = list(source._consumer._feeds.values())
-    await _until(lambda: all(feed.paused for feed in feeds))
+    consumer = source._consumer
+    feeds = list(consumer._feeds.values())
+    await _until(lambda: set(feeds) == consumer._paused)
     await anyio.sleep(0.5)
     assert sum(feed.waiting for feed in feeds) < most + 2 * _ROUND_BYTES
     with anyio.fail_after(60):

@@ -43,7 +43,6 @@ class Feed:
     def __init__(self, key: Key, name: str) -> None:
         self.key = key
         self.name = name
-        self.paused = False
         self._loop = asyncio.get_running_loop()
         self._chunks: deque[Chunk] = deque()
         self._error: SourceError | None = None
@@ -110,6 +109,7 @@ class SharedConsumer:
         self._consumer = Consumer(quiet)
         self._orders: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._feeds: dict[Key, Feed] = {}  # the thread's
+        self._paused: set[Feed] = set()  # the thread's
         self._topics: set[str] = set()  # of the feeds, and of earlier ones whose messages may still come
         self._most_waiting = most_waiting
         self._share = 0  # bytes of a partition that may wait
@@ -134,12 +134,6 @@ class SharedConsumer:
         """End the readers of all partitions of a topic with this error."""
         self._orders.put(lambda: self._fail(topic, error))
 
-    def resume_if_drained(self, feed: Feed) -> None:
-        """Go on with a paused partition once its reader has taken most of what waited."""
-        if feed.paused and feed.waiting <= self._share // 4:
-            feed.paused = False
-            self._orders.put(lambda: self._resume(feed))
-
     def close(self) -> None:
         """End the thread, and wait for it. Blocks for a second or so."""
         self._stopped = True
@@ -151,6 +145,7 @@ class SharedConsumer:
         try:
             while not self._stopped:
                 self._carry_out_orders()
+                self._resume_drained()
                 self._read_round()
                 self.rounds += 1
         except Exception as error:
@@ -167,6 +162,12 @@ class SharedConsumer:
                 self._orders.get(block=not self._feeds, timeout=_POLL)()
         except queue.Empty:
             pass
+
+    def _resume_drained(self) -> None:
+        """Go on with the paused partitions whose readers have taken most of what waited."""
+        for feed in [feed for feed in self._paused if feed.waiting <= self._share // 4]:
+            self._paused.remove(feed)
+            self._consumer.resume([TopicPartition(*feed.key, OFFSET_INVALID)])
 
     def _read_round(self) -> None:
         """Wait for a message, and hand over all that have come by then."""
@@ -217,8 +218,8 @@ class SharedConsumer:
         """Put the messages into the feed as a chunk. Returns its bytes."""
         self.last_error = None
         batch = to_batch(feed.name, messages)
-        if feed.waiting + batch.nbytes > self._share and not feed.paused:
-            feed.paused = True  # before the chunk is there: its reader resumes, and no later chunk would come
+        if feed.waiting + batch.nbytes > self._share and feed not in self._paused:
+            self._paused.add(feed)
             self._consumer.pause([TopicPartition(*feed.key)])
         feed.put(Chunk(batch, str(batch.last + 1)))
         return batch.nbytes
@@ -239,7 +240,8 @@ class SharedConsumer:
             self._topics.add(topic)
             self._connect(topic)
         try:
-            if feed.key in self._feeds:
+            if (before := self._feeds.get(feed.key)) is not None:
+                self._paused.discard(before)
                 self._consumer.incremental_unassign([TopicPartition(topic, number)])
             self._consumer.incremental_assign([TopicPartition(topic, number, offset)])
         except KafkaException as error:
@@ -256,6 +258,7 @@ class SharedConsumer:
     def _unassign(self, feed: Feed) -> None:
         if self._feeds.get(feed.key) is feed:
             del self._feeds[feed.key]
+            self._paused.discard(feed)
             self._consumer.incremental_unassign([TopicPartition(*feed.key)])
             self._share_out()
 
@@ -266,10 +269,6 @@ class SharedConsumer:
         for feed in self._feeds.values():
             if feed.key[0] == topic:
                 feed.fail(error)
-
-    def _resume(self, feed: Feed) -> None:
-        if self._feeds.get(feed.key) is feed and not feed.paused:  # else it was paused again since
-            self._consumer.resume([TopicPartition(*feed.key, OFFSET_INVALID)])
 
     def _note_error(self, error: KafkaError) -> None:
         if self.last_error is None or error.code() != KafkaError._ALL_BROKERS_DOWN:  # which says less than its cause

@@ -218,7 +218,6 @@ class KafkaSource(Source):
                     chunk = Chunk(taken.batch, str(Position(int(taken.next), topic_id)))
                     at_end = None if len(chunk.batch) else chunk
                 if not silence.cancelled_caught:
-                    self._consumer.resume_if_drained(feed)
                     yield chunk
                 elif at_end is not None and self._consumer.last_error is None and self._consumer.rounds != rounds:
                     yield at_end  # says that this goes on
