@@ -82,9 +82,9 @@ def reset(
     \b
       actorproc checkpoints reset --to earliest --name Delays --container state
       actorproc checkpoints reset --to earliest --name Delays --container s --yes
-      actorproc checkpoints reset --to 2026-01-31T12:00Z --name Delays --container s
+      actorproc checkpoints reset --to 2026-01-31T12Z --name Delays --container s
       actorproc checkpoints reset --to -1000 --name Delays --container s
-      actorproc checkpoints reset --to 41203 --partition 3 --name Delays --container s
+      actorproc checkpoints reset --to 41203 --partition 3 --name D --container s
 
     Rows of repeated records are in the output twice. Keyed state is cleared by `--to earliest`; back to any other
     record, a partition with state is refused.
