@@ -102,6 +102,7 @@ app = typer.Typer(
     epilog="Exit codes: 0 done; 1 failed, or not all done; 2 wrong use.",
 )
 app.add_typer(commands.app)
+app.add_typer(look_commands.app)
 app.add_typer(fleet_commands.app)
 app.add_typer(checkpoint_commands.app)
 app.add_typer(dead_letter_commands.app)
