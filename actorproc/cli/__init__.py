@@ -19,6 +19,7 @@ from actorproc.cli import (
     commands,
     dead_letter_commands,
     fleet_commands,
+    look_commands,
     retention,
     schema_commands,
     state_commands,
