@@ -11,8 +11,10 @@ from pydantic import Field
 from actorproc.config.settings import Seconds
 from actorproc.handler.base import PartitionHandler
 from actorproc.handler.context import PartitionContext
+from actorproc.handler.info import PartitionInfo
+from actorproc.handler.state import Key
 from actorproc.handler.wake_context import WakeContext
-from actorproc.handlers.keyed import KeyOptions, keyed, time_of
+from actorproc.handlers.keyed import KeyOptions, keyed, record_key_of, time_of
 from actorproc.records import RECORD_SCHEMA, Batch
 from actorproc.rows.schema import parse_schema
 
@@ -38,6 +40,10 @@ class Dedupe(PartitionHandler):
     @classmethod
     def schema_for(cls, options: Any) -> pa.Schema:
         return RECORD_SCHEMA if options.output_schema is None else parse_schema(options.output_schema)
+
+    def record_key(self, key: Key, ctx: PartitionInfo) -> str | None:
+        """See `PartitionHandler`."""
+        return record_key_of(key, ctx)
 
     def process(self, batch: Batch, ctx: PartitionContext) -> None:
         """Emit the records that pass."""

@@ -9,6 +9,8 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from actorproc.handler.context import PartitionContext
+from actorproc.handler.info import PartitionInfo
+from actorproc.handler.state import Key
 from actorproc.records import Batch, Record
 
 
@@ -18,6 +20,11 @@ class KeyOptions(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     key: str | None = Field(None, description="Field of the decoded value that holds the key; default: record's key.")
+
+
+def record_key_of(key: Key, ctx: PartitionInfo) -> str | None:
+    """`record_key` of a handler whose state has the keys of `keyed`."""
+    return key if ctx.options.key is None and isinstance(key, str) else None
 
 
 def keyed(

@@ -9,7 +9,9 @@ from pydantic import Field
 
 from actorproc.handler.base import PartitionHandler
 from actorproc.handler.context import PartitionContext
-from actorproc.handlers.keyed import KeyOptions, keyed
+from actorproc.handler.info import PartitionInfo
+from actorproc.handler.state import Key
+from actorproc.handlers.keyed import KeyOptions, keyed, record_key_of
 from actorproc.records import Batch
 from actorproc.rows.schema import parse_schema
 
@@ -37,6 +39,10 @@ class Latest(PartitionHandler):
     def schema_for(cls, options: Any) -> pa.Schema:
         fields = _TEXT if options.output_schema is None else parse_schema(options.output_schema)
         return pa.schema([_KEY, *fields])
+
+    def record_key(self, key: Key, ctx: PartitionInfo) -> str | None:
+        """See `PartitionHandler`."""
+        return record_key_of(key, ctx)
 
     def process(self, batch: Batch, ctx: PartitionContext) -> None:
         """Compare each record with what is known of its key."""

@@ -12,6 +12,7 @@ from actorproc.config.units import duration
 from actorproc.errors import HandlerDefinitionError, SettingsError
 from actorproc.handler.base import PartitionHandler
 from actorproc.handler.context import PartitionContext
+from actorproc.handler.info import PartitionInfo
 from actorproc.handler.returned_rows import Returned
 from actorproc.handler.state import Key
 from actorproc.handler.wake_context import WakeContext
@@ -20,7 +21,10 @@ from actorproc.runtime.user_code import failure_of
 
 _OPEN, _CLOSED, _RECORDS = "sequences.open", "sequences.closed", "sequences.records"
 """Names of states: by key, the number of its open sequence, its count, whether it has its first, its deadline; by
-number, the count of a sequence that is over, and why it is incomplete; by number and index, the records."""
+number and key, the count of a sequence that is over, and why it is incomplete; by number, index and key, the records.
+A number is the partition and sequence of the first record. Earlier versions had the sequence alone, without key."""
+
+_Number = int | str
 
 MIDDLE = "its first record never came"
 AGAIN = "the first record of another sequence came before its last"
@@ -129,10 +133,11 @@ class SequenceHandler(PartitionHandler, ABC):
             self._close(key, found[0], found[1], why, ctx)
             found = None
         if found is None:
-            found = [record.sequence, 0, first, self._set_deadline(key, record, ctx)]
+            number = f"{ctx.partition}/{record.sequence}"
+            found = [number, 0, first, self._set_deadline(number, key, record, ctx)]
         number, count, whole, due = found
         fields = [record.sequence, record.value, record.key, record.headers, record.timestamp]
-        ctx.state(_RECORDS).set((number, count), fields)
+        ctx.state(_RECORDS).set(_place(number, count, key), fields)
         count += 1
         if last:
             self._close(key, number, count, None if whole else MIDDLE, ctx)
@@ -141,21 +146,21 @@ class SequenceHandler(PartitionHandler, ABC):
         else:
             ctx.state(_OPEN).set(key, [number, count, whole, due])
 
-    def _set_deadline(self, key: Key, record: Record, ctx: PartitionContext) -> datetime | None:
+    def _set_deadline(self, number: _Number, key: Key, record: Record, ctx: PartitionContext) -> datetime | None:
         """Set the timer of a new sequence. Returns its time, if that is stream time."""
         if self._deadline is None:
             return None
         if self.deadline_clock == "wall" or record.timestamp is None:
-            ctx.wake(_timer(record.sequence, key), after=self._deadline)
+            ctx.wake(_timer(number, key), after=self._deadline)
             return None
         due = record.timestamp + self._deadline
-        ctx.wake(_timer(record.sequence, key), due)
+        ctx.wake(_timer(number, key), due)
         return due
 
-    def _close(self, key: Key, number: int, count: int, why: str | None, ctx: PartitionContext) -> None:
+    def _close(self, key: Key, number: _Number, count: int, why: str | None, ctx: PartitionContext) -> None:
         """The sequence is over. It is processed in `on_wake`, where a failure is its own."""
         ctx.state(_OPEN).delete(key)
-        ctx.state(_CLOSED).set(number, [count, why])
+        ctx.state(_CLOSED).set(_closed(number, key), [count, why])
         ctx.wake(_timer(number, key), after=0)
 
     def on_wake(self, key: Any, ctx: WakeContext) -> Any:
@@ -176,11 +181,11 @@ class SequenceHandler(PartitionHandler, ABC):
         result = SequenceHandler.on_wake(self, key, ctx)
         return await result if inspect.isawaitable(result) else result
 
-    def _take(self, number: int, key: Key, ctx: WakeContext) -> tuple[Batch, str | None] | None:
+    def _take(self, number: _Number, key: Key, ctx: WakeContext) -> tuple[Batch, str | None] | None:
         """Remove a sequence from state: its records, and why it is incomplete."""
         closed, opened = ctx.state(_CLOSED), ctx.state(_OPEN)
-        if (found := closed.get(number)) is not None:
-            closed.delete(number)
+        if (found := closed.get(_closed(number, key))) is not None:
+            closed.delete(_closed(number, key))
             count, why = found
         else:
             held = opened.get(key)
@@ -188,7 +193,14 @@ class SequenceHandler(PartitionHandler, ABC):
                 return None
             opened.delete(key)
             count, why = held[1], LATE
-        return _taken(number, count, ctx), why
+        return _taken(number, count, key, ctx), why
+
+    def record_key(self, key: Key, ctx: PartitionInfo) -> str | None:
+        """The key of a sequence, unless a subclass takes it from elsewhere."""
+        if type(self).key_of is not SequenceHandler.key_of:
+            return None
+        last = key[-1] if isinstance(key, tuple) else key
+        return last if isinstance(last, str) else None
 
 
 def _interrupted(due: datetime | None, record: Record, first: bool) -> str | None:
@@ -198,16 +210,28 @@ def _interrupted(due: datetime | None, record: Record, first: bool) -> str | Non
     return AGAIN if first else None
 
 
-def _timer(number: int, key: Key) -> Key:
+def _timer(number: _Number, key: Key) -> Key:
     """Of a sequence: its number, whether the key is a single item, and the key."""
     return (number, 0, *key) if isinstance(key, tuple) else (number, 1, key)
 
 
-def _taken(number: int, count: int, ctx: WakeContext) -> Batch:
+def _closed(number: _Number, key: Key) -> Key:
+    return number if isinstance(number, int) else _timer(number, key)
+
+
+def _place(number: _Number, index: int, key: Key) -> Key:
+    """Of the record of a sequence."""
+    if isinstance(number, int):
+        return (number, index)
+    return (number, index, *key) if isinstance(key, tuple) else (number, index, key)
+
+
+def _taken(number: _Number, count: int, key: Key, ctx: WakeContext) -> Batch:
     """The records of a sequence, which are removed from state."""
     state = ctx.state(_RECORDS)
-    fields = [state[number, index] for index in range(count)]
-    for index in range(count):
-        state.delete((number, index))
+    places = [_place(number, index, key) for index in range(count)]
+    fields = [state[place] for place in places]
+    for place in places:
+        state.delete(place)
     sequences, values, keys, headers, timestamps = zip(*fields, strict=True)
     return Batch.of(ctx.partition, values, sequences, keys=keys, headers=headers, timestamps=timestamps)

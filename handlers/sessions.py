@@ -12,8 +12,10 @@ from pydantic import Field
 from actorproc.config.settings import Seconds
 from actorproc.handler.base import PartitionHandler
 from actorproc.handler.context import PartitionContext
+from actorproc.handler.info import PartitionInfo
+from actorproc.handler.state import Key
 from actorproc.handler.wake_context import WakeContext
-from actorproc.handlers.keyed import KeyOptions, keyed, time_of
+from actorproc.handlers.keyed import KeyOptions, keyed, record_key_of, time_of
 from actorproc.records import Batch, Record
 
 _TIME = pa.timestamp("us", "UTC")
@@ -52,6 +54,10 @@ class Sessions(PartitionHandler):
     @classmethod
     def schema_for(cls, options: Any) -> pa.Schema:
         return pa.schema([*_COLUMNS, *(pa.field(name, pa.float64()) for name in options.sum)])
+
+    def record_key(self, key: Key, ctx: PartitionInfo) -> str | None:
+        """See `PartitionHandler`."""
+        return record_key_of(key, ctx)
 
     def process(self, batch: Batch, ctx: PartitionContext) -> None:
         """Add each record to the session of its key."""

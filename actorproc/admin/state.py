@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from actorproc.handler.state import Key
-from actorproc.state.reading import key_text, read_state
+from actorproc.state.reading import key_text, read_state, without_passed_on
 from actorproc.state.table import state_batch
 from actorproc.storage.names import ProcessorLayout
 from actorproc.storage.store import Store
@@ -37,7 +37,7 @@ async def state_entries(
     Raises:
         CorruptObject: an object of the state is corrupt or missing.
     """
-    for partition in partitions:
+    for partition in await without_passed_on(store, layout, partitions):
         found = await read_state(store, layout, partition)
         for name in sorted(found.names if state is None else {state} & found.names.keys()):
             expires = found.expiring(name)
@@ -61,7 +61,7 @@ async def state_batches(
         CorruptObject: an object of the state is corrupt or missing.
         UsageError: a value is not of this type.
     """
-    for partition in partitions:
+    for partition in await without_passed_on(store, layout, partitions):
         found = await read_state(store, layout, partition)
         for name in sorted(found.names if state is None else {state} & found.names.keys()):
             yield state_batch(found, name, value)

@@ -88,6 +88,7 @@ class PartitionHandler:
         "committed": ("ctx", "upto", "rows", "error"),
         "on_error": ("error", "failed", "attempt"),
         "on_wake": ("key", "ctx"),
+        "record_key": ("key", "ctx"),
     }
     """Arguments of the methods that a subclass may write."""
 
@@ -116,6 +117,15 @@ class PartitionHandler:
         returns.
         """
         raise NotImplementedError
+
+    def record_key(self, key: Key, ctx: PartitionInfo) -> bytes | str | None:
+        """The key of the records to which a key of state, or of a timer, belongs. None: to those of several keys.
+
+        Asked when the source splits or merges partitions by key: state and timers then go to the partition that gets
+        the records. What belongs to several keys goes to each partition, and its timers fire before the split. Called
+        in any thread, also before `opened`.
+        """
+        return None
 
     async def opened(self, ctx: PartitionInfo) -> None:
         """The partition starts on this host. Called once, before any batch."""

@@ -66,7 +66,7 @@ RESETS_KEPT = 8
 class Checkpoint(Document, frozen=True):
     """A committed cursor, and the number of the output file from which the next owner reads the chain."""
 
-    newest_format = 3  # 2: from which on `state` is not empty; 3: of a partition that has ended
+    newest_format = 4  # 2: `state` is not empty; 3: of a partition that has ended; 4: `inherited` is there
 
     epoch: int
     number: int
@@ -86,6 +86,10 @@ class Checkpoint(Document, frozen=True):
     """The last file of the chain says that nothing follows it."""
     resets: tuple[Reset, ...] = ()
     """The latest ones below `number`, oldest first."""
+    parents: tuple[str, ...] = ()
+    """The partitions that this one follows, and whose keyed state it has taken."""
+    inherited: StateObject | None = None
+    """What it has taken. A merge compares with it: what was changed since then counts."""
 
 
 class CheckpointKeeper:
@@ -99,11 +103,11 @@ class CheckpointKeeper:
         self.cut_off = False
         """Whether an earlier owner ended in the middle of a batch with at-most-once delivery."""
 
-    async def claim(self, start: Callable[[], Awaitable[str]]) -> Checkpoint:
+    async def claim(self, first: Callable[[], Awaitable[Checkpoint]]) -> Checkpoint:
         """Write the epoch of this owner into the checkpoint. Every later write of an earlier owner is refused.
 
         Args:
-            start: returns the position to begin at; called if there is no checkpoint yet.
+            first: returns the first checkpoint; called if there is none yet.
 
         Raises:
             StaleEpoch: the checkpoint has a later epoch.
@@ -111,7 +115,7 @@ class CheckpointKeeper:
         while True:
             found = await self._document.read()
             if found is None:
-                claimed = Checkpoint(self._epoch, 0, Cursor(await start()))
+                claimed = await first()
             elif found.epoch <= self._epoch:
                 claimed = replace(found, ahead=False)
             else:
@@ -143,7 +147,7 @@ class CheckpointKeeper:
         """
         moved = replace(
             self.current,
-            format=3 if ended else 2 if state else 1,
+            format=4 if self.current.inherited else 3 if ended else 2 if state else 1,
             number=number, cursor=cursor, totals=totals, time=time, ahead=ahead, state=state,
             identities=identities, ended=ended, resets=resets,
         )  # fmt: skip

@@ -21,11 +21,19 @@ from actorproc.errors import (
 from actorproc.handler.base import CloseReason, PartitionHandler
 from actorproc.handler.info import PartitionInfo
 from actorproc.handler.state_kinds import wakes
+from actorproc.output.checkpoint import Checkpoint
 from actorproc.partition.batch_processor import BatchProcessor
 from actorproc.partition.batch_size import Pace
 from actorproc.partition.committer import Committer
 from actorproc.partition.dead_letter_limit import DeadLetterLimit
-from actorproc.partition.handler_hooks import CLOSING_TIME, call_committed, close_handler, in_time, open_handler
+from actorproc.partition.handler_hooks import (
+    CLOSING_TIME,
+    call_committed,
+    close_handler,
+    in_time,
+    new_handler,
+    open_handler,
+)
 from actorproc.partition.hook_queue import PartitionHooks
 from actorproc.partition.host_context import HostContext
 from actorproc.partition.lag import Lag
@@ -35,6 +43,7 @@ from actorproc.partition.read_ahead import Read, ReadAhead
 from actorproc.partition.retry_pause import Interrupted
 from actorproc.partition.start import check_source_has, is_followed, start_position
 from actorproc.partition.statistics import PartitionStatistics, Retry, Trouble
+from actorproc.partition.succession import Succession
 from actorproc.partition.time_spent import TimeSpent
 from actorproc.partition.wakes import Wakes
 from actorproc.records import SEQUENCE
@@ -153,19 +162,24 @@ class PartitionActor(Restartable):
         try:
             async with in_time(self._settings, "an earlier call of process has not ended, and it cannot be stopped"):
                 await self._context.threads.ended(self.partition)
-            await self._committer.open(self._start, partial(check_source_has, self._context, self.partition))
+            handler = new_handler(self._context)
+            succession = Succession(self._context, self._info, handler)
+            await self._committer.open(
+                partial(self._first_checkpoint, succession), partial(check_source_has, self._context, self.partition)
+            )
             if self._committer.ended or self._gone:
                 await self._end_partition()
                 return
             self._info.committed = self._committer.committed.sequence
-            opened = self._opened = await self._open_handler()
+            opened = self._opened = await self._open_handler(handler)
             if opened.handler.exclusive:
                 await self._committer.fence()  # after `opened`: see tests/protocol/forward_model.py
             self.statistics.state = "running"
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self._reads.run, self._committer.cursor)
                 await self._work(opened)
-                await self._release(opened)  # before the reader ends: it may be blocked in a thread for long
+                # Before the reader ends, which may be blocked in a thread for long.
+                await self._release(opened, succession)
                 tasks.cancel_scope.cancel()
             reason = self._closing_for
         except Exception as error:
@@ -189,16 +203,18 @@ class PartitionActor(Restartable):
                 await self._close(self._opened.handler, reason)
             self._log.info("partition.closed", reason=reason.value, position=self._committer.committed.position)
 
-    async def _start(self) -> str:
+    async def _first_checkpoint(self, succession: Succession) -> Checkpoint:
+        parents = await succession.parents()
         try:
-            return await start_position(self._context, self.partition)
+            position = await start_position(self._context, self.partition, parents)
         except PartitionGone as error:
-            if await self._is_followed(error):
-                return ""
-            raise
+            if not await self._is_followed(error):
+                raise
+            position = ""
+        return await succession.first_checkpoint(position, parents)
 
-    async def _open_handler(self) -> OpenedHandler:
-        handler = await open_handler(self._context, self._info)
+    async def _open_handler(self, handler: PartitionHandler) -> OpenedHandler:
+        await open_handler(handler, self._context.settings, self._info)
         if type(handler).committed is not PartitionHandler.committed:
             self._committer.after_commit = partial(call_committed, handler, self._info)
         self._committer.on_commit = self._hooks.committed
@@ -336,12 +352,12 @@ class PartitionActor(Restartable):
                 why = format_error(error)
         self._log.warning("partition.not_kept", error=why)
 
-    async def _release(self, opened: OpenedHandler) -> None:
+    async def _release(self, opened: OpenedHandler, succession: Succession) -> None:
         """Commit the processed records, and write the checkpoint, so that the next owner does not have to walk."""
         await self._check_late_rows(opened)
         self.statistics.state = "draining"
         if self._closing_for is CloseReason.ENDED and self._wakes is not None:
-            await self._timers_fired(self._wakes.fire_all())
+            await self._timers_fired(self._wakes.fire_all(succession.goes_on))
         if self._settings.auto_commit:
             await self._committer.commit()
         await self._close(opened.handler, self._closing_for, self._committer.commit)

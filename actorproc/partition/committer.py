@@ -93,11 +93,13 @@ class Committer:
         """Processed up to here."""
         self.committed = Cursor("")
 
-    async def open(self, start: Callable[[], Awaitable[str]], check: Callable[[Cursor], Awaitable[None]]) -> None:
+    async def open(
+        self, first: Callable[[], Awaitable[Checkpoint]], check: Callable[[Cursor], Awaitable[None]]
+    ) -> None:
         """Claim the checkpoint, and walk the chain of commits from there to its end.
 
         Args:
-            start: asked for the position to begin at, if there is no checkpoint yet.
+            first: asked for the first checkpoint, if there is none yet.
             check: raises an error if the source has no such position.
 
         Raises:
@@ -106,7 +108,7 @@ class Committer:
         """
         boundary = 0
         while True:
-            checkpoint = await self._keeper.claim(start)
+            checkpoint = await self._keeper.claim(first)
             self._chain.check_not_below(boundary, checkpoint.number)
             try:
                 await self.state.load(checkpoint.state)

@@ -29,13 +29,17 @@ async def in_time(settings: Settings, trouble: str, fault: Fault = "user") -> As
         raise PartitionStuck(f"{trouble} within max_process_time = {most:g} s", fault)
 
 
-async def open_handler(context: HostContext, info: PartitionInfo) -> PartitionHandler:
-    """Make the handler of a partition, and call its `opened`."""
-    async with in_time(context.settings, "opened() has not ended"):
+def new_handler(context: HostContext) -> PartitionHandler:
+    """Make the handler of a partition."""
+    with user_code("opening the handler"):
+        return context.handler()
+
+
+async def open_handler(handler: PartitionHandler, settings: Settings, info: PartitionInfo) -> None:
+    """Call the handler's `opened`."""
+    async with in_time(settings, "opened() has not ended"):
         with user_code("opening the handler"):
-            handler = context.handler()
             await handler.opened(info)
-    return handler
 
 
 async def call_committed(

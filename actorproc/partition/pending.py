@@ -16,6 +16,7 @@ class Pending:
 
     tables: list[pa.Table] = field(default_factory=list)
     letters: dict[int, bytes] = field(default_factory=dict)
+    """By sequence; those of timers by negative numbers, since they may have records of a parent of the partition."""
     skipped: int = 0
     changes: StateChanges = field(default_factory=dict)
     """Of keyed state."""

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from actorproc.errors import RESTORE, CorruptObject, SourceError, StoreError
-from actorproc.output.checkpoint import read_checkpoint
+from actorproc.output.checkpoint import Checkpoint
 from actorproc.partition.handler_hooks import in_time
 from actorproc.partition.host_context import HostContext
 from actorproc.records import Cursor
 from actorproc.sources.protocol import first_position, list_partitions, with_deadline
 
 
-async def start_position(context: HostContext, partition: str) -> str:
+async def start_position(context: HostContext, partition: str, parents: Mapping[str, Checkpoint]) -> str:
     """The position at which a partition without a checkpoint begins.
+
+    Args:
+        parents: checkpoints of the partitions that it follows, as far as they were processed.
 
     Raises:
         PartitionGone: the source has forgotten the partition.
@@ -20,17 +25,10 @@ async def start_position(context: HostContext, partition: str) -> str:
     async with in_time(context.settings, "start() of the source has not ended", "infrastructure"):
         known = context.latest_partitions
         came_later = known is not None and partition not in known
-        if (position := await _after_parents(context, partition)) is not None:
+        ends = {name: kept.cursor.position for name, kept in parents.items()}
+        if ends and (position := await context.source.start_after(partition, ends)) is not None:
             return position
         return await first_position(context.source, partition, context.start, context.start_from, came_later=came_later)
-
-
-async def _after_parents(context: HostContext, partition: str) -> str | None:
-    """Where the parents that were read have ended, if the source wants to know."""
-    parents = (await list_partitions(context.source)).get(partition, ())
-    found = {name: await read_checkpoint(context.store, context.layout, name) for name in parents}
-    positions = {name: kept.cursor.position for name, kept in found.items() if kept is not None}
-    return await context.source.start_after(partition, positions) if positions else None
 
 
 async def check_source_has(context: HostContext, partition: str, cursor: Cursor) -> None:

@@ -74,9 +74,17 @@ class Timers:
         for key in held:
             self._put(key)
 
-    def end(self) -> None:
-        """The partition has ended: all timers that are set now are due. One that is set from now on never fires."""
+    def end(self, but: Collection[bytes]) -> None:
+        """The partition has ended: all timers that are set now are due. One that is set from now on does not fire here.
+
+        Args:
+            but: keys of timers that go on in other partitions.
+        """
         self._ended = True
+        self._again, self._schedules = _Schedule(), {"stream": _Schedule(), "wall": _Schedule()}
+        for key in self._held:
+            if key not in but:
+                self._put(key)
 
     def _put(self, key: bytes) -> None:
         if (packed := self._held.get(key)) is not None:

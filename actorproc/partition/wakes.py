@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -12,7 +12,7 @@ from actorproc.errors import HandlerError
 from actorproc.handler.attempt import Attempt
 from actorproc.handler.context import PartitionContext
 from actorproc.handler.returned_rows import emit_returned, refuse_coroutines
-from actorproc.handler.state import TIMERS, AttemptState, unpack_key
+from actorproc.handler.state import TIMERS, AttemptState, Key, unpack_key
 from actorproc.handler.timers import unpack_timer, utc
 from actorproc.handler.wake_context import WakeContext
 from actorproc.output.dead_letters import render_letter
@@ -31,6 +31,9 @@ from actorproc.runtime.logger import LogThrottle
 _MOST = 500
 """Timers called in one attempt: enough to encode their rows together, few enough to repeat if one of them fails."""
 
+_MOST_LETTERS = 2**62
+"""Of the timers of one owner: keeps their numbers negative."""
+
 _LONGEST = 1.0
 """Seconds after which an attempt calls no further timer, so that commits and handoffs do not wait."""
 
@@ -47,7 +50,7 @@ class Wakes:
         self._on = opened
         self._committer = committer
         self._failures = LogThrottle()
-        self._fired = 0
+        self._fired = self._given_up = 0
         self.timers = Timers(committer.state.held(TIMERS), clock, settings.stream_idle_time, backoff)
         committer.state.on_change = self.timers.changed
 
@@ -96,13 +99,16 @@ class Wakes:
                     return
                 await clock.sleep(self.timers.next_in(at_end=True))
 
-    async def fire_all(self) -> None:
-        """Call `on_wake` for each timer, whatever its time: the partition ends, and state stays with it.
+    async def fire_all(self, goes_on: Callable[[Key], bool]) -> None:
+        """Call `on_wake` for each timer, whatever its time, before the partition ends.
+
+        Args:
+            goes_on: says whether the timer of a key goes on in the partition that gets the records of the key.
 
         Raises:
             HandlerError: a timer fails. A new start of the partition tries it again.
         """
-        self.timers.end()
+        self.timers.end({key for key in self._committer.state.held(TIMERS) if goes_on(unpack_key(key))})
         while keys := self.timers.due(_MOST, (), at_end=True):
             await self._call(keys)
             for key, failure in self.timers.failures.items():
@@ -127,8 +133,9 @@ class Wakes:
 
     async def _accept(self, run: WakeRun, begun: float) -> None:
         committer, cursor = self._committer, self._committer.cursor
-        results = run.results(cursor.sequence)
+        results = run.results(cursor.sequence, self._given_up)
         self._fired += len(run.called)
+        self._given_up += len(results.letters)
         committer.add(Batch.empty(self._on.info.partition), cursor.sequence, cursor, results, begun)
         if not self._on.settings.auto_commit or committer.is_due():
             await committer.commit()
@@ -223,16 +230,16 @@ class WakeRun(AttemptRun):
         self.called.append(record.key or b"")
         return self._on.clock.wall() > self._until or self._on.draining.is_set()
 
-    def results(self, sequence: int) -> Pending:
+    def results(self, sequence: int, given_up_before: int) -> Pending:
         """The results of the attempt, which did not fail: their rows get this sequence."""
         attempt, on = self._made, self._on
         if attempt is None:
             raise RuntimeError("there was no attempt")
         letters = {
-            records.last: render_letter(
+            number: render_letter(
                 records[-1], reason, attempt.number, on.info, on.clock, kind=kind, earlier=records[:-1]
             )
-            for records, reason, kind in attempt.given_up
+            for number, (records, reason, kind) in enumerate(attempt.given_up, given_up_before - _MOST_LETTERS)
         }
         return Pending(_of(sequence, attempt.encoded), letters, changes=attempt.state.changes())
 

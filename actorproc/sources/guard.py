@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, aclosing, asynccontextmanager
 from dataclasses import replace
 from datetime import datetime
@@ -93,6 +93,21 @@ class GuardedSource(Source):
         if position is not None:
             self._check_position("start_after", position)
         return None if position is None else str(position)
+
+    @property
+    def knows_keys(self) -> bool:  # type: ignore[override]  # as the guarded source says
+        return bool(self.guarded.knows_keys)
+
+    async def keys_of(self, partition: str) -> Callable[[bytes], bool]:
+        has = await self._await("keys_of", partition)
+        if not callable(has):
+            raise self._wrong("keys_of", has, "a function of a key")
+
+        def guarded(key: bytes) -> bool:
+            with self._user_code("keys_of"):
+                return bool(has(key))
+
+        return guarded
 
     async def position_of(self, consumer: str, partition: str) -> str | None:
         position = await self._await("position_of", consumer, partition)

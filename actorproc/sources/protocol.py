@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Awaitable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal, TypeVar
@@ -162,6 +162,17 @@ class Source(ABC):
             parents: the last position of each parent that was read.
         """
         return None
+
+    knows_keys: bool = False
+    """Whether `keys_of` tells which keys are in which partition. Then keyed state and timers go with their keys."""
+
+    async def keys_of(self, partition: str) -> Callable[[bytes], bool]:
+        """A function that says whether records of a key are in this partition, which is listed and follows others.
+
+        Override it, and set `knows_keys`, if partitions are split by the key of their records. The function is called
+        for each key of the keyed state, in a thread.
+        """
+        raise NotImplementedError
 
     async def position_of(self, consumer: str, partition: str) -> str | None:
         """Position that another consumer of this stream has committed; None if it has none in this partition.

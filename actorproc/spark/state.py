@@ -39,7 +39,8 @@ def read_state(
     settings, layout = settings or Settings.load(), ProcessorLayout(name)
     with open_blocking(container, settings) as blocking:
         blocking.call(check_processor, blocking.store, layout)
-        partitions = blocking.call(partitions_with_state, blocking.store, layout)
+        known = blocking.call(partitions_with_state, blocking.store, layout)
+        partitions = blocking.call(reading.without_passed_on, blocking.store, layout, known)
         value = blocking.call(read_state_type, blocking.store, layout, state)
     names = spark.createDataFrame([(partition,) for partition in partitions], "partition string")
     read = partial(_read, container, settings, layout, state, value)

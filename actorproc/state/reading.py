@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +13,7 @@ from actorproc.errors import CorruptObject
 from actorproc.handler.state import Key, pack_key, unpack_key
 from actorproc.output.chain import OutputChain
 from actorproc.output.checkpoint import Checkpoint, read_checkpoint
+from actorproc.runtime.tasks import gather
 from actorproc.state.partition_state import MissingState, PartitionState
 from actorproc.storage.names import ProcessorLayout
 from actorproc.storage.store import Store
@@ -33,6 +34,10 @@ class CommittedState:
     """Packed values by packed key, for each named state that has keys."""
     expires: Mapping[str, Mapping[bytes, float]]
     """Seconds since 1970, of the keys that have a time to live."""
+    time: float = 0.0
+    """Of that commit."""
+    size: int = 0
+    """Bytes of keys and values."""
 
     def get(self, name: str, key: Key) -> Any:
         """The value of a key, or `msgspec.UNSET`."""
@@ -73,6 +78,17 @@ async def read_state(store: Store, layout: ProcessorLayout, partition: str) -> C
     raise missing.corrupt() from None
 
 
+async def without_passed_on(store: Store, layout: ProcessorLayout, partitions: Sequence[str]) -> list[str]:
+    """Those of the partitions whose state no partition that follows them has taken.
+
+    Raises:
+        CorruptObject: a checkpoint is corrupt.
+    """
+    checkpoints = await gather(partitions, lambda partition: read_checkpoint(store, layout, partition))
+    taken = {parent for found in checkpoints.values() if found for parent in found.parents}
+    return [partition for partition in partitions if partition not in taken]
+
+
 async def _walk(
     store: Store, layout: ProcessorLayout, chain: OutputChain, partition: str, checkpoint: Checkpoint
 ) -> CommittedState:
@@ -85,7 +101,7 @@ async def _walk(
             state.clear()
         number, time = number + 1, max(time, commit.time)
     state.restored(time)
-    return CommittedState(partition, number, *state.snapshot())
+    return CommittedState(partition, number, *state.snapshot(), time, state.size)
 
 
 def key_text(key: Key) -> str:

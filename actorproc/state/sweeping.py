@@ -21,7 +21,8 @@ async def sweep(store: Store, layout: ProcessorLayout, partition: str, checkpoin
 
     Objects younger than an hour stay for readers that have an older checkpoint. Returns how many were deleted.
     """
-    named = {layout.attached(STATE, partition, found.label, found.put_id) for found in checkpoint.state}
+    inherited = (checkpoint.inherited,) if checkpoint.inherited else ()
+    named = {layout.attached(STATE, partition, found.label, found.put_id) for found in (*checkpoint.state, *inherited)}
     now, listed = await list_attachments(store, layout, partition, STATE)
     garbage = [
         entry.key

@@ -75,30 +75,30 @@ class World:
         self.source.append("0", [str(n).encode() for n in range(self.fed, self.fed + count)])
         self.fed += count
 
-    def actor(self, epoch: int) -> PartitionActor:
+    def actor(self, epoch: int, partition: str = "0") -> PartitionActor:
         context = HostContext(
             "p", f"host-{epoch}", self.handler, output_schema(parse_schema(self.handler.output_schema)), self.source,
             self.store, self.layout, self.settings, self.clock(epoch), "earliest", None, None,
             self.budget, self.waiting, DeadLetterSummary(), HandlerThreads(1, self.clock(epoch)), JsonDecoder(),
             HookQueue(None, 1, self.clock(epoch), None, processor="p", host=f"host-{epoch}"),
         )  # fmt: skip
-        return PartitionActor("0", epoch, context)
+        return PartitionActor(partition, epoch, context)
 
-    async def until_end(self, epoch: int) -> PartitionActor:
+    async def until_end(self, epoch: int, partition: str = "0") -> PartitionActor:
         """Run a new owner until everything there is now is committed, and drain it."""
-        actor = self.actor(epoch)
+        actor = self.actor(epoch, partition)
         with closing(actor):
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(actor.run)
                 with anyio.fail_after(300):
-                    while actor.statistics.caught_up is None:
+                    while actor.statistics.caught_up is None and not actor.ended:
                         await anyio.sleep(0.001)
                 actor.drain()
         return actor
 
     @asynccontextmanager
-    async def running(self, epoch: int) -> AsyncIterator[PartitionActor]:
-        actor = self.actor(epoch)
+    async def running(self, epoch: int, partition: str = "0") -> AsyncIterator[PartitionActor]:
+        actor = self.actor(epoch, partition)
         with closing(actor):
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(actor.run)
