@@ -57,8 +57,8 @@ async def test_sequences_of_several_keys_are_processed_whole_and_in_order(size: 
     result = await run_handler(Orders, given, settings=Settings(max_batch_records=size))
     assert sorted(found(result.rows)) == [("a", "a< a1 a2 a>"), ("b", "b< b>"), ("c", "c<>")]
     assert not result.dead_letters
-    assert result.states["sequences.open"] == {"b": [7, 1, True, NOON + timedelta(seconds=67)]}
-    assert result.timers == {(7, 1, "b"): NOON + timedelta(seconds=67)}
+    assert result.states["sequences.open"] == {"b": ["0/7", 1, True, NOON + timedelta(seconds=67)]}
+    assert result.timers == {("0/7", 1, "b"): NOON + timedelta(seconds=67)}
 
 
 async def test_a_sequence_that_misses_its_deadline_is_one_dead_letter_with_all_of_its_records() -> None:
