@@ -19,6 +19,7 @@ from actorproc.cli import (
     commands,
     dead_letter_commands,
     fleet_commands,
+    inventory_commands,
     look_commands,
     retention,
     schema_commands,
@@ -34,7 +35,8 @@ from actorproc.errors import ActorprocError, UsageError
 
 _ORDER = [
     "produce", "serve", "spark", "status", "top", "explain", "dashboard", "pause", "resume", "drain", "move", "release",
-    "audit", "output", "state", "schema", "dead-letters", "readers", "trim", "compact", "verify", "doctor", "demo",
+    "audit", "processors", "logs", "peek", "output", "state", "schema", "dead-letters", "readers", "trim", "compact",
+    "verify", "doctor", "demo",
 ]  # fmt: skip
 """Order of the commands in `--help`. Others come after these."""
 
@@ -106,6 +108,7 @@ app.add_typer(commands.app)
 app.add_typer(look_commands.app)
 app.add_typer(fleet_commands.app)
 app.add_typer(checkpoint_commands.app)
+app.add_typer(inventory_commands.app)
 app.add_typer(dead_letter_commands.app)
 app.add_typer(retention.app)
 app.add_typer(state_commands.app)

@@ -85,10 +85,10 @@ def render_letter(
             "message": error_message(error),
             "traceback": trace[-TRACEBACK_LIMIT:],
         }
-    before = [_fields(other) for other in earlier]
+    before = [record_fields(other) for other in earlier]
     letter = {
         "partition": record.partition,
-        **_fields(record),
+        **record_fields(record),
         **({"earlier": before} if before else {}),
         "error": cause,
         "attempts": attempts,
@@ -99,7 +99,8 @@ def render_letter(
     return orjson.dumps(letter, option=orjson.OPT_APPEND_NEWLINE | orjson.OPT_UTC_Z)
 
 
-def _fields(record: Record) -> dict[str, Any]:
+def record_fields(record: Record) -> dict[str, Any]:
+    """A record as JSON fields; bytes that are no UTF-8 in base64, which `encoding` and `key_encoding` say."""
     value, encoding = _text(record.value)
     key, key_encoding = _text(record.key)
     return {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from typing import NamedTuple
 
 from actorproc.errors import CorruptObject
@@ -17,16 +18,25 @@ _FOLDERS = 100  # searched for processors
 async def find_processors(store: Store) -> list[str]:
     """Names of the first processors in the container. It takes two requests for each folder."""
     found: list[str] = []
-    after = ""
-    for _ in range(_FOLDERS):
-        entries = (await store.list("", after=after, limit=1)).entries
-        if not entries or len(found) == _NAMED:
+    async for folder in folders_with(store, GROUP, most=_FOLDERS):
+        found.append(folder)
+        if len(found) == _NAMED:
             break
-        folder, slash, _ = entries[0].key.partition("/")
-        if slash and await store.get(f"{folder}/{GROUP}", tail=1):
-            found.append(folder)
-        after = folder + "0" if slash else entries[0].key  # "0" follows "/", so this skips the whole folder
     return sorted(found)
+
+
+async def folders_with(store: Store, file: str, *, most: int | None = None) -> AsyncIterator[str]:
+    """Folders of the store that hold `file`, in order; of more than `most` folders the first ones are searched."""
+    after, searched = "", 0
+    while most is None or searched < most:
+        entries = (await store.list("", after=after, limit=1)).entries
+        if not entries:
+            return
+        folder, slash, _ = entries[0].key.partition("/")
+        if slash and await store.get(f"{folder}/{file}", tail=1):
+            yield folder
+        after = folder + "0" if slash else entries[0].key  # "0" follows "/", so this skips the whole folder
+        searched += 1
 
 
 async def missing_processor(store: Store, processor: str) -> str | None:

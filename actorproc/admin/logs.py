@@ -1,0 +1,73 @@
+"""Built-in logs as a whole: list, describe, delete."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from actorproc.admin.objects import Amount, amount, delete_all, entries_below
+from actorproc.errors import UsageError
+from actorproc.log.metadata import find_log, open_log
+from actorproc.log.positions import newest_segment
+from actorproc.retention.readers import read_registry
+from actorproc.runtime.tasks import gather
+from actorproc.storage.locations import folders_with
+from actorproc.storage.names import LOG_META, READERS, log_dir
+from actorproc.storage.store import Store
+
+
+class LogPartition(NamedTuple):
+    """`end`: sequence that the next record gets."""
+
+    partition: str
+    end: int
+    stored: Amount
+
+
+class LogDescription(NamedTuple):
+    """A log, its partitions by number, and the names of its registered readers."""
+
+    identity: str
+    partitions: Sequence[LogPartition]
+    readers: Sequence[str]
+
+
+async def list_logs(store: Store) -> list[str]:
+    """Folders of the store that are logs; "" if the store itself is one."""
+    found = [""] if await find_log(store) is not None else []
+    return found or [folder async for folder in folders_with(store, LOG_META)]
+
+
+async def describe_log(store: Store) -> LogDescription:
+    """Some requests for each partition.
+
+    Raises:
+        UsageError: there is no log in this store.
+    """
+
+    async def describe(partition: str) -> LogPartition:
+        newest = await newest_segment(store, partition)
+        stored = amount(await entries_below(store, log_dir(partition)))
+        return LogPartition(partition, 0 if newest is None else newest[1], stored)
+
+    log = await open_log(store)
+    found = await gather([str(number) for number in range(log.partitions)], describe)
+    return LogDescription(log.identity, list(found.values()), sorted((await read_registry(store, READERS)).readers))
+
+
+async def delete_log(store: Store) -> Amount:
+    """Delete a log and everything beside it in its folder. If it is interrupted, call it again. Stop producers before.
+
+    Raises:
+        UsageError: there is no log in this store, or it has registered readers.
+    """
+    await open_log(store)
+    if readers := sorted((await read_registry(store, READERS)).readers):
+        raise UsageError(
+            f"the log at {store.url} has registered readers: {', '.join(readers)}. Remove them first, with "
+            f"`actorproc readers remove READER --log {store.url}`"
+        )
+    entries = await entries_below(store, "")
+    await delete_all(store, [entry.key for entry in entries if entry.key != LOG_META])
+    await store.delete(LOG_META)
+    return amount(entries)

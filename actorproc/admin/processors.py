@@ -1,0 +1,114 @@
+"""Processors of a container as a whole: list, describe, rename, delete."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from actorproc.admin.audit import Act, operator, record
+from actorproc.admin.objects import Amount, amount, copy_all, delete_all, entries_below
+from actorproc.admin.status import ProcessorStatus, read_status
+from actorproc.errors import UsageError
+from actorproc.output.source_identity import SourceRecord, read_source
+from actorproc.retention.readers import read_registry
+from actorproc.storage.backend import Entry
+from actorproc.storage.locations import folders_with, missing_processor
+from actorproc.storage.names import GROUP, ProcessorLayout
+from actorproc.storage.store import Store
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessorDescription:
+    """A processor and all that it owns."""
+
+    status: ProcessorStatus
+    source: SourceRecord | None
+    readers: Sequence[str]
+    """Registered readers of its output."""
+    stored: dict[str, Amount]
+    """By folder, such as `output`; `""`: beside the folders."""
+
+    @property
+    def total(self) -> Amount:
+        return Amount(sum(a.objects for a in self.stored.values()), sum(a.bytes for a in self.stored.values()))
+
+    @property
+    def alive(self) -> list[str]:
+        """Hosts whose heartbeats are young."""
+        return [member.host for member in self.status.members if member.alive]
+
+
+async def list_processors(store: Store) -> list[str]:
+    """Names of the processors in a container. Two requests for each folder."""
+    return [name async for name in folders_with(store, GROUP)]
+
+
+async def describe_processor(store: Store, layout: ProcessorLayout, *, expiration: float) -> ProcessorDescription:
+    """A few requests for each partition, and a listing of all objects.
+
+    Args:
+        expiration: seconds after which a silent host counts as dead that does not say itself.
+    """
+    status = await read_status(store, layout, layout.processor, expiration=expiration)
+    registry = await read_registry(store, layout.readers)
+    folders: dict[str, list[Entry]] = {}
+    for entry in await entries_below(store, layout.root):
+        folders.setdefault(_folder(layout, entry.key), []).append(entry)
+    stored = {folder: amount(entries) for folder, entries in sorted(folders.items())}
+    return ProcessorDescription(status, await read_source(store, layout), sorted(registry.readers), stored)
+
+
+async def delete_processor(store: Store, layout: ProcessorLayout, *, expiration: float) -> Amount:
+    """Delete everything that a processor owns. If it is interrupted, call it again.
+
+    Raises:
+        UsageError: a host is alive, or readers of its output are registered.
+    """
+    await _check_unused(store, layout, expiration)
+    entries = await entries_below(store, layout.root)
+    # While the record of the source is there, no other stream can begin among what is left.
+    last = [key for key in (layout.group, layout.origin) if any(entry.key == key for entry in entries)]
+    await delete_all(store, [entry.key for entry in entries if entry.key not in last])
+    for key in last:
+        await store.delete(key)
+    return amount(entries)
+
+
+async def rename_processor(store: Store, layout: ProcessorLayout, name: str, *, expiration: float) -> Amount:
+    """Copy everything under another name, and delete it under the old one. If it is interrupted, call it again.
+
+    Raises:
+        UsageError: a host is alive, readers of its output are registered, or there is a processor of the new name.
+    """
+    target = ProcessorLayout(name)
+    await _check_unused(store, layout, expiration)
+    if name == layout.processor or await missing_processor(store, name) is None:
+        raise UsageError(f"there is a processor {name!r} at {store.url} already: give a name that is free")
+    entries = await entries_below(store, layout.root)
+    kept = [entry.key for entry in entries if not entry.key.startswith((layout.hosts, layout.probe))]
+    last = [key for key in (layout.origin, layout.group) if key in kept]
+    await copy_all(store, [key for key in kept if key not in last], layout.root, target.root)
+    await copy_all(store, last, layout.root, target.root)  # from now on there is a processor of the new name
+    act = Act(time=store.clock.wall(), who=operator(), what="rename", to={"from": layout.processor, "to": name})
+    await record(store, target, act)
+    await delete_processor(store, layout, expiration=expiration)
+    return amount(entries)
+
+
+async def _check_unused(store: Store, layout: ProcessorLayout, expiration: float) -> None:
+    status = await read_status(store, layout, layout.processor, expiration=expiration)
+    if alive := [member.host for member in status.members if member.alive]:
+        raise UsageError(
+            f"hosts of {layout.processor} are alive: {', '.join(alive)}. Stop them first; a host that was killed "
+            "counts as dead when its heartbeat is older than lease_expiration_interval"
+        )
+    if readers := sorted((await read_registry(store, layout.readers)).readers):
+        raise UsageError(
+            f"the output of {layout.processor} has registered readers: {', '.join(readers)}. Remove them first, with "
+            f"`actorproc readers remove READER --name {layout.processor} --container {store.url}`"
+        )
+
+
+def _folder(layout: ProcessorLayout, key: str) -> str:
+    folder, slash, _ = key.removeprefix(layout.root).partition("/")
+    return folder if slash else ""

@@ -1,0 +1,140 @@
+"""`actorproc processors`, `logs` and `peek`."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.to_thread
+import pytest
+
+from actorproc import Processor
+from tests.cli.conftest import QUICK, Delays, Run
+from tests.cli.reading import lines
+
+
+@pytest.fixture
+def own(state: Path, tmp_path: Path) -> Path:
+    """A copy of the session's container and log, to change."""
+    shutil.copytree(state, tmp_path / "own")
+    return tmp_path / "own"
+
+
+def _files(folder: Path) -> list[Path]:
+    return [path for path in folder.rglob("*") if path.is_file()]
+
+
+async def in_thread(run: Run, *arguments: object) -> Any:
+    """Run a command beside this event loop."""
+    return await anyio.to_thread.run_sync(lambda: run(*arguments))
+
+
+def test_processors_are_listed_and_described(run: Run, state: Path) -> None:
+    assert run("processors", "list", "--container", state / "state").stdout == "Delays\n"
+    assert run("processors", "list", "--container", state / "state", "--json").stdout == '["Delays"]\n'
+    place = ["--name", "Delays", "--container", state / "state"]
+    (found,) = lines(run("processors", "describe", *place, "--json").stdout)
+    assert (found["partitions"], found["hosts_alive"], found["readers"]) == (4, [], [])
+    assert found["source"].endswith("/events")
+    assert found["stored"]["checkpoints"]["objects"] == 4
+    assert found["stored"]["output"]["bytes"] > 1000
+    assert "hosts alive            none" in run("processors", "describe", *place).stdout
+
+
+async def test_a_renamed_processor_goes_on_and_its_output_is_whole(run: Run, own: Path) -> None:
+    place = ["--container", own / "state"]
+    before = (await in_thread(run, "output", "--name", "Delays", *place, "--json")).stdout
+    dry = await in_thread(run, "processors", "rename", "Late", "--name", "Delays", *place)
+    assert "would rename Delays to Late, by copying" in dry.stdout
+    assert (await in_thread(run, "processors", "list", *place)).stdout == "Delays\n"
+    assert (await in_thread(run, "processors", "rename", "Late", "--name", "Delays", *place, "--yes")).exit_code == 0
+    assert (await in_thread(run, "processors", "list", *place)).stdout == "Late\n"
+    assert not _files(own / "state" / "Delays")
+    assert sorted((await in_thread(run, "output", "--name", "Late", *place, "--json")).stdout) == sorted(before)
+    log = str(own / "events")
+    processor = Processor(Delays, source=log, container=str(own / "state"), name="Late", **QUICK)
+    await processor.run(until_end=True)
+    assert processor.statistics().records == 0  # nothing is processed again
+
+
+def test_a_deleted_processor_is_gone(run: Run, own: Path) -> None:
+    place = ["--name", "Delays", "--container", own / "state"]
+    assert "would delete Delays" in run("processors", "delete", *place).stdout
+    assert run("status", *place).exit_code == 0
+    assert "deleted Delays" in run("processors", "delete", *place, "--yes").stdout
+    assert "no processor" in run("processors", "list", "--container", own / "state").stdout
+    assert not _files(own / "state" / "Delays")
+
+
+@pytest.mark.parametrize("act", [["delete"], ["rename", "Late"]])
+def test_a_processor_with_readers_is_kept(run: Run, own: Path, act: list[str]) -> None:
+    place = ["--name", "Delays", "--container", own / "state"]
+    assert run("readers", "add", "query", *place, "--at", "0=0").exit_code == 0
+    found = run("processors", *act, *place, "--yes")
+    assert (found.exit_code, "registered readers: query" in found.stderr) == (2, True)
+
+
+async def test_a_processor_with_a_live_host_is_kept(run: Run, own: Path) -> None:
+    log = str(own / "events")
+    async with Processor(Delays, source=log, container=str(own / "state"), host="alive", **QUICK):
+        place = ["--name", "Delays", "--container", own / "state"]
+        while "alive" not in (await in_thread(run, "status", *place)).stdout:
+            pass
+        found = await in_thread(run, "processors", "delete", *place, "--yes")
+    assert (found.exit_code, "hosts of Delays are alive: alive" in found.stderr) == (2, True)
+
+
+def test_a_name_that_is_taken_is_refused(run: Run, own: Path) -> None:
+    found = run("processors", "rename", "Delays", "--name", "Delays", "--container", own / "state", "--yes")
+    assert (found.exit_code, "there is a processor 'Delays'" in found.stderr) == (2, True)
+
+
+def test_a_log_from_its_creation_to_its_end(run: Run, tmp_path: Path) -> None:
+    log = tmp_path / "logs" / "events"
+    assert "a log with 2 partitions" in run("logs", "create", log, "--partitions", 2).stdout
+    file = tmp_path / "lines"
+    file.write_text("one\ntwo\nthree\n")
+    assert run("produce", file, "--log", log).exit_code == 0
+    assert run("logs", "list", tmp_path / "logs").stdout.endswith("/logs/events\n")
+    (found,) = lines(run("logs", "describe", log, "--json").stdout)
+    assert (sum(p["end"] for p in found["partitions"]), found["readers"]) == (3, [])
+    assert "would delete the log" in run("logs", "delete", log).stdout
+    assert run("readers", "add", "slow", "--log", log, "--at", "0=0").exit_code == 0
+    assert "registered readers: slow" in run("logs", "delete", log, "--yes").stderr
+    assert run("readers", "remove", "slow", "--log", log).exit_code == 0
+    assert "deleted the log" in run("logs", "delete", log, "--yes").stdout
+    assert "no log at" in run("logs", "list", tmp_path / "logs").stdout
+
+
+def test_peek_shows_records_from_any_place(run: Run, state: Path) -> None:
+    log = ["--source", state / "events"]
+    first = lines(run("peek", *log, "--json", "--limit", 3).stdout)
+    assert [record["partition"] for record in first] == [name for name in "0123" for _ in range(3)]
+    assert first[0]["key"].startswith("N")
+    assert set(first[0]) == {"partition", "sequence", "key", "value", "headers", "timestamp"}
+    every = lines(run("peek", *log, "--json", "--limit", 1000).stdout)
+    assert len(every) == 200
+    own = [record["sequence"] for record in every if record["partition"] == "1"]
+    last = lines(run("peek", *log, "--json", "--partition", 1, "--from", "-2").stdout)
+    assert [record["sequence"] for record in last] == own[-2:]
+    later = lines(run("peek", *log, "--json", "--partition", 1, "--from", own[3], "--limit", 2).stdout)
+    assert [record["sequence"] for record in later] == own[3:5]
+    since = lines(run("peek", *log, "--json", "--from", "2000-01-01T00:00Z", "--limit", 1).stdout)
+    assert len(since) == 4
+    assert not run("peek", *log, "--from", "2100-01-01T00:00Z").stdout
+    assert "1:" in run("peek", *log, "--partition", 1).stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--partition", "9"], "no partition '9'; there are: 0, 1, 2, 3"),
+        (["--from", "yesterday"], "'earliest', 'latest', or a time with its zone"),
+        (["--from", "-0"], "write -1 or less"),
+    ],
+)
+def test_a_wrong_place_is_refused(run: Run, state: Path, arguments: list[str], said: str) -> None:
+    found = run("peek", "--source", state / "events", *arguments)
+    assert (found.exit_code, said in found.stderr) == (2, True)
