@@ -259,6 +259,24 @@ async def test_records_that_expired_before_they_were_read_are_reported(stream: S
         assert (await read(source, FIRST, position))[0] == []
 
 
+async def test_a_retention_that_was_made_longer_is_found_before_records_count_as_lost(stream: Stream) -> None:
+    await stream.put(range(3))
+    async with stream.opened() as source:
+        _, last = await read(source, FIRST, await source.start(FIRST, "earliest"))
+        read_once = Position.parse(last.next)._replace(seen=source._stream.oldest - 3_600_000)
+        async with stream.server.client() as client:
+            await client.increase_stream_retention_period(StreamName=stream.name, RetentionPeriodHours=48)
+        assert (await read(source, FIRST, str(read_once)))[0] == []
+
+
+async def test_an_idle_shard_moves_its_position_once_an_hour(stream: Stream) -> None:
+    async with stream.opened() as source:
+        _, first = await read(source, FIRST, await source.start(FIRST, "earliest"))
+    seen = Position.parse(first.next).seen
+    assert timedelta() <= datetime.now(UTC) - datetime.fromtimestamp(seen / 1_000, UTC) < timedelta(hours=1)
+    assert seen % 3_600_000 == 0
+
+
 @pytest.mark.parametrize(
     ("url", "options", "message"),
     [

@@ -142,6 +142,9 @@ class KinesisSource(Source):
         Raises:
             RecordsLost: they may have been, and `on_out_of_range` is "fail".
         """
+        if not place.may_miss(self._stream.oldest):
+            return place
+        await self._stream.check()  # the retention may be another one by now
         if not place.may_miss(oldest := self._stream.oldest):
             return place
         policy = self._settings.on_out_of_range
