@@ -12,7 +12,7 @@ import asyncio
 import os
 import tempfile
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -113,7 +113,7 @@ def idle_async_kinesis(port: int, folder: str, seconds: float) -> int:
     return anyio.run(_asked, KinesisServer(port), reading, seconds)
 
 
-async def _asked(server: KinesisServer, reading: Callable[[Faults], Awaitable[None]], seconds: float) -> int:
+async def _asked(server: KinesisServer, reading: Callable[[Faults], Coroutine[Any, Any, None]], seconds: float) -> int:
     async with Faults(server).running() as proxy, anyio.create_task_group() as tasks:
         tasks.start_soon(reading, proxy)
         await anyio.sleep(10)  # it reads what there is
