@@ -147,6 +147,9 @@ async def test_shards_that_split_and_merge_end_and_name_their_children(stream: S
         assert (await read(source, FIRST, last.next))[1].ended, "the end comes again"
         of_children = [(await read(source, child, await source.start(child, "earliest")))[0] for child in (low, high)]
         assert sorted(of_children[0] + of_children[1]) == list(range(10, 30))
+        for child, numbers in zip((low, high), of_children, strict=True):
+            has = await source.keys_of(child)
+            assert {n % 10 for n in range(10) if has(b"N%d" % n)} == {n % 10 for n in numbers}
         assert all(numbers == sorted(numbers) and numbers for numbers in of_children)
         await stream.server.merge(stream.name, low, high)
         assert set((await source.partitions())[-1].parents) == {low, high}

@@ -32,6 +32,7 @@ class KinesisOptions(BaseModel):
         endpoint: instead of AWS's, for an emulator or a VPC endpoint. AWS_ENDPOINT_URL_KINESIS has the same effect.
         reads_per_second: of a shard. AWS allows five to all readers of the shard together.
         max_records: of a read; a read has at most 10 MB anyway.
+        explicit_hash_keys: whether producers choose shards by ExplicitHashKey, so that a record's key says nothing.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -43,6 +44,7 @@ class KinesisOptions(BaseModel):
     endpoint: str | None = None
     reads_per_second: float = Field(5.0, gt=0, le=1_000)
     max_records: int = Field(10_000, ge=1, le=10_000)
+    explicit_hash_keys: bool = False
 
     @model_validator(mode="after")
     def _whole(self) -> KinesisOptions:

@@ -20,6 +20,10 @@ class HashRange(NamedTuple):
     low: int
     high: int
 
+    def has(self, key: bytes) -> bool:
+        """Whether records of this partition key are in the shard, unless a producer gives an ExplicitHashKey."""
+        return self.low <= _hash(key) <= self.high
+
 
 class UserRecord(NamedTuple):
     """A record that a program gave to the KPL. `place`: its number within the aggregated one."""

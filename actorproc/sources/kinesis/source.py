@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from datetime import UTC, datetime
 
 from actorproc.config.settings import Settings
-from actorproc.errors import RecordsLost
+from actorproc.errors import PartitionGone, RecordsLost
 from actorproc.records import NO_COST, Batch, Cursor
 from actorproc.runtime.budget import ByteBudget, ReadBudget
 from actorproc.runtime.clock import SYSTEM, Clock
@@ -49,7 +49,9 @@ class KinesisSource(Source):
         self.url = url
         self._settings = settings or Settings.load()
         self._clock = clock
-        self._stream = Stream(StreamAddress.of(url, options or {}), clock, self._settings.store_timeout)
+        address = StreamAddress.of(url, options or {})
+        self._stream = Stream(address, clock, self._settings.store_timeout)
+        self.knows_keys = not address.options().explicit_hash_keys
 
     async def open(self) -> None:
         """Connect.
@@ -81,6 +83,13 @@ class KinesisSource(Source):
         if at == "latest":
             return str(await place_after_newest(self._stream, partition))
         return str(Position.at_time(milliseconds(at)))
+
+    async def keys_of(self, partition: str) -> Callable[[bytes], bool]:
+        """By the MD5 of a key, as Kinesis chooses the shard."""
+        shards = await self._stream.shards()
+        if partition not in shards:
+            raise PartitionGone(f"partition {partition} of {self.url}: the stream has no such shard any more")
+        return shards[partition].hashes.has
 
     async def end(self, partition: str) -> End:
         place = await place_after_newest(self._stream, partition)
