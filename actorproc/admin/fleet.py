@@ -19,6 +19,7 @@ from actorproc.group.assignment import Lease
 from actorproc.group.heartbeat import Heartbeat, Incarnation, expiration_of, incarnation_of
 from actorproc.group.membership import GroupDocument
 from actorproc.group.reports import PartitionReport, TimesReport
+from actorproc.group.wishes import Wishes
 from actorproc.output.chain import OutputChain
 from actorproc.runtime.tasks import gather
 from actorproc.storage.document import SharedDocument
@@ -100,6 +101,8 @@ class Fleet(msgspec.Struct, frozen=True, kw_only=True):
     """By the store's clock."""
     hosts: list[HostView]
     partitions: dict[str, PartitionView]
+    wishes: Wishes = Wishes()
+    """What operators asked for: pauses, drains, placements."""
 
     @property
     def lag(self) -> int:
@@ -159,7 +162,9 @@ class FleetWatch:
         heard = {who for who in self._beats if not self._is_silent(who)}
         await self._read_commits([name for name in leases if group.owner_of(name) not in heard])
         views = {name: self._view(name, lease, group.owner_of(name), now) for name, lease in leases.items()}
-        fleet = Fleet(processor=self._layout.processor, time=now, hosts=self._hosts(group), partitions=views)
+        fleet = Fleet(
+            processor=self._layout.processor, time=now, hosts=self._hosts(group), partitions=views, wishes=group.wishes
+        )
         self._note_history(fleet, fresh)
         return fleet
 

@@ -28,6 +28,8 @@ class _Body(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     partition: _Text | None = None
     host: _Text | None = None
     all: bool = False
+    reason: Annotated[str, msgspec.Meta(max_length=500)] = ""
+    """Why, for the audit."""
 
 
 class ActRoutes:
@@ -48,7 +50,7 @@ class ActRoutes:
             layout = ProcessorLayout(request.path_params["name"])
             client = request.client.host if request.client else "unknown"
             async with open_store(self._container, self._settings) as store:
-                placement = Placement(store, layout, self._settings, f"http from {client}")
+                placement = Placement(store, layout, self._settings, f"http from {client}", reason=body.reason)
                 group = await _act(act, body, placement)
             return json_answer({"now": describe(group.wishes)})
 
@@ -80,5 +82,5 @@ def _act(act: str, body: _Body, group: Placement) -> Awaitable[GroupDocument]:
             return group.release_host(host)
     raise UsageError(
         'POST {"partitions": [...]} or {"all": true} to pause and resume; {"host": ...} to drain; {"partition": ..., '
-        '"host": ...} to move; {"partition": ...} or {"host": ...} to release'
+        '"host": ...} to move; {"partition": ...} or {"host": ...} to release; each with a "reason" if you like'
     )

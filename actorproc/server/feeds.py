@@ -13,6 +13,7 @@ from actorproc.admin.fleet import ErrorGroup, Fleet, FleetWatch, HostView, Parti
 from actorproc.admin.scaling import BETWEEN, Progress, Scale, useful_hosts
 from actorproc.config.settings import Settings
 from actorproc.errors import ActorprocError
+from actorproc.group.wishes import Wishes
 from actorproc.runtime.clock import SYSTEM
 from actorproc.runtime.error_text import describe_error
 from actorproc.runtime.logger import get_logger
@@ -40,6 +41,7 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     partitions: list[PartitionView]
     errors: list[ErrorGroup]
     lags: list[int]
+    wishes: Wishes
     problem: str | None = None
     """Why the latest look failed; what is shown is older then."""
 
@@ -84,7 +86,8 @@ class Feed:
         return View(
             processor=self._processor, time=self._fleet.time, version=self._version, hosts=self._fleet.hosts,
             partitions=[view for view in views if self._changed_in[view.partition] > since],
-            errors=self._fleet.errors(), lags=list(self._watch.lags), problem=self._problem,
+            errors=self._fleet.errors(), lags=list(self._watch.lags), wishes=self._fleet.wishes,
+            problem=self._problem,
         )  # fmt: skip
 
     async def views(self) -> AsyncIterator[View]:
@@ -151,7 +154,8 @@ class Feed:
         views = changed(before.partitions if before else {}, fleet.partitions)
         hosts_changed = before is None or _state_of(before.hosts) != _state_of(fleet.hosts)
         self._fleet = fleet
-        if views or hosts_changed or problem != self._problem:
+        asked = before is None or before.wishes != fleet.wishes
+        if views or hosts_changed or asked or problem != self._problem:
             self._version += 1
             self._changed_in.update((view.partition, self._version) for view in views)
             self._tell()

@@ -12,6 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from actorproc.admin.audit import read_audit
 from actorproc.admin.dead_letters import DeadLetters, LetterId, Selection
 from actorproc.admin.explain import explain
 from actorproc.admin.scaling import CATCH_UP
@@ -24,6 +25,9 @@ from actorproc.stores import open_store
 
 MOST_LETTERS = 200
 """Dead letters in one answer."""
+
+MOST_ACTS = 500
+"""Acts of operators in one answer."""
 
 _REPLAYED = {"yes": True, "no": False}
 
@@ -54,6 +58,7 @@ class FleetRoutes:
             Route("/api/processors/{name}/events", with_json_errors(self.events)),
             Route("/api/processors/{name}/scale", with_json_errors(self.scale)),
             Route("/api/processors/{name}/partitions/{partition:path}", with_json_errors(self.partition)),
+            Route("/api/processors/{name}/audit", with_json_errors(self.audit)),
             Route("/api/processors/{name}/dead-letters", with_json_errors(self.letters)),
             Route("/api/processors/{name}/dead-letters/{action}", with_json_errors(self.act), methods=["POST"]),
         ]
@@ -98,6 +103,16 @@ class FleetRoutes:
         return json_answer(
             {"partition": found, "history": feed.history(name), "explanation": explain(found, fleet.hosts, fleet.time)}
         )
+
+    async def audit(self, request: Request) -> Response:
+        """The latest acts of operators, at most `limit`, the latest first."""
+        limit = min(int(request.query_params.get("limit", MOST_ACTS)), MOST_ACTS)
+        if limit < 1:
+            raise UsageError(f"limit = {limit}: 1 to {MOST_ACTS}")
+        layout = ProcessorLayout(request.path_params["name"])
+        async with open_store(self._feeds.container, self._feeds.settings) as store:
+            acts = await read_audit(store, layout, limit)
+        return json_answer({"acts": acts[::-1]})
 
     async def letters(self, request: Request) -> Response:
         """Dead letters that match `partition`, `kind` and `replayed`; from `after` on, at most `limit`."""

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import shutil
 import subprocess
@@ -142,6 +143,35 @@ async def test_a_new_heartbeat_changes_the_page_without_a_reload(tmp_path: Path)
             await expect(shown.get_by_label("Partition 8, ok, lag 100")).to_be_visible()
             await fleet.write(lag=12_345)
             await expect(shown.get_by_label("Partition 8, ok, lag 12,345")).to_be_visible()
+
+
+async def test_chosen_partitions_are_paused_with_a_reason_that_the_audit_shows(tmp_path: Path) -> None:
+    fleet, checker = FakeFleet(tmp_path), axe()
+    await fleet.write()
+    with dashboard(fleet.container) as url:
+        async with browser() as opened, page(opened, url, 390) as shown:
+            await shown.get_by_role("button", name="stuck 1").click()
+            await shown.locator("[data-partition='3']").click(modifiers=["Control"])
+            await expect(shown.get_by_label("Partitions", exact=True)).to_have_value("5, 3")
+            await shown.get_by_label("Reason").fill("the <b>service</b> is down")
+            await shown.get_by_role("button", name="Act", exact=True).click()
+            await expect(shown.locator("#confirm-text")).to_contain_text(
+                "Pause partitions 5, 3, because: the <b>service"
+            )
+            await shown.locator("#confirm-ok").click()
+            await expect(shown.locator("#act-note")).to_have_text("Done. Now: paused: 3, 5.")
+            await expect(shown.locator("#asked")).to_have_text("Paused: 3, 5.")
+            await shown.get_by_role("link", name="Audit").click()
+            await expect(shown.locator("#audit-list tbody")).to_contain_text("pause partitions 3, 5")
+            await expect(shown.locator("#audit-list tbody")).to_contain_text("the <b>service</b> is down")
+            assert await shown.evaluate("document.documentElement.scrollWidth") <= 390
+            await shown.evaluate(checker)
+            found: dict[str, Any] = await shown.evaluate("axe.run()")
+            assert [(v["id"], v["nodes"][0]["html"]) for v in found["violations"]] == []
+            async with shown.expect_download() as saved:
+                await shown.get_by_role("button", name="Export as JSON").click()
+            (act,) = json.loads(Path(await (await saved.value).path()).read_text())
+            assert (act["what"], act["reason"]) == ("pause", "the <b>service</b> is down")
 
 
 class Picky(PartitionHandler):

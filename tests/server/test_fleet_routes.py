@@ -186,7 +186,7 @@ async def test_acts_change_the_group_and_wrong_bodies_are_refused(tmp_path: Path
         answers = [
             await http.post(f"{NAME}/{act}", json=body, headers=token)
             for act, body in [
-                ("pause", {"partitions": ["3"]}),
+                ("pause", {"partitions": ["3"], "reason": "a service is down"}),
                 ("move", {"partition": "1", "host": "host-00"}),
                 ("drain", {"host": "host-01"}),
                 ("resume", {"all": True}),
@@ -199,6 +199,10 @@ async def test_acts_change_the_group_and_wrong_bodies_are_refused(tmp_path: Path
             "drained: host-01", "nothing is paused, drained or placed",
         ]  # fmt: skip
         assert (await http.post(f"{NAME}/pause", json={"all": True})).status_code == 401
+        (last, *_, first) = (await http.get(f"{NAME}/audit", headers=token)).json()["acts"]
+        assert (first["what"], first["to"], first["reason"]) == ("pause", {"partitions": "3"}, "a service is down")
+        assert (last["what"], last["to"]) == ("release", {"host": "host-01"})
+        assert (await http.get(f"{NAME}/audit?limit=0", headers=token)).status_code == 400
         for act, body in [
             ("pause", {}), ("pause", {"partitions": []}), ("pause", {"all": True, "partitions": ["3"]}),
             ("resume", {"host": "host-00"}), ("drain", {"partition": "3"}), ("release", {}),

@@ -1,13 +1,14 @@
 // The page: which processor and view, the live stream, and the fleet.
 import {events, get} from "./api.js";
-import {chip, count, counted, duration, h, line, mark, table, tone, VERDICTS} from "./format.js";
+import {chip, confirm, count, counted, download, duration, h, line, mark, table, tone, VERDICTS} from "./format.js";
 import "./heatmap.js";
+import * as hands from "./hands.js";
 import * as letters from "./letters.js";
 
 const $ = id => document.getElementById(id);
 const SAMPLES = 90;
 const fleet = {views: new Map(), hosts: [], errors: [], lags: [], time: 0, heard: 0, history: new Map()};
-let processors = [], shown = {}, stream = null, loaded = 0;
+let processors = [], shown = {}, stream = null, loaded = 0, audit = [];
 
 /** The processor, view, partition or letter, and filter that the address names. */
 function route() {
@@ -29,6 +30,10 @@ async function start() {
   $("processor").replaceChildren(...processors.map(name => h("option", {value: name}, name)));
   $("processor").addEventListener("change", event => { location.hash = link(event.target.value); });
   $("map").addEventListener("choose", event => { location.hash = link(shown.processor, "partition", event.detail); });
+  $("map").addEventListener("pick", event => hands.choose([event.detail], true));
+  $("legend").addEventListener("click", event => pickAll(event.target.closest("button")));
+  $("audit-export").addEventListener("click", () => download("audit.json", audit));
+  hands.start(confirm);
   addEventListener("hashchange", navigate);
   setInterval(tick, 1000);
   navigate();
@@ -41,15 +46,18 @@ function navigate() {
   $("processor").value = next.processor;
   $("to-fleet").href = link(next.processor);
   $("to-letters").href = link(next.processor, "letters");
-  const isLetters = next.view === "letters";
-  $("fleet").hidden = isLetters;
-  $("letters").hidden = !isLetters;
-  for (const [id, current] of [["to-fleet", !isLetters], ["to-letters", isLetters]])
-    current ? $(id).setAttribute("aria-current", "page") : $(id).removeAttribute("aria-current");
+  $("to-audit").href = link(next.processor, "audit");
+  const page = ["letters", "audit"].includes(next.view) ? next.view : "fleet";
+  for (const name of ["fleet", "letters", "audit"]) {
+    $(name).hidden = name !== page;
+    name === page ? $(`to-${name}`).setAttribute("aria-current", "page") : $(`to-${name}`).removeAttribute("aria-current");
+  }
   document.title = `${next.processor} · actorproc`;
-  if (isLetters) letters.show(next.processor, next.id, next.query).catch(error => problem(error.message));
+  const failed = error => problem(error.message);
+  if (page === "letters") letters.show(next.processor, next.id, next.query).catch(failed);
+  if (page === "audit") hands.audit(next.processor).then(acts => { audit = acts; }, failed);
   if (before !== next.processor) follow(next.processor);
-  else if (!isLetters) partition();
+  else if (page === "fleet") partition();
 }
 
 /** Follow the live stream of a processor, and begin again when it ends. */
@@ -74,7 +82,7 @@ async function follow(processor) {
 
 function receive(view) {
   problem(view.problem);
-  Object.assign(fleet, {hosts: view.hosts, errors: view.errors, lags: view.lags, time: view.time, heard: performance.now()});
+  Object.assign(fleet, {hosts: view.hosts, errors: view.errors, lags: view.lags, wishes: view.wishes, time: view.time, heard: performance.now()});
   const changed = view.partitions.map(found => ({verdict: "ok", ...found}));  // defaults are left out
   for (const found of changed) {
     fleet.views.set(found.partition, found);
@@ -99,15 +107,29 @@ function draw(changed) {
   $("headline").textContent = bad ? `${counted(bad, "partition")} of ${count(views.length)} ${bad === 1 ? "does" : "do"} not get on`
     : odd ? `All partitions run, ${count(odd)} with trouble` : `All ${counted(views.length, "partition")} run`;
   summary(views);
-  $("legend").replaceChildren(...Object.keys(VERDICTS).filter(kind => kinds[kind]).map(kind =>
-    h("span", {}, h("i", {class: `swatch ${tone(kind)}`, "aria-hidden": "true"}, mark(kind)), `${kind} ${count(kinds[kind])}`)),
-    h("span", {}, "stronger colour: more lag"));
+  legend(kinds);
   $("map").update(fleet.hosts, changed, most);
   $("map").mark(shown.view === "partition" ? shown.id : null);
+  hands.update(shown.processor, fleet.hosts, fleet.wishes);
   errors();
   behind(views);
   if (!$("partition").dataset.of || changed.some(view => view.partition === shown.id)) partition();
   tick();
+}
+
+/** The verdicts with their counts. Buttons stay, so that they keep the focus. */
+function legend(kinds) {
+  const box = $("legend"), present = Object.keys(VERDICTS).filter(kind => kinds[kind]);
+  const buttons = present.map(kind => box.querySelector(`[data-kind="${kind}"]`) ?? h("button", {type: "button", class: "pick", "data-kind": kind,
+    title: `Choose all that are ${kind}`}, h("i", {class: `swatch ${tone(kind)}`, "aria-hidden": "true"}, mark(kind)), h("span", {})));
+  present.forEach((kind, i) => { buttons[i].lastChild.textContent = `${kind} ${count(kinds[kind])}`; });
+  if ([...box.querySelectorAll("button")].map(button => button.dataset.kind).join() !== present.join())
+    box.replaceChildren(...buttons, h("span", {}, "stronger colour: more lag"));
+}
+
+/** Choose all partitions of a verdict in the legend for an act. */
+function pickAll(button) {
+  if (button) hands.choose([...fleet.views.values()].filter(view => view.verdict === button.dataset.kind).map(view => view.partition));
 }
 
 function summary(views) {

@@ -44,6 +44,24 @@ export function table(element, columns, rows) {
   );
 }
 
+/** Ask before an act. Resolves to whether it was confirmed. */
+export function confirm(title, text, action) {
+  const dialog = document.getElementById("confirm");
+  document.getElementById("confirm-title").textContent = title;
+  document.getElementById("confirm-text").textContent = text;
+  document.getElementById("confirm-ok").textContent = action;
+  dialog.returnValue = "";
+  dialog.showModal();
+  return new Promise(resolve => dialog.addEventListener("close", () => resolve(dialog.returnValue === "ok"), {once: true}));
+}
+
+/** Let the browser save `content` as a JSON file. */
+export function download(name, content) {
+  const url = URL.createObjectURL(new Blob([JSON.stringify(content, null, 2)], {type: "application/json"}));
+  h("a", {href: url, download: name}).click();
+  setTimeout(() => URL.revokeObjectURL(url), 1000);
+}
+
 /** A line of numbers, scaled to their maximum. Set `values`. */
 class LagLine extends HTMLElement {
   set values(values) {

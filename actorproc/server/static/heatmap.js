@@ -8,7 +8,7 @@ class HeatMap extends HTMLElement {
   cells = new Map();
 
   connectedCallback() {
-    this.addEventListener("click", event => this.#choose(event.target.closest(".cell")));
+    this.addEventListener("click", event => this.#choose(event.target.closest(".cell"), event.ctrlKey || event.metaKey || event.shiftKey));
     this.addEventListener("keydown", event => this.#move(event));
   }
 
@@ -74,10 +74,11 @@ class HeatMap extends HTMLElement {
     note.className = host.alive && !host.error ? "" : "bad";
   }
 
-  #choose(button) {
+  /** Show a partition, or pick it for an act. Enter is a click, too, with the keys that are held. */
+  #choose(button, isPick) {
     if (!button) return;
     this.#focus(button);
-    this.dispatchEvent(new CustomEvent("choose", {detail: button.dataset.partition}));
+    this.dispatchEvent(new CustomEvent(isPick ? "pick" : "choose", {detail: button.dataset.partition}));
   }
 
   #focus(button) {

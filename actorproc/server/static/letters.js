@@ -1,6 +1,6 @@
 // Dead letters: filter, look at one, replay or purge.
 import {get, post} from "./api.js";
-import {counted, h, table} from "./format.js";
+import {confirm, counted, download, h, table} from "./format.js";
 
 const $ = id => document.getElementById(id);
 let state = {processor: null, id: null, query: null, letters: [], chosen: new Set()};
@@ -85,16 +85,6 @@ function one() {
   );
 }
 
-function confirm(title, text, action) {
-  const dialog = $("confirm");
-  $("confirm-title").textContent = title;
-  $("confirm-text").textContent = text;
-  $("confirm-ok").textContent = action;
-  dialog.returnValue = "";
-  dialog.showModal();
-  return new Promise(resolve => dialog.addEventListener("close", () => resolve(dialog.returnValue === "ok"), {once: true}));
-}
-
 async function act(action, title, consequence, done) {
   const ids = [...state.chosen];
   const wanted = filter();
@@ -120,3 +110,5 @@ $("replay").addEventListener("click", () => act("replay", "Replay", "They are ap
   answer => `${answer.replayed} replayed${answer.before ? `, ${answer.before} were replayed before` : ""}.`));
 $("purge").addEventListener("click", () => act("purge", "Purge", "They are deleted for good. Letters of one commit go together only.",
   answer => `${answer.purged} purged${answer.held ? `; ${answer.held} stay, since they share a commit with letters that are not chosen` : ""}.`));
+$("letters-export").addEventListener("click", () => download("dead-letters.json",
+  state.letters.filter(letter => !state.chosen.size || state.chosen.has(letter.id))));
