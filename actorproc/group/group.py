@@ -14,12 +14,12 @@ from actorproc.errors import Fenced, ReleaseRefused, RemovedFromGroup
 from actorproc.group.assignment import Closed, Lease, Member, Move, Plan, begins, closed, given_up, plan
 from actorproc.group.formats import FORMATS, Formats
 from actorproc.group.heartbeat import TRUST, HeartbeatWriter, Incarnation
+from actorproc.group.known_group import KnownGroup
 from actorproc.group.liveness import LivenessTracker
 from actorproc.group.membership import GroupDocument
 from actorproc.group.nudge import Nudges
 from actorproc.group.other_hosts import OtherHosts
 from actorproc.group.reports import HostReport
-from actorproc.group.wishes import Wishes
 from actorproc.runtime.backoff import Backoff
 from actorproc.runtime.clock import SYSTEM, Clock
 from actorproc.runtime.logger import get_logger
@@ -95,12 +95,9 @@ class Group:
         self._left = False
 
         self._stored = SharedDocument(store, layout.group, GroupDocument)
-        self._document = GroupDocument.of()
-        self._mine: dict[str, Lease] | None = None
-        self._quiet_since = clock.monotonic()
-        self._marks: dict[str, tuple[Lease, float]] = {}  # leases with a `next`, and when this was first seen
+        self._known = KnownGroup(host, self._heartbeat, settings, clock)
         self._settled_for: object = None  # circumstances under which there was nothing to change
-        self._balance_awaited = False
+        self._rebalance_awaited = False
 
     # Heartbeat
 
@@ -152,7 +149,7 @@ class Group:
                 self._check_membership()
                 await self._check_formats()
                 wanted = await listed(-inf)
-                if begins(wanted, self._document.leases):
+                if begins(wanted, self._known.document.leases):
                     wanted = await listed(refreshed)
                 proposal, circumstances = self._propose(wanted, asked)
                 if proposal is None or not proposal.changed:
@@ -161,16 +158,16 @@ class Group:
                 if await self._write(proposal, attempt):
                     break
             if proposal is not None:
-                self._balance_awaited = self._is_balance_awaited(wanted)
+                self._rebalance_awaited = self._known.awaits_rebalance(wanted)
                 self._settled_for = None if proposal.changed else circumstances
             if proposal is None or not proposal.changed:
                 await self._remove_stale_heartbeats()
             moves = proposal.moves if proposal is not None else []
             pause = None
-            if self._balance_awaited:
-                delay = self._settings.rebalance_delay
-                pause = max(0.0, delay - self._quiet_for()) + 0.05 * delay * self._clock.random.random()
-            return GroupView(self._own(), self._document.members, self._document.leases, moves, pause)
+            if self._rebalance_awaited:
+                pause = self._known.rebalance_in + 0.05 * self._settings.rebalance_delay * self._clock.random.random()
+            known = self._known.document
+            return GroupView(self._known.own, known.members, known.leases, moves, pause)
 
     async def hand_over(self, partitions: Collection[str]) -> Collection[str]:
         """Give drained partitions to their next owners in one write, and nudge these hosts.
@@ -183,12 +180,14 @@ class Group:
         """
 
         def propose() -> Plan | None:
-            ready = {partition: f"{self.host} handed it over" for partition in partitions if partition in self._own()}
-            return plan(*self._state(), leaving=self._leaving(), ready=ready, may_move=False) if ready else None
+            ready = {
+                partition: f"{self.host} handed it over" for partition in partitions if partition in self._known.own
+            }
+            return plan(*self._known.state, leaving=self._leaving(), ready=ready, may_move=False) if ready else None
 
         async with self._lock:
             await self._change(propose)
-            return self._own().keys() & partitions
+            return self._known.own.keys() & partitions
 
     async def close(self, partitions: Collection[str], why: Closed) -> None:
         """Close own leases: nobody runs these partitions any more.
@@ -201,8 +200,8 @@ class Group:
         """
 
         def propose() -> Plan | None:
-            mine = sorted(self._own().keys() & set(partitions))
-            members, leases, wishes = self._state()
+            mine = sorted(self._known.own.keys() & set(partitions))
+            members, leases, wishes = self._known.state
             moves = [Move(partition, self.host, None, f"it has {why}") for partition in mine]
             return Plan(dict(members), closed(leases, mine, why), moves, True, wishes) if mine else None
 
@@ -219,10 +218,10 @@ class Group:
         """
 
         def propose() -> Plan | None:
-            lease = self._own().get(partition)
+            lease = self._known.own.get(partition)
             if lease is None or lease.epoch > epoch:
                 return None
-            members, leases, wishes = self._state()
+            members, leases, wishes = self._known.state
             move = Move(partition, self.host, self.host, f"its checkpoint bears epoch {epoch}: group.json was lost")
             return Plan(dict(members), {**leases, partition: lease._replace(epoch=epoch + 1)}, [move], True, wishes)
 
@@ -237,7 +236,7 @@ class Group:
         """
 
         def propose() -> Plan | None:
-            return given_up(*self._state(), partition, reason) if partition in self._own() else None
+            return given_up(*self._known.state, partition, reason) if partition in self._known.own else None
 
         async with self._lock:
             await self._change(propose)
@@ -254,11 +253,11 @@ class Group:
         """
 
         def propose() -> Plan | None:
-            if self._is_in():
-                return plan(*self._state(), gone={self.host: f"{self.host} left"}, may_move=False)
-            if self._joined or (self.host, self.incarnation) in self._document.out:
+            if self._known.is_in:
+                return plan(*self._known.state, gone={self.host: f"{self.host} left"}, may_move=False)
+            if self._joined or (self.host, self.incarnation) in self._known.document.out:
                 return None
-            members, leases, wishes = self._state()
+            members, leases, wishes = self._known.state
             # A host that has seen the heartbeat may be about to add this one to the group.
             return Plan(dict(members), dict(leases), [], True, wishes)
 
@@ -287,32 +286,26 @@ class Group:
         # Deleted under a running group: all join anew, and epochs must not start over.
         leases = {
             partition: Lease(None, lease.epoch, closed=lease.closed)
-            for partition, lease in self._document.leases.items()
+            for partition, lease in self._known.document.leases.items()
         }
-        self._adopt(self._document.followed_by({}, leases, self._document.wishes, listed=self._watch.listed))
+        self._adopt(
+            self._known.document.followed_by({}, leases, self._known.document.wishes, listed=self._watch.listed)
+        )
 
     async def _observe(self) -> None:
         asked = self._clock.monotonic()
         listing = await self._store.list(self._layout.hosts)
-        self._watch.observe(listing, self._document.incarnations(), asked=asked, answered=self._clock.monotonic())
+        self._watch.observe(listing, self._known.document.incarnations(), asked=asked, answered=self._clock.monotonic())
 
     def _adopt(self, document: GroupDocument) -> None:
-        before, self._document, self._mine, self._settled_for = self._document, document, None, None
-        now = self._clock.monotonic()
-        if document.members != before.members:
-            self._quiet_since = now
+        self._settled_for = None
+        if self._known.adopt(document):
             self._others.forget_all_but(document.incarnations())
-        seen = self._marks
-        self._marks = {}
-        for partition, lease in document.leases.items():
-            if lease.next is not None:
-                old = seen.get(partition)
-                self._marks[partition] = old if old is not None and old[0] == lease else (lease, now)
 
     def _check_membership(self) -> None:
-        member = self._document.members.get(self.host)
+        member = self._known.document.members.get(self.host)
         if member is None:
-            if self._joined or (self.host, self.incarnation) in self._document.out:
+            if self._joined or (self.host, self.incarnation) in self._known.document.out:
                 raise RemovedFromGroup(f"{self._layout.group}: other hosts considered host {self.host} dead")
         elif member.incarnation == self.incarnation:
             self._joined = self._was_in = True
@@ -326,9 +319,9 @@ class Group:
 
     async def _check_formats(self) -> None:
         """Stop where this host cannot read what the group writes, or other members cannot read what it writes."""
-        members, gone = self._document.members, self._gone()
+        members, gone = self._known.document.members, self._gone()
         others = {host: member.incarnation for host, member in members.items() if host not in (self.host, *gone)}
-        if why := self._formats.refusal(self._document.writes, others):
+        if why := self._formats.refusal(self._known.document.writes, others):
             self._heartbeat.end()
             await self._others.remove_heartbeats([(self.host, self.incarnation), *self._own_past_heartbeats()])
             raise ReleaseRefused(f"{self._layout.group}: {why}")
@@ -337,43 +330,25 @@ class Group:
         """Other members that are dead, and why."""
         return {
             host: why
-            for host, member in self._document.members.items()
+            for host, member in self._known.document.members.items()
             if host != self.host and (why := self._watch.why_dead((host, member.incarnation)))
         }
 
-    def _is_in(self) -> bool:
-        member = self._document.members.get(self.host)
-        return member is not None and member.incarnation == self.incarnation
-
-    def _own(self) -> dict[str, Lease]:
-        if self._mine is None:
-            leases = self._document.leases.items() if self._is_in() else ()
-            self._mine = {partition: lease for partition, lease in leases if lease.owner == self.host}
-        return self._mine
-
-    def _state(self) -> tuple[Mapping[str, Member], Mapping[str, Lease], Wishes]:
-        return self._document.members, self._document.leases, self._document.wishes
-
     def _leaving(self) -> list[str]:
-        return [self.host] if self._retiring and self._is_in() else []
+        return [self.host] if self._retiring and self._known.is_in else []
 
     # Deciding
 
     def _propose(self, partitions: Mapping[str, Collection[str]], asked: float) -> tuple[Plan | None, object]:
         """The plan, and the circumstances that it was made for. No plan if they required no change before."""
-        members = self._document.members
+        members = self._known.document.members
         gone = self._gone()
-        joining = self._document.may_join(self._watch.joining(members))
+        joining = self._known.document.may_join(self._watch.joining(members))
         joining.pop(self.host, None)
-        if not (self._is_in() or self._retiring or self.fenced()):
+        if not (self._known.is_in or self._retiring or self.fenced()):
             joining[self.host] = self.incarnation  # only the newer incarnation replaces an older one of its name
-        patience = self._settings.max_handoff_time + self._settings.lease_acquire_interval
-        ready = {
-            partition: f"{lease.owner} has not handed it over for {asked - since:.0f} s"
-            for partition, (lease, since) in self._marks.items()
-            if asked - since > patience
-        }
-        may_move = not gone and not joining and self._quiet_for() >= self._settings.rebalance_delay
+        ready = self._known.late_handovers(asked)
+        may_move = not gone and not joining and not self._known.rebalance_in
         leaving = self._leaving()
         circumstances = (
             dict(partitions),
@@ -386,7 +361,7 @@ class Group:
         if circumstances == self._settled_for:
             return None, circumstances
         proposal = plan(
-            *self._state(),
+            *self._known.state,
             partitions=partitions,
             joining=joining,
             leaving=leaving,
@@ -395,15 +370,6 @@ class Group:
             may_move=may_move,
         )
         return proposal, circumstances
-
-    def _quiet_for(self) -> float:
-        return self._clock.monotonic() - self._quiet_since
-
-    def _is_balance_awaited(self, partitions: Mapping[str, Collection[str]]) -> bool:
-        """Whether leases will move as soon as the membership has been quiet for long enough."""
-        if self._quiet_for() >= self._settings.rebalance_delay:
-            return False
-        return plan(*self._state(), partitions=partitions, may_move=True).changed
 
     # Changing
 
@@ -418,7 +384,7 @@ class Group:
 
     async def _write(self, proposal: Plan, attempt: int) -> bool:
         """Swap the document, then nudge the hosts concerned. False, after a pause: another host was first."""
-        before = self._document
+        before = self._known.document
         left = [(self.host, self.incarnation)] if self._left else []
         successor = before.followed_by(
             proposal.members, proposal.leases, proposal.wishes, listed=self._watch.listed, left=left
@@ -429,7 +395,7 @@ class Group:
             await self._clock.sleep(_CONFLICT_BACKOFF.delay(attempt, self._clock.random))
             return False
         self._adopt(document)
-        if self._is_in():
+        if self._known.is_in:
             self._joined = self._was_in = True
         was, now, own = before.incarnations(), document.incarnations(), (self.host, self.incarnation)
         joined, out = sorted(now - was), sorted(was - now)
@@ -446,8 +412,8 @@ class Group:
     async def _remove_stale_heartbeats(self) -> None:
         """Remove those of this host's earlier incarnations. The first host by name also removes abandoned ones."""
         stale = self._own_past_heartbeats()
-        if self.host == min(self._document.members, default=None):
-            stale += self._watch.abandoned(self._document.incarnations())[:_STALE_PER_LOOK]
+        if self.host == min(self._known.document.members, default=None):
+            stale += self._watch.abandoned(self._known.document.incarnations())[:_STALE_PER_LOOK]
         await self._others.remove_heartbeats(stale)
 
     def _own_past_heartbeats(self) -> list[Incarnation]:
