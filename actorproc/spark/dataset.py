@@ -32,7 +32,7 @@ class FileRows(NamedTuple):
     sequences: pa.Int64Array
 
 
-class Dataset(ABC):
+class SparkDataset(ABC):
     """A kind of dataset: numbered files in partitions. A file is complete and final as soon as it exists.
 
     Instances are pickled to the tasks; each call is given the store. Every call may raise StoreError.

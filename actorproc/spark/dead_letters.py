@@ -13,7 +13,7 @@ from actorproc.output.dead_letters import corrupt_letters, decoded
 from actorproc.output.row_reader import partitions_with_state
 from actorproc.output.source_identity import dataset_identity
 from actorproc.records import RECORD_SCHEMA
-from actorproc.spark.dataset import Dataset, FileRows
+from actorproc.spark.dataset import FileRows, SparkDataset
 from actorproc.spark.output import check_processor
 from actorproc.storage.names import ProcessorLayout
 from actorproc.storage.store import Store
@@ -41,7 +41,7 @@ LETTER_SCHEMA = pa.schema(
 """The fields of `actorproc dead-letters list --json`; keys and values are the original bytes."""
 
 
-class DeadLetters(Dataset):
+class DeadLetters(SparkDataset):
     """Published dead letters. Numbers are commits; commits without dead letters are left out.
 
     A commit's letters are published before the next commit is made. So after a number was seen, a new listing shows

@@ -15,7 +15,7 @@ from actorproc.records import RECORD_SCHEMA
 from actorproc.retention.boundary import Boundaries, Boundary
 from actorproc.retention.readers import lowest_numbers
 from actorproc.runtime.tasks import gather
-from actorproc.spark.dataset import Dataset, FileRows, repeat_string
+from actorproc.spark.dataset import FileRows, SparkDataset, repeat_string
 from actorproc.storage.listing import DataFile
 from actorproc.storage.names import LOG_BOUNDARIES, READERS, log_file
 from actorproc.storage.store import Store
@@ -37,7 +37,7 @@ LOG_SCHEMA = pa.schema(
 """`topic` is the last part of the log's URL; `offset` the record's sequence; `timestampType` 0 (CreateTime)."""
 
 
-class Log(Dataset):
+class Log(SparkDataset):
     """Records of the built-in log. A file's number is its base sequence; the next file's is that plus its records."""
 
     kind = "log"

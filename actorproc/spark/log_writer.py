@@ -146,7 +146,7 @@ class BatchWriter(_LogWriter, DataSourceArrowWriter):
 
     @called_by_spark
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Remove the staged objects, unless the job has a transaction: its next run finishes what was begun."""
+        """Remove the staged objects, unless the job has a transaction: its next run finishes the transaction."""
         if self._options.transaction is None:
             with suppress(StoreError), open_blocking(self._options.url, self._options.settings) as blocking:
                 blocking.call(abandon, blocking.store, self._transaction)

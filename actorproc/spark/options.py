@@ -13,7 +13,7 @@ import orjson
 from actorproc.config.settings import Settings
 from actorproc.errors import UsageError
 from actorproc.log.transactions import UNNAMED
-from actorproc.spark.dataset import Dataset
+from actorproc.spark.dataset import SparkDataset
 from actorproc.spark.dead_letters import DeadLetters
 from actorproc.spark.log import Log
 from actorproc.spark.output import Output
@@ -40,7 +40,7 @@ _MAX_SEQUENCE = 2**63 - 1
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """What to read.
+    """The dataset to read, and which part of it.
 
     Attributes:
         url: of the container, or of the log.
@@ -51,7 +51,7 @@ class ReadOptions:
     """
 
     url: str
-    dataset: Dataset
+    dataset: SparkDataset
     settings: Settings
     partitions: frozenset[str] | None
     start: Mapping[str, int] | int
@@ -196,7 +196,7 @@ def settings_from_options(options: Mapping[str, str]) -> Settings:
     return Settings(**given) if SETTINGS_ARE_COMPLETE.lower() in options else Settings.load(**given)
 
 
-def _dataset(options: Mapping[str, str], url: str) -> Dataset:
+def _dataset(options: Mapping[str, str], url: str) -> SparkDataset:
     kind, name = options.get("kind", "output"), options.get("name")
     if kind not in KINDS:
         raise UsageError(f"kind = {kind!r}: {', '.join(KINDS)}")

@@ -17,7 +17,7 @@ from actorproc.output.source_identity import dataset_identity
 from actorproc.records import SEQUENCE
 from actorproc.retention.boundary import NOTHING_TRIMMED, Boundary
 from actorproc.retention.readers import lowest_numbers
-from actorproc.spark.dataset import Dataset, FileRows, repeat_string
+from actorproc.spark.dataset import FileRows, SparkDataset, repeat_string
 from actorproc.storage.listing import DataFile
 from actorproc.storage.locations import missing_processor
 from actorproc.storage.names import ProcessorLayout
@@ -31,7 +31,7 @@ _CACHED_CONTENTS = 256  # compacted files
 _CACHED_COUNTS = 10_000  # commits; a trigger asks for some of each partition
 
 
-class Output(Dataset):
+class Output(SparkDataset):
     """Committed rows: the handler's columns, `_partition` and `_sequence`. Numbers are commits, without gaps."""
 
     kind = "output"

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from actorproc.errors import SourceError
 from actorproc.runtime.tasks import gather
-from actorproc.spark.dataset import Dataset, Span
+from actorproc.spark.dataset import Span, SparkDataset
 from actorproc.spark.options import ReadOptions, check_partitions
 from actorproc.storage.listing import DataFile
 from actorproc.storage.store import Store
@@ -73,7 +73,7 @@ async def plan_micro_batch(options: ReadOptions, store: Store, start: Numbers, s
 
 
 async def _files_between(
-    dataset: Dataset, store: Store, start: Numbers, stop: Numbers
+    dataset: SparkDataset, store: Store, start: Numbers, stop: Numbers
 ) -> Mapping[str, Sequence[DataFile]]:
     """The files from `start` on and before `stop`. Few files beyond are listed: there may be very many."""
     found: dict[str, Sequence[DataFile]] = {}
@@ -89,7 +89,7 @@ async def _files_between(
 
 
 async def _spans(
-    dataset: Dataset, store: Store, start: Numbers, stops: Numbers, files: Mapping[str, Sequence[DataFile]]
+    dataset: SparkDataset, store: Store, start: Numbers, stops: Numbers, files: Mapping[str, Sequence[DataFile]]
 ) -> list[Span]:
     found = {partition: [file for file in files[partition] if file.number < stop] for partition, stop in stops.items()}
     await dataset.check_not_trimmed(store, found, start)
