@@ -152,10 +152,7 @@ class Committer:
             walked[commit.put_id] = self._number
             if commit.letters_size:
                 await self._chain.publish(self._number, await self._chain.letters(self._number))
-            if commit.state_size:
-                await self.state.walk(self._number, commit.put_id, commit.state_size)
-            if commit.reset and commit.reset.clears_state:
-                self.state.clear()
+            await self.state.follow(self._number, commit)
             self._number += 1
             self._totals = commit.totals
             self.ended = self.ended or commit.ended

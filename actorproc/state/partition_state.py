@@ -12,6 +12,7 @@ from itertools import chain
 
 from actorproc.errors import RESTORE, CorruptObject, HandlerError
 from actorproc.handler.state import Changes, StateChanges
+from actorproc.output.chain import Commit
 from actorproc.output.checkpoint import StateObject
 from actorproc.runtime.tasks import gather
 from actorproc.state.merging import first_merged
@@ -73,7 +74,7 @@ class MissingState(Exception):
 
 
 class PartitionState:
-    """All named states of a partition: what is processed, and what of it waits for a commit.
+    """All named states of a partition as processed so far, and the changes that wait for a commit.
 
     Args:
         limit: bytes of keys and values that the partition may hold.
@@ -119,7 +120,7 @@ class PartitionState:
     # Restoring
 
     async def load(self, manifest: Sequence[StateObject]) -> None:
-        """Begin anew with what these objects hold.
+        """Begin anew with the entries of these objects.
 
         Raises:
             MissingState: one is missing.
@@ -135,15 +136,18 @@ class PartitionState:
         self._states, self._parts, self._pending, self._due = {}, [], {}, []
         self._merged_parts = 0
 
-    async def walk(self, number: int, put_id: str, size: int) -> None:
-        """Take in the delta of commit `number`, which follows.
+    async def follow(self, number: int, commit: Commit) -> None:
+        """Take in commit `number`, which follows: its delta, or the reset that clears everything.
 
         Raises:
-            MissingState: it is missing.
-            CorruptObject: it is corrupt.
+            MissingState: the delta is missing.
+            CorruptObject: the delta is corrupt.
         """
-        delta = StateObject(number, put_id, size)
-        await self._fold(delta, await self._fetch(delta))
+        if commit.state_size:
+            delta = StateObject(number, commit.put_id, commit.state_size)
+            await self._fold(delta, await self._fetch(delta))
+        if commit.reset and commit.reset.clears_state:
+            self.clear()
 
     def restored(self, time: float) -> None:
         """All commits are taken in; the last one had this time."""
@@ -243,7 +247,7 @@ class PartitionState:
         self._pending = {}
 
     def expire(self, time: float) -> None:
-        """Something of this time was committed: drop what has expired by then."""
+        """Drop the keys that have expired by this time, which is that of a commit."""
         while self._due and self._due[0][0] <= time:
             expires, name, key = heappop(self._due)
             held = self._states[name]

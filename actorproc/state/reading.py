@@ -1,4 +1,4 @@
-"""Reads the committed state of a partition, while it runs or not: what its newest commit has left."""
+"""Reads the committed state of a partition, as of its newest commit, while the partition runs or not."""
 
 from __future__ import annotations
 
@@ -95,10 +95,7 @@ async def _walk(
     state, number, time = PartitionState(store, layout, partition, _NO_LIMIT), checkpoint.number, checkpoint.time
     await state.load(checkpoint.state)
     while (commit := await chain.read(number)) is not None:
-        if commit.state_size:
-            await state.walk(number, commit.put_id, commit.state_size)
-        if commit.reset and commit.reset.clears_state:
-            state.clear()
+        await state.follow(number, commit)
         number, time = number + 1, max(time, commit.time)
     state.restored(time)
     return CommittedState(partition, number, *state.snapshot(), time, state.size)

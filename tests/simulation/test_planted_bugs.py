@@ -277,10 +277,10 @@ OUTDATED = "its state is not that of the rows before it"
 
 
 def test_not_restoring_the_deltas_of_the_walk_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def skip(self: PartitionState, number: int, put_id: str, size: int) -> None:
+    async def skip(self: PartitionState, number: int, commit: Commit) -> None:
         pass
 
-    monkeypatch.setattr(PartitionState, "walk", skip)
+    monkeypatch.setattr(PartitionState, "follow", skip)
     assert OUTDATED in first_broken("state", log=False, hours=0.5)
 
 
