@@ -236,7 +236,7 @@ def test_a_stopped_producer_has_an_answer_for_every_record() -> None:
         ({("p", 0): 1, ("p", 1): 1, ("q", 0): 1}, {}, "is none of the topic"),
     ],
 )
-def test_a_topic_with_one_message_or_letter_too_many_or_too_few_is_found(
+def test_a_topic_with_a_wrong_number_of_messages_is_found(
     sent: dict[tuple[str, int], int], letters: dict[tuple[str, int], int], fault: str | None
 ) -> None:
     pytest.importorskip("confluent_kafka", reason="confluent-kafka is not installed")

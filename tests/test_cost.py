@@ -22,7 +22,7 @@ def large() -> Idle:
     return measure(MANY, 3, INTERVALS)
 
 
-def test_an_idle_group_makes_at_most_three_requests_per_host_and_renew_interval(small: Idle, large: Idle) -> None:
+def test_an_idle_host_makes_three_requests_per_renew_interval(small: Idle, large: Idle) -> None:
     assert small.per_host_and_renewal <= 3
     assert large.per_host_and_renewal <= 3
 

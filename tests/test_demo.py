@@ -174,7 +174,7 @@ def python(script: str) -> list[str]:
     return [sys.executable, "-c", script]
 
 
-async def test_a_host_that_ends_on_its_own_ends_the_demo_with_its_log(tmp_path: Path) -> None:
+async def test_a_host_that_ends_alone_ends_the_demo(tmp_path: Path) -> None:
     told: list[tuple[str, str]] = []
     pids: dict[str, int] = {}
     commands = {

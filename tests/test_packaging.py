@@ -39,7 +39,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-def test_the_wheel_holds_every_module_once_and_only_sparks_module_beside_the_package(wheel: Path) -> None:
+def test_the_wheel_holds_every_module_once(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
     assert {name.split("/")[0] for name in names} - {"actorproc", "pyspark_actorproc.py"} == {
@@ -83,7 +83,7 @@ def discovered(where: Path, path: str) -> list[str]:
     return subprocess.run(command, cwd=where, env=env, capture_output=True, text=True, check=True).stdout.split()
 
 
-def test_spark_finds_the_data_source_from_any_folder_in_what_make_install_has_made(tmp_path: Path) -> None:
+def test_spark_finds_the_data_source_after_make_install(tmp_path: Path) -> None:
     assert discovered(tmp_path, "") == ["actorproc", str(ROOT / "pyspark_actorproc.py")], "run: make install"
 
 

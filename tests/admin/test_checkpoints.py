@@ -143,7 +143,7 @@ async def test_a_command_that_is_run_again_resets_once() -> None:
     assert await rows(world.store, world.layout) == times((range(10), 2))
 
 
-async def test_a_reset_is_refused_after_another_one_and_when_its_target_is_passed() -> None:
+async def test_a_reset_is_refused_once_the_chain_has_moved() -> None:
     world = await world_of(10)
     world.feed(10)
     first, second = resets_of(world), resets_of(world)
@@ -159,7 +159,7 @@ async def test_a_reset_is_refused_after_another_one_and_when_its_target_is_passe
     assert (await tip_of(world)).totals.resets == 2
 
 
-async def test_an_owner_that_runs_is_refused_at_the_reset_and_its_rows_are_dropped() -> None:
+async def test_a_reset_fences_the_running_owner() -> None:
     world = await world_of(10, commit_interval=1000, commit_rows=1000)
     with pytest.raises(ExceptionGroup) as refused:
         async with world.running(2) as actor:
@@ -173,7 +173,7 @@ async def test_an_owner_that_runs_is_refused_at_the_reset_and_its_rows_are_dropp
     assert await rows(world.store, world.layout) == times((range(8), 1), (range(8, 10), 2), (range(10, 15), 1))
 
 
-async def test_state_is_cleared_at_the_first_record_and_stays_when_records_are_skipped() -> None:
+async def test_a_reset_to_the_first_record_clears_state() -> None:
     world = await world_of(10, Sums)
 
     async def total() -> Any:
@@ -216,7 +216,7 @@ async def test_a_reset_below_the_boundary_is_void_and_made_again(monkeypatch: py
     assert (done.repeats, (await tip_of(world)).cursor.sequence) == (14, 4)
 
 
-async def test_partitions_that_ended_or_have_not_begun_and_hosts_of_earlier_releases_are_refused() -> None:
+async def test_ended_and_new_partitions_and_earlier_releases_are_refused() -> None:
     world = await world_of(3)
     await SharedDocument(world.store, world.layout.group, GroupDocument).swap(
         GroupDocument.of({"old": Member("1-f3-60s")})

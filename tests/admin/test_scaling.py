@@ -16,7 +16,7 @@ def look(time: float, *, lag: int, done: int, busy: float = 0.0, hosts: int = 3,
     return Progress(time, hosts, partitions, lag, dict.fromkeys(names, done), dict.fromkeys(names, busy))
 
 
-def test_a_group_that_is_behind_gets_the_hosts_that_catch_up_in_time() -> None:
+def test_a_lagging_group_gets_enough_hosts_to_catch_up() -> None:
     before = look(0, lag=100_000, done=0)
     now = look(100, lag=120_000, done=1_250)  # 100 per second are processed, 300 arrive
     found = useful_hosts(before, now, catch_up=600)

@@ -65,7 +65,7 @@ async def status_of(store: Store, **how: Any) -> Any:
     return await read_status(store, LAYOUT, "p", expiration=EXPIRATION, **how)
 
 
-async def test_what_fails_is_told_by_the_owner_and_not_by_its_former_life() -> None:
+async def test_errors_come_from_the_owners_present_incarnation() -> None:
     store = Store(MemoryStore())
     await put_group(store, {"a": Member("1")}, {"0": Lease("a", 2), "1": Lease("a", 2)})
     await beat(store, "a", "1", failing={"1": "now"})
@@ -145,7 +145,7 @@ class Vague(MemorySource):
         return None
 
 
-async def test_lag_is_what_lies_between_the_commit_or_the_first_record_and_the_end() -> None:
+async def test_lag_counts_from_the_commit_or_the_first_record() -> None:
     store, source = Store(MemoryStore()), MemorySource(4)
     for partition in ("0", "1", "2", "3"):
         source.append(partition, [b"1"] * 10)
@@ -157,7 +157,7 @@ async def test_lag_is_what_lies_between_the_commit_or_the_first_record_and_the_e
     assert (status.lag, status.lag_exact, status.partitions[3].cursor) == (19, True, None)
 
 
-async def test_the_lag_is_unknown_if_nothing_was_read_of_a_source_without_earliest() -> None:
+async def test_lag_is_unknown_before_the_first_commit_without_earliest() -> None:
     class Live(MemorySource):
         async def start(self, partition: str, at: Start) -> str:
             if at == "earliest":
@@ -181,7 +181,7 @@ async def test_a_lag_that_leaves_partitions_out_says_so() -> None:
 
 
 @pytest.mark.parametrize("number", [0, 1], ids=["beyond the checkpoint", "before it"])
-async def test_the_position_is_read_without_a_giant_dead_letter_of_the_newest_commit(number: int) -> None:
+async def test_reading_the_position_skips_giant_dead_letters(number: int) -> None:
     store, totals = Store(MemoryStore()), Totals(1, 0, 1)
     giant = random.Random(1).randbytes(LETTERS_LIMIT + 1)
     commit = Commit("h", 1, Cursor("0"), Cursor("1", 0), totals, 5.0, put_id="put")
@@ -261,7 +261,7 @@ async def test_a_partition_whose_state_cannot_be_read_shows_an_error(prefix: str
     assert not status.lag_exact
 
 
-async def test_a_partition_whose_end_the_log_does_not_give_says_so_and_its_state_is_shown() -> None:
+async def test_an_unreadable_end_is_shown_beside_the_state() -> None:
     class Shut(MemorySource):
         async def end(self, partition: str) -> End:
             if partition == "0":
@@ -304,7 +304,7 @@ async def test_the_plan_names_each_move_and_why_and_writes_nothing() -> None:
     assert await store.get(LAYOUT.group) == before
 
 
-async def test_the_plan_takes_the_silent_for_dead_only_when_the_stores_clock_says_so() -> None:
+async def test_the_plan_judges_silence_by_the_stores_clock() -> None:
     store = Store(MemoryStore())
     await put_group(store, {"a": Member("1"), "b": Member("1")}, {"0": Lease("a", 1), "1": Lease("b", 1)})
     await beat(store, "a")

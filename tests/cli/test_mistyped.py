@@ -52,7 +52,7 @@ def test_an_argument_of_the_processors_is_no_setting(run: Run, name: str, says: 
 
 
 @pytest.mark.parametrize("name", ["config", "cls", "self", "_env_file", "__pydantic_self__"])
-def test_a_name_that_means_something_to_python_alone_is_no_setting_of_any_command(run: Run, name: str) -> None:
+def test_python_only_arguments_are_no_settings_of_commands(run: Run, name: str) -> None:
     result = run("status", *PLACE, "--set", f"{name}=x")
     assert result.exit_code == 2
     assert result.stderr.startswith(f"error: {name}")

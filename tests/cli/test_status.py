@@ -66,7 +66,7 @@ def test_status_for_people_shows_each_partition_and_that_nobody_runs_it(run: Run
     assert "200 records, 20 dead letters" in result.stdout
 
 
-def test_status_shows_a_host_that_cannot_list_the_partitions_of_its_source_and_why(run: Run, tmp_path: Path) -> None:
+def test_status_shows_why_a_host_cannot_list_partitions(run: Run, tmp_path: Path) -> None:
     async def looked() -> None:
         async with open_store(str(tmp_path)) as store:
             now, error = store.clock.wall(), "listing the partitions of PR failed: ConnectionError: db away"

@@ -26,7 +26,7 @@ def test_top_shows_the_worst_partition_first_with_its_reason(run: Run, place: li
     assert table.index("stuck for 2 min: PartitionStuck") < table.index("retrying for 6")
 
 
-def test_explain_says_where_a_partition_is_what_ails_it_and_what_to_do(run: Run, place: list[object]) -> None:
+def test_explain_names_owner_cause_and_remedy(run: Run, place: list[object]) -> None:
     shown = " ".join(run("explain", "5", *place).stdout.split())
     assert "Partition 5 has been on host-01 for 15 min, with epoch 3: it had no owner." in shown
     assert "It has been stuck for 2 min: PartitionStuck" in shown

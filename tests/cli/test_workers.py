@@ -98,7 +98,7 @@ class Ending:
         return self._code
 
 
-async def test_wrong_use_ends_all_workers_at_the_first_start_and_later_none_but_itself(
+async def test_wrong_use_ends_all_workers_only_at_the_first_start(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     codes: list[int] = [-signal.SIGKILL, 2, 0]
@@ -141,7 +141,7 @@ class Draining(Process):
         self._exit.set()
 
 
-async def test_a_signal_that_comes_to_the_process_and_to_its_group_is_one_stop(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_signal_to_process_and_group_is_one_stop(monkeypatch: pytest.MonkeyPatch) -> None:
     draining, started = Draining(), anyio.Event()
 
     async def open_process(_: list[str], **__: Any) -> Process:
@@ -190,7 +190,7 @@ async def test_a_worker_that_is_just_being_started_hears_of_the_stop_too(monkeyp
     assert draining.heard == [signal.SIGINT]
 
 
-async def test_a_worker_that_the_system_does_not_start_is_tried_again_and_ends_no_other(
+async def test_a_worker_that_cannot_be_started_is_tried_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     draining, tries = Draining(), list[str]()

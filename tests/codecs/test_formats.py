@@ -112,7 +112,7 @@ async def test_an_arrow_stream_has_any_number_of_rows_and_columns() -> None:
     assert rows == [("[{'carrier': 'DL'}]",)]
 
 
-async def test_arrow_streams_of_other_types_in_one_batch_do_not_disturb_each_other() -> None:
+async def test_arrow_streams_of_different_types_share_a_batch() -> None:
     values = [stream([{"carrier": "AA", "delay": 1}]), stream([{"carrier": "UA", "delay": "late"}])]
     rows, letters = await rows_and_letters(Flights, values, decode="arrow")
     assert rows == [("AA", 1.0)]

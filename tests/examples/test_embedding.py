@@ -73,9 +73,7 @@ async def test_a_service_whose_host_was_replaced_says_that_it_is_not_healthy(
         assert (await client.get("/health")).status_code == 503
 
 
-async def test_a_service_whose_host_cannot_list_the_partitions_says_why_it_is_not_healthy_until_it_can(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_unhealthy_service_says_why_until_it_recovers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SOURCE", str(tmp_path / "events"))
     monkeypatch.setenv("CONTAINER", str(tmp_path / "state"))
     monkeypatch.setenv("ACTORPROC_LEASE_ACQUIRE_INTERVAL", "200ms")

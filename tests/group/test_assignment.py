@@ -65,7 +65,7 @@ def check_reasons(result: Plan, before: Mapping[str, Lease]) -> None:
 
 @pytest.mark.parametrize("hosts", [1, 2, 3])
 @pytest.mark.parametrize("partitions", range(6))
-def test_every_way_to_own_a_few_partitions_becomes_even_with_the_fewest_moves(hosts: int, partitions: int) -> None:
+def test_any_ownership_becomes_even_with_the_fewest_moves(hosts: int, partitions: int) -> None:
     names = [f"h{i}" for i in range(hosts)]
     for owners in product([None, *names], repeat=partitions):
         leases = {str(p): Lease(owner, 3) for p, owner in enumerate(owners)}
@@ -168,7 +168,7 @@ def test_a_host_that_joins_takes_its_share_and_nothing_else_moves() -> None:
     assert all(after.leases[p].owner == before.leases[p].owner for p in after.leases)
 
 
-def test_a_dead_host_gives_its_leases_to_the_others_at_once_and_nothing_else_moves() -> None:
+def test_only_the_leases_of_a_dead_host_move() -> None:
     before = plan({}, {}, partitions={str(p): () for p in range(99)}, joining={"a": "1", "b": "1", "c": "1"})
     after = plan(before.members, before.leases, gone={"b": "b has not renewed for 61 s"}, may_move=False)
     assert {(move.source, move.reason) for move in after.moves} == {("b", "b has not renewed for 61 s")}
@@ -182,7 +182,7 @@ def test_live_leases_stay_while_the_membership_is_not_quiet() -> None:
     assert plan(group("a"), leases, joining={"b": "1"}, may_move=False).leases == leases
 
 
-def test_a_live_lease_is_marked_and_keeps_its_owner_and_epoch_until_it_is_ready() -> None:
+def test_a_marked_lease_keeps_owner_and_epoch_until_ready() -> None:
     marked = plan(group("a", "b"), owned(a="1234"))
     assert marked.leases["4"] == Lease("a", 1, "b")
     assert Move("4", "a", "b", "a holds 4, b holds 0") in marked.moves
@@ -229,7 +229,7 @@ def test_a_mark_for_a_dead_host_is_called_off() -> None:
     assert {(move.source, move.target) for move in result.moves} == {("a", "a")}
 
 
-def test_a_lease_on_its_way_is_sent_elsewhere_before_a_settled_one_is_moved() -> None:
+def test_a_moving_lease_is_redirected_before_a_settled_one_moves() -> None:
     on_the_way = plan(group("a", "b"), owned(a="1234")).leases
     assert targets(on_the_way) == {"a": 2, "b": 2}
     result = plan(group("a", "b"), on_the_way, joining={"c": "1"})
@@ -246,7 +246,7 @@ def test_leases_that_have_not_arrived_yet_are_moved_first() -> None:
     assert result.leases == {**owned(a="12", b="34"), "5": Lease("a", 1, "c"), "6": Lease("a", 1, "c")}
 
 
-def test_a_lease_that_has_not_left_stays_rather_than_that_its_owner_gets_another() -> None:
+def test_a_move_is_called_off_before_its_owner_gets_another_lease() -> None:
     leases = {**owned(z="01", b="4567", c="8"), "2": Lease("z", 1, "b"), "3": Lease("z", 1, "b")}
     result = plan(group("z", "b", "c"), leases)
     assert is_even(result.leases, "zbc")
@@ -254,7 +254,7 @@ def test_a_lease_that_has_not_left_stays_rather_than_that_its_owner_gets_another
     assert Move("2", "z", "z", "the counts are even without it") in result.moves
 
 
-def test_a_lease_on_its_way_from_a_host_that_dies_goes_where_it_was_to_go() -> None:
+def test_a_moving_lease_of_a_dead_host_reaches_its_target() -> None:
     leases = {**owned(a="12", b="3"), "4": Lease("b", 1, "c")}
     result = plan(group("a", "b", "c"), leases, gone={"b": "b is dead"}, may_move=False)
     assert result.leases["4"] == Lease("c", 2)
@@ -277,7 +277,7 @@ def test_neighbouring_partitions_are_spread_over_the_hosts() -> None:
     assert [result.leases[p].owner for p in "abcdef"] == ["x", "y", "z", "x", "y", "z"]
 
 
-def test_a_lease_that_is_given_up_goes_to_another_host_and_the_counts_stay_even() -> None:
+def test_a_lease_given_up_is_swapped_for_another() -> None:
     members = {host: Member(host) for host in "abc"}
     leases = {name: Lease(owner, 1) for name, owner in zip("012345", "aabbcc", strict=True)}
     after = given_up(members, leases, Wishes(), "0", "it hangs")

@@ -143,7 +143,7 @@ def test_a_host_that_wakes_up_takes_nobody_for_dead(seed: int) -> None:
     run(main(), seed=seed)
 
 
-def test_after_a_full_stop_the_dead_of_yesterday_are_replaced_in_one_write() -> None:
+def test_after_a_full_stop_dead_members_are_replaced_in_one_write() -> None:
     async def main() -> None:
         site = PartitionInfo(6)
         for name in "abc":

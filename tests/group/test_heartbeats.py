@@ -44,7 +44,7 @@ def test_what_a_heartbeat_is_worth_counts_from_before_the_request() -> None:
     run(main())
 
 
-def test_a_heartbeat_that_cannot_be_written_is_given_up_within_the_renew_interval() -> None:
+def test_a_failing_heartbeat_ends_within_the_renew_interval() -> None:
     async def main() -> None:
         site = PartitionInfo(1)
         group = site.group("a")

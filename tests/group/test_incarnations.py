@@ -33,7 +33,7 @@ def test_a_host_that_is_started_again_takes_its_leases_back_at_once() -> None:
     run(main())
 
 
-def test_of_two_hosts_with_one_name_the_later_stays_and_the_earlier_is_told() -> None:
+def test_the_later_of_two_hosts_with_one_name_stays() -> None:
     async def main() -> None:
         site = PartitionInfo(6)
         earlier = site.start("a")
@@ -70,7 +70,7 @@ def test_a_host_that_was_replaced_and_removed_leaves_its_successor_in() -> None:
     run(main())
 
 
-def test_a_host_that_saw_itself_removed_does_not_push_its_successor_out_either() -> None:
+def test_a_removed_host_does_not_push_its_successor_out() -> None:
     async def main() -> None:
         site = PartitionInfo(2)
         earlier, later = site.group("a"), site.group("a")

@@ -76,7 +76,7 @@ def test_after_the_last_host_has_stopped_the_next_one_starts_at_once() -> None:
     run(main())
 
 
-def test_a_host_that_left_is_not_written_in_again_by_a_heartbeat_that_lands_late() -> None:
+def test_a_late_heartbeat_does_not_bring_a_host_back() -> None:
     async def main() -> None:
         site = PartitionInfo(4)
         a, b = site.start("a"), site.start("b")
@@ -166,7 +166,7 @@ def test_a_host_that_left_stays_out_though_its_heartbeat_remains() -> None:
     run(main())
 
 
-def test_a_host_that_leaves_removes_what_is_left_of_its_earlier_incarnations_too() -> None:
+def test_a_leaving_host_removes_its_earlier_incarnations() -> None:
     async def main() -> None:
         site = PartitionInfo(2)
         a, b = site.group("a"), site.group("b")

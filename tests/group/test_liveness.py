@@ -48,7 +48,7 @@ def test_a_member_is_dead_after_the_expiration_without_a_renewal() -> None:
     assert observer.watch.why_dead(B) == "b has not renewed for 60 s"
 
 
-def test_silence_ends_where_the_request_was_sent_not_where_the_answer_was_read() -> None:
+def test_silence_ends_when_the_request_was_sent() -> None:
     observer = Observer()
     observer.beat()
     observer.look(B)
@@ -108,7 +108,7 @@ def test_a_heartbeat_written_twice_in_a_second_is_a_change() -> None:
     assert observer.watch.silence(B) < 60
 
 
-def test_a_store_whose_clock_jumps_makes_nobody_dead_who_was_seen_to_renew() -> None:
+def test_a_jump_of_the_stores_clock_kills_no_renewing_host() -> None:
     observer = Observer()
     observer.beat()
     observer.look(B)
@@ -181,7 +181,7 @@ def test_members_are_no_newcomers_and_of_two_incarnations_the_later_counts() -> 
     assert observer.watch.joining(["c"]) == {"b": "a"}
 
 
-def test_litter_is_what_was_silent_for_very_long_and_belongs_to_no_member() -> None:
+def test_heartbeats_of_long_silent_strangers_are_abandoned() -> None:
     observer = Observer()
     old, member, young = ("old", "1"), ("member", "1"), ("young", "1")
     observer.beat(old, ago=700)

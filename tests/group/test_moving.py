@@ -18,7 +18,7 @@ from .site import PartitionInfo
 pytestmark = pytest.mark.filterwarnings("ignore:.*was never awaited")
 
 
-def test_a_second_host_takes_its_half_within_two_seconds_after_the_rebalance_delay() -> None:
+def test_a_second_host_has_its_half_soon_after_the_delay() -> None:
     async def main() -> None:
         site = PartitionInfo(256)
         first = site.start("a", drain=0.1)
@@ -59,7 +59,7 @@ def test_the_owner_is_told_why_a_lease_moves() -> None:
     run(main())
 
 
-def test_the_log_tells_why_leases_move_in_a_line_for_all_of_them() -> None:
+def test_one_log_line_says_why_leases_move() -> None:
     async def main() -> None:
         site = PartitionInfo(256)
         site.start("a")
@@ -110,7 +110,7 @@ def test_leases_of_others_and_leases_that_shall_stay_are_not_handed_over() -> No
     run(main())
 
 
-def test_a_lease_that_is_not_handed_over_is_taken_by_force_in_time_and_not_before() -> None:
+def test_a_late_handover_is_forced_in_time_and_not_before() -> None:
     async def main() -> None:
         site = PartitionInfo(4)
         site.start("a", drain=None)
@@ -126,7 +126,7 @@ def test_a_lease_that_is_not_handed_over_is_taken_by_force_in_time_and_not_befor
     run(main())
 
 
-def test_a_document_that_changes_for_other_reasons_gives_no_more_time_to_hand_over() -> None:
+def test_unrelated_changes_do_not_extend_a_handover() -> None:
     async def main() -> None:
         site = PartitionInfo(4)
         site.start("a", drain=None)
@@ -147,7 +147,7 @@ def test_a_document_that_changes_for_other_reasons_gives_no_more_time_to_hand_ov
     run(main())
 
 
-def test_leases_do_not_move_before_the_membership_was_quiet_however_often_one_looks() -> None:
+def test_leases_move_only_after_quiet_membership() -> None:
     async def main() -> None:
         site = PartitionInfo(4)
         a, b = site.group("a"), site.group("b")

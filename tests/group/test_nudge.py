@@ -145,7 +145,7 @@ async def test_a_translated_address_is_advertised_although_it_is_not_ours(a: Lis
 
 
 @pytest.mark.parametrize("name", ["no such host", f"{'x' * 64}.example"])
-async def test_a_host_name_that_does_not_resolve_switches_nudges_off_and_nothing_else(a: Listener, name: str) -> None:
+async def test_an_unresolvable_host_name_only_switches_nudges_off(a: Listener, name: str) -> None:
     listener = Listener(nudge_host=name)
     async with listener.nudges.listening(listener.told):
         assert listener.nudges.address is None

@@ -74,7 +74,7 @@ def test_a_partition_whose_place_is_not_there_runs_elsewhere() -> None:
     assert plan(group("a", "b"), owned(a="12"), wishes).leases["1"].next == "b"
 
 
-def test_a_placed_partition_that_hangs_is_given_up_and_does_not_come_back() -> None:
+def test_a_hanging_placed_partition_does_not_come_back() -> None:
     wishes = Wishes(placed={"1": "a"})
     after = given_up(group("a", "b"), owned(a="1", b="2"), wishes, "1", "it hangs")
     assert after is not None

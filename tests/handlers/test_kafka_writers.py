@@ -37,7 +37,7 @@ def plant_fatal_error(producer: Producer) -> None:
     assert plant(pointer, KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER, b"planted") == 0
 
 
-def test_after_a_fatal_error_no_thread_takes_its_message_for_sent_and_one_new_producer_goes_on() -> None:
+def test_after_a_fatal_error_one_new_producer_sends_everything() -> None:
     writer = IdempotentWriter({"bootstrap.servers": NOWHERE}, "topic", 2)
     lost = writer._producer
     with ThreadPoolExecutor(3) as threads:

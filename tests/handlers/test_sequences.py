@@ -61,7 +61,7 @@ async def test_sequences_of_several_keys_are_processed_whole_and_in_order(size: 
     assert result.timers == {("0/7", 1, "b"): NOON + timedelta(seconds=67)}
 
 
-async def test_a_sequence_that_misses_its_deadline_is_one_dead_letter_with_all_of_its_records() -> None:
+async def test_a_late_sequence_is_one_dead_letter_with_all_records() -> None:
     result = await run_handler(Orders, records("a<", "a1", "a2"), advance="59s")
     assert not result.rows
     (letter,) = result.dead_letters
@@ -119,7 +119,7 @@ class Fails(Orders):
         return ("x", "y", 7) if key == "c" else super().process_sequence(key, records, ctx)
 
 
-async def test_a_sequence_that_fails_is_tried_again_and_then_becomes_a_dead_letter() -> None:
+async def test_a_failing_sequence_is_retried_and_then_a_dead_letter() -> None:
     Fails.calls.clear()
     result = await run_handler(Fails, records("a<>", "b<", "c<", "c1", "b>", "c>"), settings=Settings(max_attempts=4))
     assert found(result.rows) == [("a", "a<>"), ("b", "b< b>")]
@@ -139,7 +139,7 @@ async def test_process_sequence_may_be_async() -> None:
     assert len(result.dead_letters) == 1
 
 
-async def test_a_record_whose_key_cannot_be_told_is_a_dead_letter_of_its_own() -> None:
+async def test_a_record_without_usable_key_is_a_dead_letter() -> None:
     result = await run_handler(Orders, [*records("a<"), b"\xff", *records("a>")])
     assert found(result.rows) == [("a", "a< a>")]
     assert [letter["sequence"] for letter in result.dead_letters] == [1]

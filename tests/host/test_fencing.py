@@ -245,7 +245,7 @@ def test_a_source_without_partitions_is_warned_of_once() -> None:
     run(main())
 
 
-def test_a_host_leaves_in_time_though_the_group_cannot_be_read_any_more() -> None:
+def test_a_host_leaves_in_time_without_reading_the_group() -> None:
     async def main() -> None:
         async with host() as a:
             a.backend.silent = anyio.Event()
@@ -257,7 +257,7 @@ def test_a_host_leaves_in_time_though_the_group_cannot_be_read_any_more() -> Non
 
 
 @pytest.mark.parametrize(("takes", "finishes"), [(25, True), (100, False)])
-def test_a_host_that_stops_lets_a_handler_finish_its_batch_within_the_handoff_time(takes: int, finishes: bool) -> None:
+def test_a_stopping_host_lets_its_handler_finish_the_batch(takes: int, finishes: bool) -> None:
     async def main() -> None:
         source = MemorySource(1)
         async with host(source) as a:
@@ -273,7 +273,7 @@ def test_a_host_that_stops_lets_a_handler_finish_its_batch_within_the_handoff_ti
     run(main())
 
 
-def test_a_handler_that_hangs_is_cancelled_after_its_time_and_not_while_it_gets_on() -> None:
+def test_only_a_handler_without_progress_is_cancelled() -> None:
     async def main() -> None:
         source = MemorySource(1)
         async with host(source, max_process_time=100) as a:

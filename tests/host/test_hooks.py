@@ -162,7 +162,7 @@ async def test_a_plain_hook_runs_in_a_thread() -> None:
     assert threads != [threading.get_ident()]
 
 
-def test_a_heartbeat_that_the_store_refuses_is_an_infrastructure_error_of_the_host() -> None:
+def test_a_refused_heartbeat_is_an_infrastructure_error() -> None:
     class Refusing(MemoryStore):
         refusing = False
 

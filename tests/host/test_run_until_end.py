@@ -76,7 +76,7 @@ def test_a_corrupt_checkpoint_on_another_host_does_not_end_the_run() -> None:
     run(main())
 
 
-def test_a_partition_that_fails_beyond_its_end_does_not_end_the_wait_for_others() -> None:
+def test_a_failure_beyond_the_end_does_not_end_the_wait() -> None:
     async def main() -> None:
         clock, source = VirtualClock("a"), MemorySource(2)
         store = Store(MemoryStore(clock=clock), clock=clock)
@@ -108,7 +108,7 @@ def test_what_is_waited_for_elsewhere_is_told_now_and_then() -> None:
     assert run(main()) == ["partitions 0, 2"] * 3
 
 
-def test_a_partition_that_was_empty_and_has_grown_since_is_not_waited_for_for_ever() -> None:
+def test_a_grown_partition_does_not_extend_the_run() -> None:
     async def main() -> None:
         clock, source = VirtualClock("a"), MemorySource(1)
         store = Store(MemoryStore(clock=clock), clock=clock)
@@ -128,7 +128,7 @@ def test_a_partition_that_was_empty_and_has_grown_since_is_not_waited_for_for_ev
 
 
 @pytest.mark.parametrize("cursor", [Cursor("0", 29), Cursor("0")])
-def test_a_coarse_position_alone_is_no_sign_that_another_host_is_at_the_end(cursor: Cursor) -> None:
+def test_a_coarse_position_does_not_prove_the_end(cursor: Cursor) -> None:
     class OnePage(MemorySource):
         """All that is there is in the page that is still growing."""
 

@@ -188,7 +188,7 @@ def test_a_partition_whose_closing_outlasts_a_fencing_restarts_at_once() -> None
     run(main())
 
 
-def test_a_host_that_gets_a_partition_back_waits_for_its_own_old_instance_to_close() -> None:
+def test_a_returning_partition_waits_for_its_old_instance() -> None:
     async def main() -> None:
         clock = VirtualClock("a")
         backend = MemoryStore(clock=clock)
@@ -226,7 +226,7 @@ def test_a_partition_whose_move_is_called_off_restarts_at_once() -> None:
     run(main())
 
 
-def test_the_snapshot_says_what_a_partition_is_at_until_it_is_handed_over() -> None:
+def test_statistics_show_a_partition_until_its_handover() -> None:
     class TakesItsTime(PartitionHandler):
         async def process(self, batch: Batch, ctx: PartitionContext) -> None:
             await anyio.sleep(5)
@@ -254,7 +254,7 @@ def test_the_snapshot_says_what_a_partition_is_at_until_it_is_handed_over() -> N
     run(main())
 
 
-def test_a_host_whose_first_heartbeat_hangs_for_a_while_joins_once_one_is_taken() -> None:
+def test_a_host_joins_after_its_first_heartbeat_has_hung() -> None:
     class Hangs(MemoryStore):
         async def put(self, key: str, body: bytes) -> str:
             if "/hosts/" in key and clock.monotonic() < free[0]:
@@ -326,7 +326,7 @@ class Away(MemorySource):
         return await super().partitions()
 
 
-def test_a_host_that_cannot_list_the_partitions_of_its_source_says_so_until_it_can() -> None:
+def test_a_failing_listing_of_partitions_is_reported_until_it_works() -> None:
     async def main() -> None:
         clock, source = VirtualClock("a"), Away(1)
         store, layout = Store(MemoryStore(clock=clock), clock=clock), ProcessorLayout("Nothing")
@@ -355,7 +355,7 @@ def test_a_host_that_cannot_list_the_partitions_of_its_source_says_so_until_it_c
     run(main())
 
 
-def test_a_lease_that_is_to_move_on_and_does_not_run_here_is_handed_over_at_once() -> None:
+def test_a_moving_lease_that_does_not_run_is_handed_over_at_once() -> None:
     """As where the mark is seen in the very look that would have started it."""
 
     async def main() -> None:
@@ -486,7 +486,7 @@ def test_a_repeated_failure_is_logged_every_ten_seconds_with_its_count() -> None
 
 
 @pytest.mark.parametrize("stop", [False, True])
-def test_a_damaged_group_document_ends_no_host_that_runs_and_is_told_of(stop: bool) -> None:
+def test_a_damaged_group_document_is_reported_and_ends_no_host(stop: bool) -> None:
     async def main() -> None:
         clock = VirtualClock("a")
         store, layout = Store(MemoryStore(clock=clock), clock=clock), ProcessorLayout("n")
@@ -550,7 +550,7 @@ async def logged(source: MemorySource, memory: type[MemoryStore], seconds: float
     return logs
 
 
-def test_a_drain_that_waits_for_the_source_alone_does_not_blame_the_handler() -> None:
+def test_a_drain_that_waits_for_the_source_blames_no_handler() -> None:
     class Blocked(MemorySource):
         async def read(self, partition: str, position: str) -> AsyncGenerator[Chunk, None]:
             async for chunk in super().read(partition, position):

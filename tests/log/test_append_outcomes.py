@@ -99,7 +99,7 @@ def test_a_refusal_after_an_unknown_attempt_is_unknown() -> None:
     run(main())
 
 
-def test_an_append_after_a_long_sleep_is_unknown_if_the_boundary_is_unreadable() -> None:
+def test_a_late_append_is_unknown_while_the_boundary_is_unreadable() -> None:
     async def main() -> None:
         clock = VirtualClock("p")
         truth = MemoryStore(clock=clock)

@@ -83,7 +83,7 @@ def by_number(key: bytes | None, value: bytes | None, partitions: int) -> int:
     return int(key or b"0")
 
 
-def test_a_sweep_finds_all_segments_of_a_producer_that_died_before_its_hint() -> None:
+def test_a_sweep_finds_the_segments_of_a_dead_producer() -> None:
     async def main() -> None:
         clock = VirtualClock("t")
         truth = MemoryStore(clock=clock)

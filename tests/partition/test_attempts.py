@@ -96,7 +96,7 @@ async def test_at_most_once_never_shows_a_record_twice() -> None:
     assert sorted(outcome.letters) == [100, 101, 102]
 
 
-async def test_at_most_once_a_failed_record_and_a_failed_batch_are_not_tried_again() -> None:
+async def test_at_most_once_delivery_retries_nothing() -> None:
     class Handler(Doubler):
         async def process(self, batch: Batch, ctx: PartitionContext) -> None:
             self.seen.append([record.json() for record in batch])

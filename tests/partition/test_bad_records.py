@@ -63,7 +63,7 @@ async def test_a_handler_that_fails_outside_of_its_loop_is_bisected(stop_at: int
     assert len(handler.seen) <= QUICK.max_attempts + 3 * 3 + 2 * 6 + 1
 
 
-async def test_a_row_that_does_not_fit_is_the_failure_of_its_record_alone() -> None:
+async def test_a_misfit_row_fails_only_its_record() -> None:
     class Handler(Doubler):
         async def process(self, batch: Batch, ctx: PartitionContext) -> None:
             for record in batch:
@@ -119,7 +119,7 @@ async def test_records_that_fail_alone_behind_a_bad_one_are_tried_again() -> Non
     assert column(outcome, "n") == [n for n in range(40) if n != 3]
 
 
-async def test_a_record_that_fails_alone_is_tried_again_while_bad_ones_are_sought() -> None:
+async def test_a_record_found_bad_is_retried_during_the_search() -> None:
     seen: set[int] = set()
 
     class Handler(Doubler):

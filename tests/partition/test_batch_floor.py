@@ -112,7 +112,7 @@ def test_more_pieces_than_a_batch_may_hold_are_copied_into_one() -> None:
     assert sizes(batches(singly, page=1, min_batch_records=500, max_batch_wait=60)) == [500]
 
 
-def test_a_drain_leaves_records_that_wait_for_the_floor_to_the_next_owner() -> None:
+def test_a_drain_leaves_too_few_records_to_the_next_owner() -> None:
     async def main() -> None:
         world = World(Numbers, clock=VirtualClock, min_batch_records=100, max_batch_wait=1_000)
         world.feed(10)

@@ -73,7 +73,7 @@ def test_batches_of_a_quick_handler_soon_grow_to_the_limit() -> None:
 
 
 @pytest.mark.parametrize(("each", "most"), [(0.001, 5000), (0.03, 166), (1.0, 5)])
-def test_a_batch_is_at_most_some_seconds_of_work_for_a_slow_handler(each: float, most: int) -> None:
+def test_a_slow_handler_gets_batches_of_some_seconds(each: float, most: int) -> None:
     sizes = sizes_of_batches(lambda _, size: size * each, records=20_000 if each < 1 else 1000)
     assert 0.9 * most <= max(sizes[1:]) <= most  # of the first nothing is known
 

@@ -70,7 +70,7 @@ async def test_a_batch_is_freed_although_rows_hold_its_records() -> None:
     assert {batch() for batch in batches} == {None}
 
 
-async def test_a_record_can_be_copied_and_pickled_while_its_batch_is_at_work() -> None:
+async def test_records_can_be_copied_and_pickled_during_a_batch() -> None:
     class Copying(Doubler):
         async def process(self, batch: Batch, ctx: PartitionContext) -> None:
             for record in batch:

@@ -16,7 +16,7 @@ from tests.partition.running import QUICK, Doubler, Run, numbers
     [Batch.of("1", [b"1"], [100]), Batch.of("0", [b"1"], [103])],
     ids=["of another partition", "of a later batch"],
 )
-async def test_a_commit_up_to_a_record_that_is_not_of_the_batch_is_refused(other: Batch) -> None:
+async def test_a_commit_of_a_foreign_record_is_refused(other: Batch) -> None:
     class Handler(Doubler):
         async def process(self, batch: Batch, ctx: PartitionContext) -> None:
             await ctx.commit(other[0])

@@ -69,7 +69,7 @@ def test_rows_are_committed_after_commit_interval() -> None:
     run(main())
 
 
-def test_a_batch_that_took_longer_than_commit_interval_is_committed_when_it_is_done() -> None:
+def test_a_long_batch_is_committed_as_it_ends() -> None:
     class Slow(Numbers):
         async def process(self, batch: Batch, ctx: PartitionContext) -> None:
             await anyio.sleep(6)
@@ -113,7 +113,7 @@ async def test_without_auto_commit_only_the_handler_commits() -> None:
         assert await world.rows() == [n for n in range(21) if n % 2 == 0]
 
 
-async def test_a_commit_up_to_a_record_is_where_the_next_owner_goes_on() -> None:
+async def test_the_next_owner_goes_on_after_the_committed_record() -> None:
     class Manual(Numbers):
         async def process(self, batch: Batch, ctx: PartitionContext) -> None:
             await super().process(batch, ctx)
@@ -167,7 +167,7 @@ async def test_records_read_before_the_source_failed_are_committed(delivery: str
     assert await world.letters() == [5, 15]
 
 
-async def test_the_next_owner_logs_a_batch_that_was_cut_off_at_most_once() -> None:
+async def test_at_most_once_the_next_owner_logs_a_cut_off_batch() -> None:
     class Hanging(Numbers):
         async def process(self, batch: Batch, ctx: PartitionContext) -> None:
             begun.set()

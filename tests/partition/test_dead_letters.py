@@ -81,7 +81,7 @@ async def test_replayed_letters_do_not_count_towards_the_limit() -> None:
     assert len((await Run(Handler(), settings)(batch)).letters) == 100
 
 
-async def test_an_error_whose_text_is_no_text_becomes_a_dead_letter_all_the_same() -> None:
+async def test_an_error_with_a_broken_text_becomes_a_dead_letter() -> None:
     class Half(Doubler):
         async def process(self, batch: Batch, ctx: PartitionContext) -> None:
             raise ValueError("half a character: \ud800")

@@ -96,7 +96,7 @@ async def test_a_row_that_is_none_says_where_it_may_come_from() -> None:
     assert "ctx.map returns None for a record that failed: skip it" in letters(outcome)[100]["error"]["message"]
 
 
-async def test_a_row_for_a_record_in_a_gap_of_the_batch_is_refused() -> None:
+async def test_a_row_for_a_missing_sequence_is_refused() -> None:
     class Foreign(PartitionHandler):
         output_schema = "n long"
         kept: ClassVar[list[Record]] = []

@@ -55,7 +55,7 @@ async def test_an_abandoned_thread_keeps_its_slot_and_partition_until_it_ends() 
     await threads.ended("0")
 
 
-async def test_a_caller_that_gives_up_while_it_waits_for_a_slot_leaves_nothing_behind() -> None:
+async def test_giving_up_the_wait_for_a_slot_leaves_nothing_behind() -> None:
     threads = HandlerThreads(1, Clock())
     go_on, inside = threading.Event(), threading.Event()
 
@@ -125,7 +125,7 @@ async def test_a_computing_handler_takes_turns_in_a_busy_process(
     assert await begun_together(threads) == ["0"]
 
 
-async def test_a_thread_ends_also_where_anyio_cannot_tell_the_loop_outside_of_a_task(
+async def test_a_thread_ends_where_anyio_sees_no_task(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """As with `sniffio` installed, since anyio tells its worker threads that they run in no loop."""

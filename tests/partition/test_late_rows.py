@@ -108,7 +108,7 @@ async def test_late_rows_of_an_attempt_that_failed_are_refused_but_not_lost() ->
     assert not run.processor.opened.late.is_set()
 
 
-async def test_a_plain_handler_that_is_cut_off_is_refused_without_an_error_in_the_log() -> None:
+async def test_rows_of_a_cut_off_plain_handler_are_refused_quietly() -> None:
     class Slow(PartitionHandler):
         output_schema = "n long"
         begun, go_on, over = threading.Event(), threading.Event(), threading.Event()

@@ -77,7 +77,7 @@ async def test_a_time_limit_of_asyncio_cuts_a_map_off() -> None:
     assert list(letters(await Run(Timed())(numbers(1, 2)))) == [101]
 
 
-async def test_a_handler_may_give_up_and_commit_the_records_that_a_map_was_cut_off_from() -> None:
+async def test_records_of_a_cut_off_map_may_be_given_up() -> None:
     class GivesUp(CutOff):
         async def then(self, batch: Batch, ctx: PartitionContext) -> None:
             for record in batch[2:]:
@@ -90,7 +90,7 @@ async def test_a_handler_may_give_up_and_commit_the_records_that_a_map_was_cut_o
     assert (column(outcome, "n"), letters(outcome)) == ([], {})
 
 
-async def test_a_commit_stops_short_of_records_that_a_map_was_cut_off_from() -> None:
+async def test_a_commit_stops_before_records_of_a_cut_off_map() -> None:
     class Commits(CutOff):
         async def then(self, batch: Batch, ctx: PartitionContext) -> None:
             await ctx.commit(batch[-1])

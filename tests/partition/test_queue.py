@@ -165,7 +165,7 @@ def test_an_owner_that_commits_after_the_next_one_has_opened_is_followed() -> No
     run(main(), seed=0)
 
 
-def test_half_a_window_of_processed_messages_is_committed_so_that_others_can_come() -> None:
+def test_half_a_window_of_processed_messages_is_committed() -> None:
     async def main() -> None:
         world = QueueWorld(max_unacknowledged=4, commit_interval=1000)
         world.feed(50)
@@ -205,7 +205,7 @@ def test_a_smaller_window_keeps_the_names_of_messages_that_may_come_again() -> N
     run(main(), seed=0)
 
 
-def test_a_handler_that_never_commits_is_told_when_the_queue_waits_for_it() -> None:
+def test_a_handler_that_never_commits_gets_an_error_from_a_queue() -> None:
     async def main() -> None:
         world = QueueWorld(auto_commit=False)
         world.feed(20)

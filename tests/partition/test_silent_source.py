@@ -69,7 +69,7 @@ def test_a_read_that_hangs_is_reported_and_the_partition_goes_on() -> None:
         assert errors[-1] is None
 
 
-def test_a_read_that_hangs_at_the_end_is_begun_anew_without_an_error() -> None:
+def test_a_read_that_hangs_at_the_end_begins_anew_quietly() -> None:
     class Deaf(Hanging):
         """Its first read() does not see records that come later."""
 

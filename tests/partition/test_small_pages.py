@@ -79,9 +79,7 @@ def test_bad_records_in_each_of_many_small_pages_cost_their_pauses_together() ->
         (0.001, {"delivery": "at-most-once"}, {10}),
     ],
 )
-def test_small_pages_share_a_batch_within_its_limits_and_that_of_a_second_of_work(
-    work: float, limits: dict[str, Any], largest: set[int]
-) -> None:
+def test_small_pages_share_a_batch_within_its_limits(work: float, limits: dict[str, Any], largest: set[int]) -> None:
     class Slow(Fails): ...
 
     Slow.work = work

@@ -67,7 +67,7 @@ async def finished(
 
 
 @pytest.mark.parametrize("alone", [False, True])
-async def test_a_failing_record_leaves_no_trace_and_later_ones_do_not_see_it(alone: bool) -> None:
+async def test_a_failing_record_leaves_no_trace_in_state(alone: bool) -> None:
     handler = Sums()
     handler.bad, handler.alone = frozenset({5}), alone
     run, rows, dead = await finished(handler, 1, 2, 3, 5, 7, 4, 9)

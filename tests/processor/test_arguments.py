@@ -59,7 +59,7 @@ def test_ready_made_handlers_are_refused_where_only_the_handler_may_commit(handl
         Processor(handler, source=fed(), container="memory://c", options=options, auto_commit=False)
 
 
-def test_a_ready_made_handler_with_a_process_of_its_own_may_commit_itself() -> None:
+def test_a_ready_made_handler_with_its_own_process_may_commit() -> None:
     class Own(Capture):
         async def process(self, batch: Batch, ctx: PartitionContext) -> None:
             await ctx.commit()

@@ -31,7 +31,7 @@ def at_defaults(source: Any, **settings: Any) -> tuple[Store, dict[str, Any]]:
 
 
 @pytest.mark.parametrize("emits", [True, False])
-def test_at_most_once_a_batch_that_another_host_is_still_at_is_waited_for(emits: bool) -> None:
+def test_at_most_once_the_run_waits_for_another_hosts_batch(emits: bool) -> None:
     class Slow(Double):
         at_it: ClassVar[list[bool]] = []
 
@@ -66,7 +66,7 @@ class Stopping(Double):
         return Decision.STOP
 
 
-def test_a_partition_that_fails_again_and_again_on_a_host_that_goes_on_is_given_up() -> None:
+def test_a_partition_that_keeps_failing_elsewhere_is_given_up() -> None:
     async def main() -> None:
         store, both = at_defaults(fed(2), rebalance_delay=10_000.0)
         async with Processor(Stopping, host="a", clock=VirtualClock("a"), **both) as service:
@@ -121,7 +121,7 @@ def test_a_host_that_fails_a_while_and_gets_on_is_waited_for() -> None:
     run(main())
 
 
-def test_at_most_once_a_batch_whose_host_has_died_is_not_waited_for() -> None:
+def test_at_most_once_a_dead_hosts_batch_is_not_waited_for() -> None:
     async def main() -> None:
         store, both = at_defaults(fed(1), delivery="at-most-once")
         left_behind = Checkpoint(1, 0, Cursor("10", 9), ahead=True)
@@ -136,7 +136,7 @@ def test_at_most_once_a_batch_whose_host_has_died_is_not_waited_for() -> None:
     run(main())
 
 
-def test_a_stream_that_ends_before_what_another_host_has_read_is_told_of() -> None:
+def test_a_stream_that_ends_before_another_hosts_position_is_reported() -> None:
     class Restored(MemorySource):
         lost = 0
 
@@ -185,7 +185,7 @@ def test_a_source_without_earliest_runs_to_its_end_from_the_latest_record() -> N
     run(main())
 
 
-def test_a_source_without_earliest_that_grows_as_the_run_begins_reaches_its_end() -> None:
+def test_a_growing_source_without_earliest_reaches_its_end() -> None:
     class Grows(Live):
         async def start(self, partition: str, at: Start) -> str:
             if at == "latest":
@@ -201,7 +201,7 @@ def test_a_source_without_earliest_that_grows_as_the_run_begins_reaches_its_end(
     run(main())
 
 
-def test_a_container_that_refuses_for_a_while_ends_no_run_that_waits_for_others() -> None:
+def test_a_passing_refusal_ends_no_waiting_run() -> None:
     class Refusing(MemoryStore):
         refusing = False
 

@@ -62,7 +62,7 @@ async def test_a_block_that_is_cancelled_while_it_drains_leaves_nothing_running(
         pass
 
 
-async def test_an_error_in_the_block_still_drains_and_comes_through_as_it_is() -> None:
+async def test_an_error_in_the_block_drains_and_is_raised() -> None:
     store = Store(MemoryStore())
     with pytest.raises(KeyError):
         async with Processor(Double, source=fed(), container=store, **{**QUICK, "commit_interval": 1000}) as processor:
@@ -112,7 +112,7 @@ async def test_a_processor_runs_again_after_its_block_and_after_a_run() -> None:
     assert await rows(store) == [0, 2, 4, 6, 8, 10]
 
 
-async def test_a_processor_that_runs_is_not_run_a_second_time_and_goes_on() -> None:
+async def test_a_second_run_is_refused_and_the_first_goes_on() -> None:
     store = Store(MemoryStore())
     async with Processor(Double, source=fed(1, 5), container=store, host="a", **QUICK) as processor:
         with pytest.raises(errors.UsageError, match="runs already; make another one"):
@@ -125,7 +125,7 @@ async def test_a_processor_that_runs_is_not_run_a_second_time_and_goes_on() -> N
                 await anyio.sleep(0.01)
 
 
-async def test_a_stop_while_it_starts_counts_although_a_second_run_is_refused_meanwhile() -> None:
+async def test_a_stop_during_the_start_counts_despite_a_refused_run() -> None:
     class Slow(MemorySource):
         async def open(self) -> None:
             opening.set()

@@ -12,7 +12,7 @@ from actorproc.testing.memory_source import MemorySource
 from tests.processor.doubling import QUICK, Double, fed, rows
 
 
-async def test_partitions_that_try_again_for_ever_leave_the_read_ahead_to_the_others() -> None:
+async def test_retrying_partitions_leave_the_read_ahead_to_others() -> None:
     class Stubborn(Double):
         async def process(self, batch: Batch, ctx: PartitionContext) -> None:
             if ctx.partition != "3":

@@ -18,7 +18,7 @@ from actorproc.testing.memory_source import MemorySource
 from tests.processor.doubling import QUICK, Double, _partitions, fed, rows
 
 
-async def test_what_was_processed_but_not_due_yet_is_committed_when_the_block_ends() -> None:
+async def test_processed_records_are_committed_when_the_block_ends() -> None:
     store, source = Store(MemoryStore()), fed(1)
     settings = {**QUICK, "commit_interval": 1000}
     async with Processor(Double, source=source, container=store, **settings) as processor:
@@ -47,7 +47,7 @@ async def test_manual_commits_survive_a_handoff() -> None:
     assert await rows(store) == sorted(n for n in range(10) for _ in range(4))
 
 
-async def test_manual_commits_reach_an_end_up_to_which_the_source_gives_no_more_records() -> None:
+async def test_manual_commits_reach_an_end_without_further_records() -> None:
     class Filtering(MemorySource):
         """Has passed over records of others, up to position 1000."""
 
@@ -107,7 +107,7 @@ async def test_a_commit_in_the_loop_goes_as_far_as_it_says() -> None:
     assert await rows(store) == list(range(95))
 
 
-async def test_what_was_good_is_committed_while_a_later_batch_is_tried_again_for_ever() -> None:
+async def test_good_records_are_committed_while_a_later_batch_retries() -> None:
     class Stumbling(Double):
         async def process(self, batch: Batch, ctx: PartitionContext) -> None:
             if batch.first >= 10:

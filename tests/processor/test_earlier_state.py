@@ -57,7 +57,7 @@ async def test_a_lost_group_document_does_not_lock_its_own_hosts_out() -> None:
     assert (await rows(store))[-2:] == [200, 200]
 
 
-async def test_a_stream_that_was_made_anew_is_refused_instead_of_read_from_old_positions(tmp_path: Path) -> None:
+async def test_a_recreated_stream_is_refused(tmp_path: Path) -> None:
     log, container = tmp_path / "log", tmp_path / "state"
     for values, wrong in (([b"1", b"2"], False), ([b"3"], True)):
         async with Producer(str(log), partitions=1) as producer:

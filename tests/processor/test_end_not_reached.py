@@ -159,7 +159,7 @@ async def test_until_end_processes_the_rest_if_some_ends_cannot_be_read() -> Non
         assert cursor.sequence == (await whole.end(partition)).sequence
 
 
-async def test_until_end_that_is_stopped_before_does_not_return_as_if_it_had_got_there() -> None:
+async def test_until_end_that_is_stopped_early_is_an_error() -> None:
     class Slow(Double):
         async def process(self, batch: Batch, ctx: PartitionContext) -> None:
             if ctx.partition == "1":
@@ -211,7 +211,7 @@ async def test_until_end_gives_up_on_a_plain_handler_that_hangs() -> None:
     assert len(await rows(store)) == 20
 
 
-async def test_until_end_of_a_log_that_has_lost_what_was_read_is_an_error() -> None:
+async def test_until_end_of_a_log_that_lost_records_is_an_error() -> None:
     log, container = Store(MemoryStore()), Store(MemoryStore())
     for each in (b"1", b"2"):
         async with Producer(log, partitions=1) as producer:

@@ -70,7 +70,7 @@ async def test_a_bug_in_one_partition_never_stops_the_others(raised: BaseExcepti
         assert processor.statistics().running
 
 
-def test_how_often_a_partition_may_fail_before_it_waits_the_longest_is_a_setting() -> None:
+def test_a_setting_bounds_failures_before_the_longest_pause() -> None:
     class Broken(Double):
         failed_at: ClassVar[list[float]] = []
 
@@ -197,7 +197,7 @@ async def test_a_dead_letter_too_large_for_a_footer_is_kept_whole() -> None:
 
 
 @pytest.mark.parametrize("threaded", [False, True])
-async def test_what_ends_a_program_is_a_failure_of_the_record_when_a_handler_raises_it(threaded: bool) -> None:
+async def test_system_exit_in_a_handler_fails_the_record(threaded: bool) -> None:
     class InThread(PartitionHandler):
         output_schema = "n bigint"
 

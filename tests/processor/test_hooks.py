@@ -32,7 +32,7 @@ async def test_a_failure_in_shared_names_the_handler_and_the_place() -> None:
         await Processor(Sharing, source=fed(), container=Store(MemoryStore()), **QUICK).run()
 
 
-async def test_a_failure_at_the_end_of_shared_is_the_handlers_and_other_errors_pass() -> None:
+async def test_an_error_at_the_end_of_shared_is_the_handlers() -> None:
     class Sharing(Double):
         @classmethod
         @asynccontextmanager

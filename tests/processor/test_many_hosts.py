@@ -40,7 +40,7 @@ async def test_two_hosts_without_names_in_one_process_share_the_partitions() -> 
                 await anyio.sleep(0.01)
 
 
-async def test_a_second_host_of_the_same_name_replaces_the_first_which_says_so() -> None:
+async def test_a_second_host_of_a_name_replaces_the_first() -> None:
     store, source = Store(MemoryStore()), fed()
     with pytest.raises(errors.Fenced, match=r"another host.*'a'"):
         async with Processor(Double, source=source, container=store, host="a", **QUICK):

@@ -15,7 +15,7 @@ async def run(source: MemorySource, store: Store, start: Start) -> list[int]:
     return await rows(store)
 
 
-async def test_a_partition_that_came_later_begins_with_its_first_record_also_at_latest() -> None:
+async def test_a_later_partition_begins_with_its_first_record() -> None:
     source, store = fed(2, each=3), Store(MemoryStore())
     assert await run(source, store, "latest") == []
     source.add_partition("2")

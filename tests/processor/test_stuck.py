@@ -103,7 +103,7 @@ async def test_at_most_once_batches_before_a_stuck_one_are_kept() -> None:
     assert await rows(store) == [2 * n for n in (0, 1, 2, 3, 8, 9)]
 
 
-async def test_at_most_once_what_was_done_before_a_batch_that_outlasts_a_stop_is_kept() -> None:
+async def test_at_most_once_work_before_a_stuck_batch_is_kept() -> None:
     reached = anyio.Event()
 
     class Slow(Double):
@@ -231,7 +231,7 @@ async def test_a_partition_that_waits_long_for_a_thread_says_so() -> None:
                     await anyio.sleep(0.01)
 
 
-async def test_at_most_once_a_failed_commit_after_a_stuck_call_restarts_the_partition(
+async def test_at_most_once_a_failed_commit_restarts_a_stuck_partition(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     calls, closed = 0, list[CloseReason]()

@@ -59,7 +59,7 @@ async def test_what_a_host_has_done_is_known_when_it_has_stopped() -> None:
     assert re.fullmatch(r"[0-3]:3 DeadLetter: three", told[-1]["example"])
 
 
-async def test_dead_letters_are_logged_at_most_once_a_minute_and_at_the_end() -> None:
+async def test_dead_letters_are_logged_once_a_minute_and_at_the_end() -> None:
     class Poisoned(Double):
         async def process(self, batch: Batch, ctx: PartitionContext) -> None:
             for record in batch:
@@ -114,7 +114,7 @@ async def test_a_heartbeat_shows_the_beginning_of_a_long_error() -> None:
 
 
 @pytest.mark.parametrize("method", ["open", "register", "close", "shared"])
-def test_a_method_of_the_users_that_a_start_or_an_end_waits_for_is_told(method: str) -> None:
+def test_a_slow_method_of_the_handler_is_logged(method: str) -> None:
     async def slow(*_: Any) -> None:
         await anyio.sleep(25)
 
@@ -145,7 +145,7 @@ def test_a_method_of_the_users_that_a_start_or_an_end_waits_for_is_told(method: 
     assert all(what.startswith(f"{method}() of the ") for what, _ in told)
 
 
-def test_a_run_until_the_end_tells_which_partitions_here_do_not_get_on() -> None:
+def test_a_run_until_the_end_logs_partitions_without_progress() -> None:
     class Stands(Double):
         async def process(self, batch: Batch, ctx: PartitionContext) -> None:
             if ctx.partition == "1":
@@ -165,7 +165,7 @@ def test_a_run_until_the_end_tells_which_partitions_here_do_not_get_on() -> None
 
 
 @pytest.mark.parametrize("method", ["partitions", "end", "start"])
-def test_a_source_that_never_answers_ends_a_run_until_the_end_by_name(method: str) -> None:
+def test_a_source_that_never_answers_is_named(method: str) -> None:
     async def hang(*_: Any) -> None:
         await anyio.sleep_forever()
 

@@ -91,7 +91,7 @@ def test_every_rule_has_a_search_that_leaves_it_out(model: ModuleType) -> None:
 
 
 @pytest.mark.parametrize("model", WHOLE)
-def test_the_page_lists_the_rules_of_each_model_that_a_search_leaves_out(model: ModuleType) -> None:
+def test_the_page_lists_the_rules_of_each_model(model: ModuleType) -> None:
     _, found, text = PAGE.read_text().partition(f"`tests/protocol/{model.__name__.rpartition('.')[2]}.py` ")
     table = text.partition("| rule | without it |\n|---|---|\n")[2].partition("\n\n")[0]
     assert found

@@ -1,4 +1,4 @@
-"""The model of partitions that end. The code and docs/protocol.md do not know them yet: the protocol comes first."""
+"""The model of partitions that end: whole, it holds in every interleaving; with any rule left out, it breaks."""
 
 from __future__ import annotations
 

@@ -185,7 +185,7 @@ class Picky(PartitionHandler):
                 ctx.emit(record, {"n": 1})
 
 
-async def test_a_dead_letter_is_looked_at_and_replayed_once_the_token_is_given(tmp_path: Path) -> None:
+async def test_dead_letters_need_the_token(tmp_path: Path) -> None:
     log, container = str(tmp_path / "log"), str(tmp_path / "state")
     async with Producer(log, partitions=1) as producer:
         for value in (b"1", b"<b>bad</b>"):

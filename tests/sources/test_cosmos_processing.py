@@ -93,9 +93,7 @@ async def test_each_change_becomes_one_row_also_after_splits_and_merges(server: 
     feed.check_order()
 
 
-async def test_latest_holds_for_the_children_of_a_range_that_was_split_before_it_was_read(
-    server: CosmosServer, tmp_path: Path
-) -> None:
+async def test_latest_holds_for_children_of_an_unread_range(server: CosmosServer, tmp_path: Path) -> None:
     feed = Feed(server, tmp_path)
     feed.write(range(50))
     assert await feed.process(start="latest") == []

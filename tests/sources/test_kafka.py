@@ -112,9 +112,7 @@ async def test_what_waits_for_slow_handlers_is_bounded_by_read_ahead_bytes(broke
     await source.close()
 
 
-async def test_aborted_transactions_are_not_seen_and_do_not_keep_a_run_from_its_end(
-    broker: Broker, tmp_path: Path
-) -> None:
+async def test_aborted_transactions_are_skipped_up_to_the_end(broker: Broker, tmp_path: Path) -> None:
     topic = Topic(broker, partitions=1)
     topic.transaction(range(10), commit=True)
     topic.transaction(range(10, 20), commit=False)

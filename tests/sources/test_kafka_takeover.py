@@ -224,7 +224,7 @@ async def test_a_topic_that_was_created_again_is_not_read_with_old_offsets(broke
     assert numbers(tmp_path) == list(range(5))
 
 
-async def test_a_topic_that_is_created_again_while_it_is_read_stops_its_partitions(broker: Broker) -> None:
+async def test_a_topic_recreated_while_it_is_read_stops_its_partitions(broker: Broker) -> None:
     topic = Topic(broker, partitions=1)
     topic.send(range(5), 0)
     source = KafkaSource(topic.url)

@@ -35,9 +35,7 @@ def test_the_scheme_says_whether_tls_is_used_and_on_which_port() -> None:
     assert (plain.tls, plain.port, plain.user) == (False, 1234, None)
 
 
-def test_the_password_comes_from_the_environment_or_a_file_and_is_not_shown(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_the_password_comes_from_environment_or_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv(PASSWORD, "from-environment")
     (tmp_path / "password").write_text("from-file\n")
     plain, filed = AmqpSource("amqp://me@h/q"), AmqpSource("amqp://me@h/q", {"password": f"@{tmp_path}/password"})

@@ -130,7 +130,7 @@ async def test_each_child_takes_all_state_and_a_merge_what_was_changed_since(del
     assert await family.held("1") == {"b": 5, "x": 4, "q": 1, "y": 2}
 
 
-async def test_by_the_source_s_word_each_key_goes_to_the_child_with_its_records() -> None:
+async def test_each_key_goes_to_the_child_that_the_source_names() -> None:
     family = Family(CountsByKey, KeyedSource(1))
     family.feed("0", "bxbA")
     family.split()

@@ -56,7 +56,7 @@ async def send(store: Store, *sent: str) -> list[int]:
         return [(await (await producer.send(value))).sequence for value in sent]
 
 
-async def test_a_log_is_read_and_appended_to_as_if_nothing_else_was_there(store: Store) -> None:
+async def test_foreign_objects_do_not_disturb_a_log(store: Store) -> None:
     await litter(store, log_dir("0"), LOG_HINTS, layout.LOG_BOUNDARIES)
     assert await send(store, "a") == [0]
     assert await send(store, "b") == [1]

@@ -213,7 +213,7 @@ async def test_a_refusal_is_final() -> None:
         assert wire.sent == sent, "a write may have been passed on before it was refused"
 
 
-async def test_a_write_is_refused_with_its_own_reason_if_nothing_can_be_read_either() -> None:
+async def test_a_refused_write_without_reads_keeps_its_reason() -> None:
     async def forbidden(call: Call) -> object:
         raise StoreRefused("no right to read")
 
