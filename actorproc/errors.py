@@ -1,4 +1,4 @@
-"""All errors that actorproc raises on purpose, as one tree by what the reader has to do.
+"""All errors that actorproc raises on purpose, as one tree, grouped by the reader's next step.
 
 ActorprocError
   UsageError               fix the call, the setting, the handler, the URL or the input line; it had no effect

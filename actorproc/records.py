@@ -100,7 +100,7 @@ class Cursor(NamedTuple):
 
 
 class ReadCost(msgspec.Struct, frozen=True):
-    """What it took to read the records of a batch, since the batch before it.
+    """The cost of reading the records of a batch, since the batch before it.
 
     If a read gives several batches, the first one has its cost. So the costs of all batches add up.
 

@@ -156,7 +156,7 @@ class TransactionalWriter:
     Args:
         properties: librdkafka's.
         topic: of messages that name none.
-        name: transactional id. A later writer of the same name refuses what this one sends after that.
+        name: transactional id. A later writer of the same name has the broker refuse all later messages of this one.
         timeout: seconds for one transaction, and for one question to the brokers.
 
     Raises:
@@ -171,7 +171,7 @@ class TransactionalWriter:
         self._producer = _made(Producer, {**properties, **ours, "delivery.report.only.error": True})
 
     def open(self) -> TopicPosition:
-        """Refuse earlier writers of this name, end what they have begun, and read the position.
+        """Refuse earlier writers of this name, end their transactions, and read the position.
 
         Raises:
             KafkaUnavailable: the brokers do not answer.
@@ -259,7 +259,7 @@ class TransactionalWriter:
             raise ProducerLost(f"a Kafka transaction could not be aborted: {error.args[0].str()}") from None
 
     def close(self) -> None:
-        """Drop what was not committed."""
+        """Drop uncommitted messages."""
         with suppress(KafkaException):
             self._producer.purge()
             self._producer.close()
@@ -325,7 +325,7 @@ class IdempotentWriter:
                 self._producer = _made(Producer, self._properties)
 
     def close(self) -> None:
-        """Drop what is not delivered."""
+        """Drop undelivered messages."""
         self._producer.purge()
         self._producer.close()
 
@@ -379,7 +379,7 @@ def _is_passing(error: KafkaError) -> bool:
 def _is_lost(error: KafkaError) -> bool:
     """Whether the producer can send nothing more. Reports and `produce` show it in the code alone.
 
-    librdkafka drops what is queued when a fatal error comes.
+    librdkafka drops queued messages when a fatal error comes.
     """
     return error.fatal() or error.code() == KafkaError._FATAL or error.code() in _GONE
 

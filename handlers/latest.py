@@ -45,7 +45,7 @@ class Latest(PartitionHandler):
         return record_key_of(key, ctx)
 
     def process(self, batch: Batch, ctx: PartitionContext) -> None:
-        """Compare each record with what is known of its key."""
+        """Compare each record with the latest one of its key."""
         names = None if ctx.options.output_schema is None else ctx.output_schema.names[1:]
         columns = len(ctx.output_schema) - 1
         alive = [index for index, value in enumerate(batch.values) if value is not None]

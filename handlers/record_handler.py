@@ -150,7 +150,7 @@ class RecordHandler(PartitionHandler, ABC, Generic[T]):
         self._emit(batch, await ctx.map(batch, work, concurrency=self.concurrency), ctx)
 
     def _emit(self, batch: Batch, results: list[Any], ctx: PartitionContext) -> None:
-        """Emit what `process_record` returned for each record."""
+        """Emit the rows that `process_record` returned for each record."""
         if _ROW.issuperset(map(type, results)):
             ctx.emit_each(batch, results)
             return

@@ -105,7 +105,7 @@ class SequenceHandler(PartitionHandler, ABC):
 
         Args:
             records: those that came.
-            why: what is missing, as text.
+            why: the missing part, as text.
         """
         ctx.dead_letter(records, f"the sequence of {key!r} is incomplete: {why}", kind="IncompleteSequence")
         return None
@@ -137,7 +137,7 @@ class SequenceHandler(PartitionHandler, ABC):
             found = [number, 0, first, self._set_deadline(number, key, record, ctx)]
         number, count, whole, due = found
         fields = [record.sequence, record.value, record.key, record.headers, record.timestamp]
-        ctx.state(_RECORDS).set(_place(number, count, key), fields)
+        ctx.state(_RECORDS).set(_record_key(number, count, key), fields)
         count += 1
         if last:
             self._close(key, number, count, None if whole else MIDDLE, ctx)
@@ -219,8 +219,8 @@ def _closed(number: _Number, key: Key) -> Key:
     return number if isinstance(number, int) else _timer(number, key)
 
 
-def _place(number: _Number, index: int, key: Key) -> Key:
-    """Of the record of a sequence."""
+def _record_key(number: _Number, index: int, key: Key) -> Key:
+    """Key in the state of a record of a sequence."""
     if isinstance(number, int):
         return (number, index)
     return (number, index, *key) if isinstance(key, tuple) else (number, index, key)
@@ -229,9 +229,9 @@ def _place(number: _Number, index: int, key: Key) -> Key:
 def _taken(number: _Number, count: int, key: Key, ctx: WakeContext) -> Batch:
     """The records of a sequence, which are removed from state."""
     state = ctx.state(_RECORDS)
-    places = [_place(number, index, key) for index in range(count)]
-    fields = [state[place] for place in places]
-    for place in places:
-        state.delete(place)
+    stored = [_record_key(number, index, key) for index in range(count)]
+    fields = [state[found] for found in stored]
+    for found in stored:
+        state.delete(found)
     sequences, values, keys, headers, timestamps = zip(*fields, strict=True)
     return Batch.of(ctx.partition, values, sequences, keys=keys, headers=headers, timestamps=timestamps)

@@ -10,7 +10,7 @@ from contextlib import suppress
 _TRIES = 20  # while others remove the folders between two attempts
 
 
-def place(move: Callable[[str, str], None], draft: str, path: str) -> None:
+def move_into_place(move: Callable[[str, str], None], draft: str, path: str) -> None:
     """`move` the draft to its path, and create missing folders."""
     for _ in range(_TRIES):
         try:

@@ -53,7 +53,7 @@ from actorproc.runtime.backoff import Backoff
 from actorproc.runtime.clock import SYSTEM, Clock
 from actorproc.runtime.thread_pool import NoThread
 from actorproc.storage.backend import LANE, Backend, Entry, Listing, NotModified, Stored
-from actorproc.stores.directories import place, remove_empty, sync, sync_folder
+from actorproc.stores.directories import move_into_place, remove_empty, sync, sync_folder
 from actorproc.stores.folder_metadata import HIDDEN, FolderMetadata
 
 T = TypeVar("T")
@@ -190,7 +190,7 @@ class FolderStore(Backend):
         with self._draft(body) as draft:
             tag = _tag(os.stat(draft))
             try:
-                place(os.link, draft, path)
+                move_into_place(os.link, draft, path)
             except FileExistsError:
                 raise self._exists(path) from None
         self._settle_folder(path)
@@ -211,7 +211,7 @@ class FolderStore(Backend):
                 later = replaced.st_mtime_ns + 1
                 os.utime(draft, ns=(later, later))
                 status = os.stat(draft)
-            place(os.rename, draft, path)
+            move_into_place(os.rename, draft, path)
         self._settle_folder(path)
         return _tag(status)
 

@@ -230,7 +230,7 @@ class S3Store(Backend):
 
     @contextmanager
     def _errors(self, verb: str, key: str = "") -> Iterator[None]:
-        """Say what went wrong in our own terms."""
+        """Turn errors of the client into ours."""
         what = f"{self.url}: {verb} {key!r}" if key else f"{self.url}: {verb}"
         try:
             yield

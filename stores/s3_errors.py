@@ -1,4 +1,4 @@
-"""What the refusals and failures of an S3 client mean to us, and what to do about them."""
+"""The refusals and failures of an S3 client as errors of ours, with the remedy."""
 
 from __future__ import annotations
 

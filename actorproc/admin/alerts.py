@@ -1,4 +1,4 @@
-"""Alert rules for Prometheus. docs/operations.md has a section for each: its meaning, and what to do."""
+"""Alert rules for Prometheus. docs/operations.md has a section for each: its meaning, and the remedy."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ _AGE_UNIT = 1_000_000  # keys count microseconds, so that they sort by time
 
 
 class Act(Document, frozen=True):
-    """What an operator did. `time`: seconds since 1970 by the operator's clock."""
+    """An act of an operator. `time`: seconds since 1970 by the operator's clock."""
 
     time: float
     who: str

@@ -1,4 +1,4 @@
-"""What a verification finds: objects that are missing or altered, and what can be done about each."""
+"""Damages that a verification finds: objects that are missing or altered, each with its remedy."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ class Damage:
 
     Attributes:
         key: of the object in its store.
-        what: what is wrong with it.
-        remedy: what to do.
+        what: the damage, as a clause.
+        remedy: the next step, as a sentence.
         repair: does it, where that is safe; else None.
     """
 

@@ -72,7 +72,7 @@ class Selection:
 
 @dataclass(slots=True)
 class Purge:
-    """What a purge may delete: only whole files, each of which holds the letters of one commit."""
+    """The files that a purge may delete: only whole ones, each of which holds the letters of one commit."""
 
     files: dict[str, int] = field(default_factory=dict)
     """Letters by key of each file that may go."""

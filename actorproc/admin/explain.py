@@ -1,4 +1,4 @@
-"""Explains one partition in a paragraph: where it is and why, how far behind it is, the cause, and what to do."""
+"""Explains one partition in a paragraph: where it is and why, its lag, the cause, and the remedy."""
 
 from __future__ import annotations
 

@@ -149,7 +149,7 @@ class FleetWatch:
         """Lags of the processor, the latest last; a sample for each look that found a new heartbeat."""
 
     async def look(self) -> Fleet:
-        """Read what has changed. Writes nothing.
+        """Read the changes since the last look. Writes nothing.
 
         Raises:
             CorruptObject: `group.json` is corrupt.

@@ -1,4 +1,4 @@
-"""Pauses, drains and placements: what an operator asks of the group, whether hosts run or not."""
+"""Pauses, drains and placements: an operator's wishes for the group, whether hosts run or not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the stored output and state would say to a handler, before it is deployed."""
+"""Whether a handler fits the stored output and state, before it is deployed."""
 
 from __future__ import annotations
 

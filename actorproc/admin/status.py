@@ -162,7 +162,7 @@ def _failing(group: GroupDocument, heartbeats: Iterable[tuple[Heartbeat, float]]
 
 
 def _troubles(group: GroupDocument, heartbeats: Iterable[tuple[Heartbeat, float]]) -> dict[str, PartitionReport]:
-    """Partition in trouble -> what its owner has reported."""
+    """Partition in trouble -> the report of its owner."""
     return {
         partition: report
         for beat, _ in heartbeats
@@ -277,7 +277,7 @@ def _with_heartbeat(member: MemberStatus, beat: Heartbeat | None, age: float | N
 
 
 async def next_plan(store: Store, layout: ProcessorLayout, *, expiration: float, source: Source | None = None) -> Plan:
-    """What a host that looks at the group now for the first time would change, and why. Writes nothing.
+    """The changes that a host would make if it looked at the group now for the first time, and why. Writes nothing.
 
     Hosts that have watched for longer know sooner that one of them is silent, and wait for `rebalance_delay` before
     they move live leases.

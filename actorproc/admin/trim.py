@@ -65,7 +65,7 @@ class FilesToGo:
 
 @dataclass(frozen=True, slots=True)
 class PartitionTrim:
-    """What a trim does to one partition: it deletes `going` and raises the boundary to `upto`."""
+    """The effect of a trim on one partition: it deletes `going` and raises the boundary to `upto`."""
 
     partition: str
     upto: int
@@ -89,7 +89,7 @@ class PartitionTrim:
 
 @dataclass(frozen=True, slots=True)
 class Trim:
-    """What a trim would do, or has done, with the readers' positions."""
+    """The effect of a trim, planned or done, with the readers' positions."""
 
     partitions: Sequence[PartitionTrim]
     readers: Sequence[ReaderPosition]

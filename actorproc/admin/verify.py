@@ -1,4 +1,4 @@
-"""`verify`: reads everything that a processor has stored, and its log, and says what is missing or altered."""
+"""`verify`: reads everything that a processor has stored, and its log, and lists the missing and altered objects."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ async def verify(store: Store, layout: ProcessorLayout, log: Store | None = None
 
 
 async def repair(result: Verification) -> list[Damage]:
-    """Repair what is safe to repair. Returns the damages that are left."""
+    """Repair the damages whose repair is safe. Returns the others."""
     left = []
     for damage in result.damages:
         if damage.repair is None:

@@ -69,7 +69,7 @@ class PartitionCheck:
             await self._sound(read_state(self._store, self._layout, self._partition))
 
     async def _sound(self, read: Awaitable[T]) -> T | None:
-        """What is read; None, and a damage, if it is corrupt."""
+        """The result of the read; None, and a damage, if the object is corrupt."""
         try:
             return await read
         except CorruptObject as error:

@@ -18,8 +18,8 @@ from actorproc.group.membership import GroupDocument
 Act = Callable[[Placement], Awaitable[GroupDocument]]
 
 
-def place(opened: OpenedProcessor, act: Act) -> None:
-    """Act on the group, and print what operators ask of it now."""
+def carry_out(opened: OpenedProcessor, act: Act) -> None:
+    """Act on the group, and print the wishes of operators that hold now."""
 
     async def work() -> str:
         async with opened as (store, layout, settings):

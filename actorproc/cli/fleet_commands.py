@@ -29,9 +29,9 @@ def pause(
     Works from any machine, also while no host runs. Hosts keep running; a new host gets no paused partition.
     """
     from actorproc.cli.common import opened_processor
-    from actorproc.cli.fleet import place
+    from actorproc.cli.fleet import carry_out
 
-    place(opened_processor(name, container, config, settings), lambda group: group.pause(partition or ()))
+    carry_out(opened_processor(name, container, config, settings), lambda group: group.pause(partition or ()))
 
 
 @app.command()
@@ -45,9 +45,9 @@ def resume(
       actorproc resume --name Delays --container state --partition 3
     """
     from actorproc.cli.common import opened_processor
-    from actorproc.cli.fleet import place
+    from actorproc.cli.fleet import carry_out
 
-    place(opened_processor(name, container, config, settings), lambda group: group.resume(partition or ()))
+    carry_out(opened_processor(name, container, config, settings), lambda group: group.resume(partition or ()))
 
 
 @app.command()
@@ -66,9 +66,9 @@ def drain(
     The other hosts run its partitions. If there is no other host, nobody does.
     """
     from actorproc.cli.common import opened_processor
-    from actorproc.cli.fleet import place
+    from actorproc.cli.fleet import carry_out
 
-    place(opened_processor(name, container, config, settings), lambda group: group.drain(host))
+    carry_out(opened_processor(name, container, config, settings), lambda group: group.drain(host))
 
 
 @app.command()
@@ -88,9 +88,9 @@ def move(
     The balance of the other partitions takes it into account.
     """
     from actorproc.cli.common import opened_processor
-    from actorproc.cli.fleet import place
+    from actorproc.cli.fleet import carry_out
 
-    place(opened_processor(name, container, config, settings), lambda group: group.move(partition, host))
+    carry_out(opened_processor(name, container, config, settings), lambda group: group.move(partition, host))
 
 
 @app.command()
@@ -109,9 +109,9 @@ def release(
       actorproc release --host worker-7 --name Delays --container state
     """
     from actorproc.cli.common import opened_processor
-    from actorproc.cli.fleet import place, release
+    from actorproc.cli.fleet import carry_out, release
 
-    place(opened_processor(name, container, config, settings), release(partition, host))
+    carry_out(opened_processor(name, container, config, settings), release(partition, host))
 
 
 @app.command()

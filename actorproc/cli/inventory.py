@@ -65,7 +65,7 @@ def show_processor(opened: OpenedProcessor, as_json: bool) -> None:
 
 
 def rename(opened: OpenedProcessor, new: str, yes: bool) -> None:
-    """Rename, or say what would be copied."""
+    """Rename, or list the objects that would be copied."""
 
     async def work() -> None:
         async with opened as (store, layout, settings):
@@ -82,7 +82,7 @@ def rename(opened: OpenedProcessor, new: str, yes: bool) -> None:
 
 
 def delete(opened: OpenedProcessor, yes: bool) -> None:
-    """Delete, or say what would be deleted."""
+    """Delete, or list the objects that would be deleted."""
 
     async def work() -> None:
         async with opened as (store, layout, settings):
@@ -140,7 +140,7 @@ def create(url: str, partitions: int, config: Path | None, given: Settings) -> N
 
 
 def drop_log(url: str, yes: bool, config: Path | None, given: Settings) -> None:
-    """Delete a log, or say what would be deleted."""
+    """Delete a log, or list the objects that would be deleted."""
 
     async def work() -> None:
         async with open_store(url, load_settings(config, given)) as store:

@@ -69,7 +69,7 @@ def explain(
     config: Config = None,
     settings: Set = None,
 ) -> None:
-    """Explain one partition: where it is and why, how far behind it is, the cause, and what to do.
+    """Explain one partition: where it is and why, its lag, the cause, and the remedy.
 
     \b
       actorproc explain 3 --name Delays --container state
@@ -212,7 +212,7 @@ def verify(
     config: Config = None,
     settings: Set = None,
 ) -> None:
-    """Read everything that is stored, and list what is missing or altered.
+    """Read everything that is stored, and list missing and altered objects.
 
     \b
       actorproc verify --name Delays --container state

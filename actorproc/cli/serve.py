@@ -139,7 +139,7 @@ def _supervise(hosts: dict[str, list[str]], name: str, query: list[str] | None, 
 
 
 def _conclude(statistics: Statistics, seconds: float, look: Sequence[str], *, until_end: bool) -> None:
-    """Print what this host has done. `look`: options for a command that shows the dead letters."""
+    """Print a summary of this host's work. `look`: options for a command that shows the dead letters."""
     did, host = statistics, statistics.host
     skipped = f", {did.skipped:,} skipped" if did.skipped else ""
     lines = [

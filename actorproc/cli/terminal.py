@@ -1,4 +1,4 @@
-"""Prints what commands answer: lines, tables and JSON on stdout, errors on stderr."""
+"""Prints the answers of commands: lines, tables and JSON on stdout, errors on stderr."""
 
 from __future__ import annotations
 

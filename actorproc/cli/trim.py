@@ -27,7 +27,7 @@ def run(
     yes: bool,
     as_json: bool,
 ) -> None:
-    """Show what a trim would delete, or trim and show what it deleted."""
+    """Show the files that a trim would delete, or trim and show the deleted ones."""
     age = duration("--older-than", older_than)
 
     async def work() -> None:

@@ -29,7 +29,7 @@ class Group(TyperGroup):
 
 
 def message_of(error: Any) -> str | None:
-    """What a usage error of Click's says, in one line of ours; None if `error` is another exception."""
+    """The message of a usage error of Click's, as one line of ours; None if `error` is another exception."""
     if not isinstance(getattr(error, "message", None), str) or not hasattr(error, "format_message"):
         return None
     ctx = error.ctx

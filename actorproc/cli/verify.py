@@ -1,4 +1,4 @@
-"""`actorproc verify`: prints what is missing or altered in a container and a log."""
+"""`actorproc verify`: prints the missing and altered objects of a container and a log."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ _NATIVE = (bytes, datetime, date, time, Decimal, UUID)
 
 
 class ConvertedValues(Values[Any]):
-    """Converts what `load` decodes into `kind`: a `msgspec.Struct`, dataclass, TypedDict, pydantic model, or Any.
+    """Converts the results of `load` into `kind`: a `msgspec.Struct`, dataclass, TypedDict, pydantic model, or Any.
 
     Raises:
         TypeError: there is no such conversion.

@@ -14,11 +14,11 @@ from actorproc.handler.decoder import Columns, Decoder, Parsed, Values
 from actorproc.rows.schema import output_schema
 from actorproc.rows.sequence_order import joined
 
-Places = npt.NDArray[np.int64]
+Indexes = npt.NDArray[np.int64]
 
 
 class Part(NamedTuple):
-    """What a header means: its name in messages, and the decoder of the rest."""
+    """The meaning of a header: its name in messages, and the decoder of the rest."""
 
     name: str
     decoder: Decoder
@@ -29,12 +29,12 @@ class Group(NamedTuple):
 
     Attributes:
         payloads: binary, the values without their header.
-        places: indexes of these values among all.
+        indexes: of these values among all.
     """
 
     part: Part
     payloads: pa.Array
-    places: Places
+    indexes: Indexes
 
 
 class GroupedDecoder(Decoder):
@@ -42,7 +42,7 @@ class GroupedDecoder(Decoder):
 
     @abstractmethod
     def split_one(self, value: bytes) -> tuple[Part, bytes]:
-        """What the header of a value means, and the rest of it.
+        """The meaning of a value's header, and the rest of the value.
 
         Raises:
             DecodeError: the header is broken or unknown.
@@ -79,12 +79,12 @@ class _GroupedValues(Values[Any]):
         if errors:
             return None
         parsed: list[Any] = [None] * len(values)
-        for part, payloads, places in groups:
+        for part, payloads, indexes in groups:
             objects = self._values(part).parse_all(payloads)
             if objects is None or len(groups) == 1:
                 return objects
-            for place, item in zip(places.tolist(), objects, strict=True):
-                parsed[place] = item
+            for index, item in zip(indexes.tolist(), objects, strict=True):
+                parsed[index] = item
         return parsed
 
     def _values(self, part: Part) -> Values[Any]:
@@ -107,8 +107,8 @@ class _GroupedColumns(Columns):
         groups, unknown = self._decoder.split(values)
         errors: dict[int, Exception] = {sequences[index].as_py(): error for index, error in unknown.items()}
         tables = [output_schema(self._schema).empty_table()] if not groups else []
-        for part, payloads, places in groups:
-            table, misfits = self._columns(part).parse(payloads, sequences.take(pa.array(places)))
+        for part, payloads, indexes in groups:
+            table, misfits = self._columns(part).parse(payloads, sequences.take(pa.array(indexes)))
             tables.append(table)
             errors.update({sequence: _named(part, error) for sequence, error in misfits.items()})
         return joined(tables), errors

@@ -63,20 +63,20 @@ class ProtobufFile(GroupedDecoder):
     def split(self, values: pa.Array) -> tuple[list[Group], dict[int, DecodeError]]:
         groups: list[Group] = []
         errors: dict[int, DecodeError] = {}
-        places = np.arange(len(values), dtype=np.int64)
-        while len(places):  # once per header
+        where = np.arange(len(values), dtype=np.int64)
+        while len(where):  # once per header
             first = values[0].as_py()
             try:
                 part, payload = self.split_one(first)
             except DecodeError as error:
-                errors[int(places[0])] = error
-                places, values = places[1:], values[1:]
+                errors[int(where[0])] = error
+                where, values = where[1:], values[1:]
                 continue
             header = first[: len(first) - len(payload)]
             alike = pc.equal(pc.binary_slice(values, 0, len(header)), header)
             chosen = alike.to_numpy(zero_copy_only=False)
-            groups.append(Group(part, without_first(values.filter(alike), len(header)), places[chosen]))
-            places, values = places[~chosen], values.filter(pc.invert(alike))
+            groups.append(Group(part, without_first(values.filter(alike), len(header)), where[chosen]))
+            where, values = where[~chosen], values.filter(pc.invert(alike))
         return groups, errors
 
     def message(self, indexes: list[int]) -> Any:

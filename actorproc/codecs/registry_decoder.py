@@ -92,17 +92,17 @@ class RegistryDecoder(GroupedDecoder):
         groups: list[Group] = []
         errors: dict[int, DecodeError] = {}
         for number in np.unique(ids).tolist():
-            places = np.flatnonzero(ids == number)
+            indexes = np.flatnonzero(ids == number)
             try:
                 part = self._known(number) if number != NO_ID else None
             except DecodeError as error:
-                errors.update(dict.fromkeys(places.tolist(), error))
+                errors.update(dict.fromkeys(indexes.tolist(), error))
                 continue
             if part is None:
-                errors.update({at: no_header(values[at].as_py()) for at in places.tolist()})
+                errors.update({at: no_header(values[at].as_py()) for at in indexes.tolist()})
                 continue
-            chosen = values if len(places) == len(values) else values.take(pa.array(places))
-            groups.append(Group(part, without_first(chosen, HEADER), places))
+            chosen = values if len(indexes) == len(values) else values.take(pa.array(indexes))
+            groups.append(Group(part, without_first(chosen, HEADER), indexes))
         return groups, errors
 
     def _known(self, number: int) -> Part:

@@ -13,7 +13,7 @@ class NeverDeparted(Exception):
 
 
 class Delays(RecordHandler):
-    """One departure in, one row out. What it raises for a record becomes that record's dead letter."""
+    """One departure in, one row out. A record for which it raises an error becomes a dead letter."""
 
     output_schema = """
         carrier string, flight int, tail string, origin string, destination string,

@@ -1,4 +1,4 @@
-"""Runs the demo: checks its requirements, plays, asks Spark, compares, and proposes what to try next."""
+"""Runs the demo: checks its requirements, plays, asks Spark, compares, and proposes next steps."""
 
 from __future__ import annotations
 

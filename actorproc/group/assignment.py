@@ -112,8 +112,8 @@ def plan(
     for partition in sorted(table):
         owner, _, following, closed = table[partition]
         if closed is None and not wishes.pauses(partition):
-            place = wishes.placed.get(partition) if may_move or owner not in stays else None
-            wanted.note(partition, owner if owner in stays else None, following, place)
+            wish = wishes.placed.get(partition) if may_move or owner not in stays else None
+            wanted.note(partition, owner if owner in stays else None, following, wish)
     held = dict(wanted.counts)
     if may_move:
         wanted.level()
@@ -235,14 +235,14 @@ class _Targets:
         self._free: list[str] = []
         self._placed: dict[str, int] = {}  # host -> leases that are placed there
 
-    def note(self, partition: str, owner: str | None, following: str | None, place: str | None) -> None:
-        """Add a lease as it is. `owner`: its live owner. `place`: the host that an operator wants for it."""
+    def note(self, partition: str, owner: str | None, following: str | None, wish: str | None) -> None:
+        """Add a lease as it is. `owner`: its live owner. `wish`: the host that an operator wants for it."""
         if owner is not None and owner in self.hosts:
             self._owner[partition] = owner
-        if place in self.hosts:
-            self.target[partition] = place
-            self.counts[place] += 1
-            self._placed[place] = self._placed.get(place, 0) + 1
+        if wish in self.hosts:
+            self.target[partition] = wish
+            self.counts[wish] += 1
+            self._placed[wish] = self._placed.get(wish, 0) + 1
             return
         target = following if following in self.hosts else self._owner.get(partition)
         if target is None:

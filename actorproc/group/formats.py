@@ -50,7 +50,7 @@ FORMATS = Formats(lowest=1, highest=4)
 
 
 def incarnation_name(nonce: str, formats: Formats, expiration: float) -> str:
-    """Id of one life of a host: `1f0c...-f2-60s`. What other hosts must know of it is in each listing that way."""
+    """Id of one life of a host: `1f0c...-f2-60s`. Each listing shows other hosts the facts in it."""
     return f"{nonce}-f{formats.highest}-{expiration:g}s"
 
 

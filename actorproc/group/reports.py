@@ -1,4 +1,4 @@
-"""What a host reports of itself and its partitions in its heartbeat: for `status`, dashboards, runs until the end."""
+"""The report of a host in its heartbeat, on itself and its partitions: for `status`, dashboards, runs until the end."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class PartitionReport(msgspec.Struct, frozen=True, array_like=True):
 
 
 class HostReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What a host reports of itself."""
+    """The report of one host."""
 
     partitions: int = 0
     """How many run there."""

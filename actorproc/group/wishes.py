@@ -1,4 +1,4 @@
-"""What operators ask of the plan: partitions that pause, hosts that run nothing, partitions that belong on a host."""
+"""Wishes of operators for the plan: partitions that pause, hosts that run nothing, partitions that belong on a host."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What users subclass, `PartitionHandler`, and what their code holds while it works on a batch."""
+"""`PartitionHandler`, which users subclass, and the objects that it gets to work on a batch."""

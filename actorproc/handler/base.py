@@ -19,7 +19,7 @@ from actorproc.records import Batch
 
 
 class Decision(Enum):
-    """What happens after a failed attempt, as `on_error` decides."""
+    """The next step after a failed attempt, as `on_error` decides."""
 
     RETRY = "retry"
     """Try again for ever, with back-off: the cause is outside, for example a database that is down."""
@@ -131,7 +131,7 @@ class PartitionHandler:
         """The partition starts on this host. Called once, before any batch."""
 
     async def committed(self, ctx: PartitionInfo, upto: int, rows: int, error: Exception | None) -> None:
-        """A commit has ended. Called after each, before the partition goes on. What it raises is only logged.
+        """A commit has ended. Called after each, before the partition goes on. An error that it raises is only logged.
 
         Args:
             upto: sequence of the last record that is committed.
@@ -150,7 +150,7 @@ class PartitionHandler:
         """
 
     def on_error(self, error: Exception, failed: Batch, attempt: int) -> Decision | None:
-        """Decide what happens after a failed attempt. None: the default (retry, then dead-letter).
+        """Decide the next step after a failed attempt. None: the default (retry, then dead-letter).
 
         Args:
             error: the exception of `process`, or the failure of a single record.

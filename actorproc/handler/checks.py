@@ -17,7 +17,7 @@ def checked_handler(handler: object) -> type[PartitionHandler]:
     """`handler`, if it can be used as one.
 
     Raises:
-        HandlerDefinitionError: names what is missing or wrong.
+        HandlerDefinitionError: names each missing or wrong part.
     """
     if not inspect.isclass(handler):
         raise HandlerDefinitionError(f"{handler!r} is not a class; give a subclass of actorproc.PartitionHandler")

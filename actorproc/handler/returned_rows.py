@@ -1,4 +1,4 @@
-"""Emits what a method of a handler returned: a row, several rows, or None."""
+"""Emits the return value of a handler's method: a row, several rows, or None."""
 
 from __future__ import annotations
 

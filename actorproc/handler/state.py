@@ -1,4 +1,4 @@
-"""Keyed state as a handler sees it: `ctx.state`, and the changes of one attempt over what the partition holds."""
+"""Keyed state as a handler sees it: `ctx.state`, and the changes of one attempt over the state of the partition."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ StateChanges = dict[str, Changes]
 
 @dataclass(frozen=True, slots=True)
 class StateKind:
-    """What one named state holds: values of `type`, which live for `ttl` seconds unless `set` says otherwise."""
+    """One named state: values of `type`, which live for `ttl` seconds unless `set` says otherwise."""
 
     type: Any = Any
     ttl: float | None = None
@@ -112,7 +112,7 @@ def unpack_key(packed: bytes) -> Key:
 class KeyedState:
     """State by key, committed with position and rows, or not at all.
 
-    Keys are str, bytes, int, or tuples of these. Values are what msgpack can hold (numbers, text, bytes, None, lists,
+    Keys are str, bytes, int, or tuples of these. Values are those of msgpack (numbers, text, bytes, None, lists,
     dicts, datetimes), or the type that the handler declares as `State`. A value that is read is a copy: `set` it again
     to change it.
 
@@ -294,10 +294,10 @@ def _nothing(name: str) -> Mapping[bytes, bytes]:
 
 
 class AttemptState:
-    """The states of one attempt: its changes over what the partition holds.
+    """The states of one attempt: its changes over the state of the partition.
 
     Args:
-        held: what the partition holds under a name, packed.
+        held: returns the partition's values of a name, packed.
         changes: of the records of the batch before those of the attempt. They are not changed.
         now: seconds since 1970, by the host's clock.
     """

@@ -90,10 +90,10 @@ def joined_columns(table: pa.Table, kind: Any, found: Sequence[bytes | None]) ->
     if taken := [column.name for column in columns if column.name in table.column_names]:
         raise HandlerMisuse(f"ctx.state.join: the table has a column {taken[0]!r}, as State has: rename it before")
     present = np.fromiter((value is not None for value in found), np.bool_, len(found))
-    places = pa.array(np.cumsum(present) - 1, pa.int64(), mask=~present)
+    indexes = pa.array(np.cumsum(present) - 1, pa.int64(), mask=~present)
     values = _decoded(kind, [value for value in found if value is not None])
     for column in columns:
-        table = table.append_column(pa.field(column.name, column.type), _array(column, values).take(places))
+        table = table.append_column(pa.field(column.name, column.type), _array(column, values).take(indexes))
     return table
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class WakeContext(PartitionInfo):
-    """The partition, as `on_wake` gets it. What it changes counts only if `on_wake` returns."""
+    """The partition, as `on_wake` gets it. Its changes count only if `on_wake` returns."""
 
     def __init__(
         self, info: PartitionInfo, ctx: PartitionContext, attempt: Attempt, exhausted: Exception | None

@@ -123,7 +123,7 @@ class RunUntilEnd:
     # Partitions of this host
 
     async def _look_here(self, supervisor: Supervisor) -> None:
-        """Go by what the actors have committed. One that has processed everything up to the end is asked to commit."""
+        """Go by the commits of the actors. One that has processed everything up to the end is asked to commit."""
         for partition in sorted(self.waiting & supervisor.partitions.keys()):
             actor = supervisor.partitions[partition].actor
             if actor is None or actor.flushing or not self._has_processed(actor):

@@ -1,4 +1,4 @@
-"""Opens and checks what a host needs before it joins its group: container, source, and the handler's `shared`."""
+"""Opens and checks everything that a host needs to join its group: container, source, and the handler's `shared`."""
 
 from __future__ import annotations
 
@@ -84,10 +84,10 @@ async def prepare_container(
     states: StateTypes,
     log: Any,
 ) -> SourceRecord:
-    """Probe the store, and agree with what earlier runs have stored on source and schemas.
+    """Probe the store, and compare source and schemas with those of earlier runs.
 
     Raises:
-        UsageError: source or schemas do not go with what is stored.
+        UsageError: source or schemas do not go with the stored ones.
         StoreError: the store cannot be used, or is not safe.
         SourceError: the source does not list its partitions.
     """

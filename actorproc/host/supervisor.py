@@ -111,7 +111,7 @@ class Supervisor(Actor[Message]):
         )  # fmt: skip
 
     def _failing(self) -> Failing | None:
-        """What this host cannot do. A store that does not answer shows before a request to it has failed for good."""
+        """The present failure of this host: store, group or source. An outage of the store shows during retries."""
         for outage in (self._context.store.reads, self._context.store.writes):
             if outage.since is not None and self._clock.wall() - outage.since > OUTAGE_SHOWN:
                 return Failing(f"requests to the store fail: {outage.error}", outage.since)

@@ -40,7 +40,7 @@ class Produced(NamedTuple):
 
 
 class Delivered(NamedTuple):
-    """What is known about the lines of an input at a moment. It is final once the producer is closed."""
+    """The state of an input's lines at a moment. It is final once the producer is closed."""
 
     records: int
     """Confirmed: these records are in the log."""
@@ -57,7 +57,7 @@ class InputProducer:
 
     Args:
         rate: records per second, at most.
-        on_bad_line: what to do with a line that has no usable key. With 'fail' the lines before it are sent.
+        on_bad_line: treatment of a line that has no usable key. With 'fail' the lines before it are sent.
 
     Raises:
         UsageError: the rate is not a positive number.

@@ -1,1 +1,1 @@
-"""What a processor leaves behind: the commit chain, checkpoints, dead letters, and how they are read back."""
+"""The stored results of a processor: the commit chain, checkpoints, dead letters, and how they are read back."""

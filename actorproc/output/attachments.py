@@ -26,7 +26,7 @@ async def put_attachments(
     put_id: str,
     attachments: tuple[Attachment, ...],
 ) -> None:
-    """Put what commit `number` with this put-id is going to name. If that commit fails, nothing names it, ever."""
+    """Put objects that commit `number` with this put-id is going to name. If it fails, nothing ever names them."""
 
     async def put(index: int) -> None:
         attachment = attachments[index]

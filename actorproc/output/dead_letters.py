@@ -71,7 +71,7 @@ def render_letter(
     """The record and its cause as a JSON line, newline included.
 
     Args:
-        error: what the handler raised, or the reason that it gave itself.
+        error: that the handler raised, or the reason that it gave.
         kind: error type of the letter; default: the class of the error, "DeadLetter" for a reason.
         earlier: records that came before and are given up with this one.
     """

@@ -75,14 +75,14 @@ class OutputFiles:
 
     async def fetch(self, store: Store, partition: str, number: int) -> tuple[str, bytes] | None:
         """Key and body of the file that holds commit `number` now; None if it was trimmed, or never existed."""
-        place = self._layout.boundary(partition)
-        boundary = await read_boundary(store, place)
+        boundary_key = self._layout.boundary(partition)
+        boundary = await read_boundary(store, boundary_key)
         while number >= boundary.lowest:
             holder = boundary.range_of(number)
             key = key_of(self._layout, partition, number, holder)
             stored = await store.get(key, size=holder.size if holder else 0)
             # The file counts if the boundary still refers to it after the read.
-            now = await read_boundary(store, place)
+            now = await read_boundary(store, boundary_key)
             if now.range_of(number) == holder and number >= now.lowest:
                 return None if stored is None else (key, stored.body)
             boundary = now

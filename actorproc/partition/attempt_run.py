@@ -92,7 +92,7 @@ class AttemptRun:
     # Rows
 
     async def _encode(self, attempt: Attempt, encoded: Encoded | None = None) -> None:
-        """Encode what the attempt has emitted so far, in a thread if it is much. The handler may go on meanwhile."""
+        """Encode the rows emitted so far, in a thread if they are many. The handler may go on meanwhile."""
         if attempt.encoding_error is not None:
             raise attempt.encoding_error
         if encoded is None:
@@ -116,7 +116,7 @@ class AttemptRun:
 
 
 def cut_short(error: BaseException) -> Exception:
-    """What ended a `ctx.commit`: the error, or HandlerError for a cancellation."""
+    """The end of a `ctx.commit` that failed: the error, or HandlerError for a cancellation."""
     return error if isinstance(error, Exception) else HandlerError("ctx.commit() was cut short")
 
 

@@ -42,8 +42,8 @@ class Pace:
         self._work = min(WORK, settings.max_handoff_time / 2 or WORK, settings.max_process_time / 4)
         self._begun = self._paused = 0.0
         self._compared: tuple[int, float] | None = None  # good records and seconds of an earlier batch
-        self._each = 0.0  # seconds for a record
-        self._once = 0.0  # seconds for a batch
+        self._per_record = 0.0  # seconds for a record
+        self._per_batch = 0.0  # seconds for a batch
         self._compared_sizes = False  # two sizes were compared, so the time per batch and per record are known
         self.records = FIRST_BATCH
         """Records that the next batch may have."""
@@ -65,10 +65,10 @@ class Pace:
         if good > 0:
             self._learn(good, seconds)
         else:
-            self._each = max(self._each, seconds / size)
-        each = max(self._each, 1e-9)
+            self._per_record = max(self._per_record, seconds / size)
+        each = max(self._per_record, 1e-9)
         most = self.records * (GROWTH if 2 * size >= self.records else 1)
-        quick = min((min(QUICK, self._work) - self._once) / each, FAR * size)
+        quick = min((min(QUICK, self._work) - self._per_batch) / each, FAR * size)
         fitting = self._work / each
         if not self._compared_sizes and good > 0 and seconds <= self._work:
             fitting = max(fitting, EXPLORE * size)  # perhaps most of the time is the batch's and not the records'
@@ -77,15 +77,17 @@ class Pace:
     def _learn(self, good: int, seconds: float) -> None:
         records, before = self._compared or (good, seconds)
         if not records / 2 < good < records * 2:  # two sizes show how much of the time each record takes
-            self._each = min(max((seconds - before) / (good - records), 0.0), seconds / good)
-            self._once = seconds - self._each * good
+            self._per_record = min(max((seconds - before) / (good - records), 0.0), seconds / good)
+            self._per_batch = seconds - self._per_record * good
             self._compared_sizes = True
             self._compared = good, seconds
             return
-        self._each = max(seconds - self._once, 0.0) / good
+        self._per_record = max(seconds - self._per_batch, 0.0) / good
         if abs(good - records) <= records / 8:  # else ever smaller batches would never be half as large
             self._compared = records, seconds
 
     def allows(self, records: int) -> bool:
         """Whether so many records take little time together. False while nothing is known."""
-        return self._compared is not None and self._once + self._each * records <= min(SHARED_WORK, self._work)
+        return self._compared is not None and self._per_batch + self._per_record * records <= min(
+            SHARED_WORK, self._work
+        )

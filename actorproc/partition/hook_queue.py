@@ -107,7 +107,7 @@ class HookQueue:
 
 
 class PartitionHooks:
-    """Turns what happens in one partition, under one epoch, into events."""
+    """Turns the course of one partition, under one epoch, into events."""
 
     def __init__(self, hooks: HookQueue, statistics: PartitionStatistics, letters: DeadLetterSummary) -> None:
         self._hooks = hooks

@@ -124,7 +124,7 @@ class QueueReader:
         await self._acknowledge()
 
     async def _acknowledge(self) -> None:
-        """Acknowledge what is committed, in the order of delivery."""
+        """Acknowledge the committed messages, in the order of delivery."""
         count = 0
         while self._delivered and self._delivered[0] <= self._committed:
             self._delivered.popleft()

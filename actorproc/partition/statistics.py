@@ -1,4 +1,4 @@
-"""Counters of one partition since its actor started on this host, and what it is doing."""
+"""Counters of one partition since its actor started on this host, and its present activity."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from actorproc.state.inheritance import IsHere, first_checkpoint
 
 
 class Succession:
-    """The parents of one partition, and what becomes of its keys.
+    """The parents of one partition, and the partitions to which its keys go.
 
     Args:
         handler: knows to which records a key of state belongs.

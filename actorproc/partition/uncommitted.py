@@ -1,4 +1,4 @@
-"""What waits for the next commit of a partition, and when that commit is due."""
+"""The results that wait for a partition's next commit, and when that commit is due."""
 
 from __future__ import annotations
 

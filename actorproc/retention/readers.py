@@ -149,7 +149,7 @@ async def read_registry(store: Store, key: str) -> Registry:
 async def register(
     store: Store, key: str, reader: Reader, at: Mapping[str, int] | None = None, *, rename: bool = False
 ) -> Registry:
-    """Retain from now on what `reader` has not read. A known reader is updated: given positions move, others stay.
+    """Retain from now on all that `reader` has not read. A known reader is updated: given positions move, others stay.
 
     Args:
         key: of the registry: `ProcessorLayout.readers` of an output, `READERS` of a log.

@@ -1,1 +1,1 @@
-"""Output rows: schemas in Spark's words, and what handlers emit as Arrow that keeps to them."""
+"""Output rows: schemas in Spark's words, and the rows of handlers as Arrow that keeps to them."""

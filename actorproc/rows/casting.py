@@ -31,7 +31,7 @@ _YEARS = {  # first and last value of the years 1 to 9999
 
 
 class Unfit(NamedTuple):
-    """Why a row does not fit: the column, the value in it, and what is wrong with it."""
+    """Why a row does not fit: the column, the value in it, and the reason."""
 
     column: str
     value: str
@@ -72,11 +72,11 @@ def can_cast(source: pa.DataType, target: pa.DataType) -> bool:
         lists = pt.is_list(source) or pt.is_large_list(source) or pt.is_fixed_size_list(source)
         return bool(lists and can_cast(source.value_type, target.value_type))
     if pt.is_struct(target) and pt.is_struct(source):  # fields that only the target has become null
-        places = [target.get_field_index(field.name) for field in source]
+        indexes = [target.get_field_index(field.name) for field in source]
         return (
-            len({*places}) == len(places)
-            and all(at >= 0 for at in places)
-            and all(can_cast(field.type, target[at].type) for field, at in zip(source, places, strict=True))
+            len({*indexes}) == len(indexes)
+            and all(at >= 0 for at in indexes)
+            and all(can_cast(field.type, target[at].type) for field, at in zip(source, indexes, strict=True))
         )
     return False
 
@@ -242,8 +242,8 @@ def _filled(array: pa.Array) -> pa.Array:
     """With a value in place of each null: Parquet refuses a null in a NOT NULL field even inside of a null struct."""
     if not array.null_count:
         return array
-    places = pc.if_else(array.is_null(), len(array), pa.array(range(len(array)), pa.int64()))
-    return pa.concat_arrays([array, pa.array([_something(array.type)], array.type)]).take(places)
+    indexes = pc.if_else(array.is_null(), len(array), pa.array(range(len(array)), pa.int64()))
+    return pa.concat_arrays([array, pa.array([_something(array.type)], array.type)]).take(indexes)
 
 
 def _something(kind: pa.DataType) -> object:

@@ -1,1 +1,1 @@
-"""What everything else runs on: actors, clock, threads, signals, back-off, budgets, logging."""
+"""The base of everything else: actors, clock, threads, signals, back-off, budgets, logging."""

@@ -19,7 +19,7 @@ Message = TypeVar("Message")
 
 
 class Restartable:
-    """Base class of what `keep_running` runs and restarts."""
+    """Base class of actors, which `keep_running` runs and restarts."""
 
     def __init__(self) -> None:
         self.life: anyio.CancelScope | None = None

@@ -1,4 +1,4 @@
-"""Checks for Java, and messages about missing packages: what optional parts of actorproc need."""
+"""Checks for Java, and messages about missing packages, for optional parts of actorproc."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The protocol of sources: what a stream offers so that a processor can read it."""
+"""The protocol of sources: the methods through which a processor reads a stream."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class Chunk:
     An empty batch means that the reader has reached the current end of the partition.
 
     Attributes:
-        cost: what the source knows of it. Handlers see it as `batch.read`. `seconds` are measured by the processor.
+        cost: as far as the source knows it. Handlers see it as `batch.read`. `seconds` are measured by the processor.
         ended: this is the last chunk: no more records can ever come.
         cuts: sequences of the records after which the chunk may be cut, if not after each: records of one transaction
             are committed together. The end of the chunk is always a cut.

@@ -1,4 +1,4 @@
-"""The protocol of queues: sources without positions, which deliver again what was not acknowledged."""
+"""The protocol of queues: sources without positions, which deliver unacknowledged messages again."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class QueueSource(Source):
         """Position of the oldest message.
 
         Raises:
-            UsageError: another start. A queue has only what nobody has acknowledged.
+            UsageError: another start. A queue has only messages that nobody has acknowledged.
         """
         if at != "earliest":
             raise UsageError(f"start = {str(at)!r}: {self} is a queue, which is always read from its oldest message on")

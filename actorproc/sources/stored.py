@@ -21,7 +21,7 @@ log = get_logger(__name__)
 
 
 class StoredSource(Source):
-    """Opens the store, and registers the processor as a reader, so that a trim keeps what it has not read.
+    """Opens the store, and registers the processor as a reader, so that a trim keeps all that it has not read.
 
     Args:
         readers: key of the registry of readers.

@@ -1,4 +1,4 @@
-"""What a partition takes of the keyed state of the partitions that it follows, when it is claimed for the first time.
+"""The keyed state that a partition takes from the ones that it follows, when it is claimed for the first time.
 
 Model: tests/protocol/inherit_model.py.
 """
@@ -60,7 +60,7 @@ async def first_checkpoint(
 
 
 async def _base(store: Store, layout: ProcessorLayout, partition: str, checkpoint: Checkpoint) -> StateEntries:
-    """What a partition once took itself."""
+    """The state that a partition once took itself."""
     if (taken := checkpoint.inherited) is None:
         return {}
     key = layout.attached(STATE, partition, taken.label, taken.put_id)

@@ -43,7 +43,7 @@ class StateSweeper:
         self._next = 0.0
 
     async def sweep(self, checkpoint: Checkpoint) -> None:
-        """Sweep, if there is state, and the last sweep was some time ago. What cannot be deleted now is left."""
+        """Sweep, if there is state, and the last sweep was some time ago. Objects that cannot be deleted now stay."""
         if checkpoint.state and self._store.clock.monotonic() >= self._next:
             self._next = self._store.clock.monotonic() + EVERY
             with suppress(StoreError):

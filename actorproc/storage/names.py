@@ -160,7 +160,7 @@ class ProcessorLayout:
         return ours and folder == self.dead_letter_dir(partition_of(key))
 
     def attached(self, kind: Attached, partition: str, number: int, put_id: str) -> str:
-        """What belongs to commit `number`, if that has this put-id."""
+        """The key of an object that belongs to commit `number`, if that has this put-id."""
         return self.attached_dir(kind, partition) + numbered(number, f"-{put_id}{kind.suffix}")
 
     def attached_dir(self, kind: Attached, partition: str) -> str:

@@ -91,7 +91,7 @@ async def run_handler(
     Args:
         records: values, or `Record` objects where key, headers or timestamp matter. They are numbered from 0.
         options: the handler's options.
-        state: what `ctx.state` holds in the beginning.
+        state: the content of `ctx.state` in the beginning.
         states: likewise of `ctx.state("name")`, by name.
         advance: how far stream time and wall clock go on after the last record: a timedelta, seconds, or text such as
             "30m". Timers that are due by then fire. The wall clock stands at the latest timestamp of the records until

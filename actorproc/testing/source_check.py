@@ -126,7 +126,7 @@ class _Check:
         raise InvalidSource(f"{self.name}{'' if partition is None else f', partition {partition!r}'}: {what}")
 
     async def once(self, add: Add | None, most_records: int) -> list[_Partition]:
-        """Read all partitions, ask of each what it says of itself, and wait for news at their ends."""
+        """Read all partitions, ask each for its `end` and `start`, and wait for new records at their ends."""
         partitions: list[_Partition] = []
         async with AsyncExitStack() as stack:
             for name in await self.names():
@@ -205,7 +205,7 @@ class _Check:
         return reading(self.source, self.name, name, position, self.patience)
 
     async def _check_answers(self, part: _Partition) -> None:
-        """What `end` and `start` say, once it was read."""
+        """Check the answers of `end` and `start`, once the partition was read."""
         ends = [part.end, end := await self._end(part.name)]
         cursors = [Cursor(at, part.facts[known - 1].sequence if known else -1) for at, known, _ in part.places]
         part.end, upto, times = end, len(part.facts), [fact.timestamp for fact in part.facts if fact.timestamp]

@@ -355,7 +355,7 @@ def _context_of(host: Host | None) -> Context:
 
 
 def run(main: Coroutine[Any, Any, T], *, seed: object = 0) -> T:
-    """Run `main` in virtual time, in the world outside of all hosts, and cancel what is left when it returns.
+    """Run `main` in virtual time, in the world outside of all hosts, and cancel the remaining tasks when it returns.
 
     Raises:
         Deadlock: it can never go on.

@@ -154,7 +154,7 @@ class CountCheck:
         return self._check(ended)
 
     def state(self, partition: str) -> dict[str, int]:
-        """What the state of the partition should be."""
+        """The right state of the partition."""
         return {key: count for (where, key), count in self.counts.items() if where == partition and count != CYCLE}
 
 
