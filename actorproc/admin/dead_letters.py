@@ -15,7 +15,7 @@ from actorproc.errors import UsageError
 from actorproc.output.checkpoint import read_checkpoint
 from actorproc.output.dead_letters import letter_files, purge, read_letters
 from actorproc.output.source_identity import read_source
-from actorproc.sources import KAFKA_SCHEMES
+from actorproc.sources import APPENDABLE_SCHEMES, KAFKA_SCHEMES
 from actorproc.sources.log import LogSource
 from actorproc.storage.document import whole_number
 from actorproc.storage.names import ProcessorLayout, natural, number_of, partition_of
@@ -86,7 +86,7 @@ class Purge:
 
 
 class Replayed(NamedTuple):
-    """Letters that a replay appended to `log`, a log or topic, and letters that were there before.
+    """Letters that a replay appended to the stream `log`, and letters that were there before.
 
     `also_read_by`: other readers of it, which get these records again.
     """
@@ -161,18 +161,21 @@ class DeadLetters:
                 purged += count
         return purged
 
-    async def replay(self, selection: Selection, settings: Settings, source: str | None = None) -> Replayed:
-        """Append the selected letters to their log or topic again, each once.
+    async def replay(
+        self, selection: Selection, settings: Settings, source: str | None = None, *, into: str | None = None
+    ) -> Replayed:
+        """Append the selected letters to their stream again, each once if it has transactions.
 
         Args:
-            source: URL of the log or topic, if it is not where the processor read it.
+            source: URL of the stream, if it is not where the processor read it.
+            into: URL of a built-in log that receives them instead.
 
         Raises:
-            UsageError: a letter does not exist, or the processor reads neither a log nor topics of Kafka.
+            UsageError: a letter does not exist, or nothing can be appended to what the processor reads.
         """
-        url = source or await self._recorded_source()
-        target = opened_target(url, settings)
-        async with Replay.opened(self._store, self._layout.processor, target) as replaying:
+        url, is_source = into or source or await self._recorded_source(), into is None
+        target = opened_target(url, settings, is_source=is_source)
+        async with Replay.opened(self._store, self._layout.processor, target, is_source=is_source) as replaying:
             readers = await replaying.target.readers()
             appended = before = 0
             for key in await self._chosen_files(selection):
@@ -188,7 +191,7 @@ class DeadLetters:
         return described in selection
 
     async def _recorded_source(self) -> str:
-        """URL of the log or topics that the processor reads.
+        """URL of the stream that the processor reads.
 
         Raises:
             UsageError: it reads something else, or that is not recorded.
@@ -196,9 +199,10 @@ class DeadLetters:
         name = self._layout.processor
         recorded = await read_source(self._store, self._layout)
         if recorded is None:
-            raise UsageError(f"{self._store.url} does not say what {name} reads: give the log or topic with --source")
+            raise UsageError(f"{self._store.url} does not say what {name} reads: give the stream with --source")
         url = recorded.name
-        if recorded.kind != LogSource.__name__ and url.partition("://")[0] not in KAFKA_SCHEMES:
+        schemes = (*KAFKA_SCHEMES, *APPENDABLE_SCHEMES)
+        if recorded.kind != LogSource.__name__ and url.partition("://")[0] not in schemes:
             refuse_source(f"{name} reads {url}", url, own=True)
         return url
 
@@ -264,6 +268,6 @@ def refuse_source(subject: str, url: str, *, own: bool) -> None:
     else:
         return
     raise UsageError(
-        f"{subject}: dead letters are appended to a log or a topic, and this is {source}. Correct the handler and "
-        "start it under another name, or produce the letters into a log of their own"
+        f"{subject}: dead letters are appended to a log, a topic, a hub or a stream of Kinesis, and this is {source}. "
+        "Replay them into a log of their own (`dead-letters replay --into LOG`), and process that one"
     )

@@ -1,9 +1,10 @@
-"""Replays dead letters: appends them to the stream that they came from, each once.
+"""Replays dead letters: appends them to the stream that they came from, or to a log of their own.
 
-A replay of a dead-letter file is a transaction of the built-in log, or of Kafka. Its document, below `replays/`, first
-records which letters are replayed now. Then they are committed as a batch of the transaction, and the document marks
-them as done. A replay that finds an unfinished part, after a crash or beside another replay, commits the same batch
-again, which appends nothing twice.
+A replay of a dead-letter file is a transaction of the built-in log, or of Kafka, so each letter is appended once. (A
+stream without transactions gets small batches, of which the last may be repeated.) Its document, below `replays/`,
+first records which letters are replayed now. Then they are committed as a batch of the transaction, and the document
+marks them as done. A replay that finds an unfinished part, after a crash or beside another replay, commits the same
+batch again, which appends nothing twice.
 """
 
 from __future__ import annotations
@@ -97,12 +98,13 @@ class Replay:
     @classmethod
     @asynccontextmanager
     async def opened(
-        cls, store: Store, processor: str, target: AbstractAsyncContextManager[ReplayTarget]
+        cls, store: Store, processor: str, target: AbstractAsyncContextManager[ReplayTarget], *, is_source: bool = True
     ) -> AsyncIterator[Self]:
-        """Enter the target. Raises UsageError if it is not the source of the processor."""
+        """Enter the target. Raises UsageError if it is not the source of the processor, but should be."""
         async with target as entered:
-            with located(store.url):
-                await check_source(store, ProcessorLayout(processor), entered.identity, entered.url)
+            if is_source:
+                with located(store.url):
+                    await check_source(store, ProcessorLayout(processor), entered.identity, entered.url)
             yield cls(store, processor, entered)
 
     async def file(self, key: str, wanted: Callable[[Letter], bool] = lambda letter: True) -> tuple[int, int] | None:
@@ -134,7 +136,8 @@ class Replay:
                     done = state.done(letters)
                     if asked <= done:
                         return len(appended), len(asked - appended)
-                    sequences = None if len(asked | done) == len(letters) else tuple(sorted(asked - done))
+                    chosen = sorted(asked - done)[: self.target.letters_at_once]
+                    sequences = None if len(done) + len(chosen) == len(letters) else tuple(chosen)
                     part = ReplayPart(self.target.identity, sequences, done=False)
                     transaction = state.transaction or f"replay-{self._store.clock.nonce()}"
                     await document.swap(replace(state, parts=(*state.parts, part), transaction=transaction))
@@ -156,7 +159,7 @@ class Replay:
         if pending.log != self.target.identity:
             raise UsageError(
                 f"{state_key}: a replay of these letters into another stream is unfinished; finish it with that "
-                f"--source, or delete this object if that stream is gone (here: {self.target.url})"
+                f"--source or --into, or delete this object if that stream is gone (here: {self.target.url})"
             )
         if not state.transaction:
             raise UsageError(

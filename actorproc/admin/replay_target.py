@@ -1,4 +1,4 @@
-"""Where dead letters are replayed to: the built-in log or the topics of Kafka from which their records came."""
+"""Where dead letters are replayed to: the stream from which their records came, or any built-in log."""
 
 from __future__ import annotations
 
@@ -7,17 +7,21 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from actorproc.config.settings import Settings
 from actorproc.errors import SourceError, UsageError, located
 from actorproc.log.metadata import LogMetadata, open_log
+from actorproc.log.partitioner import partitions_of_keys
 from actorproc.log.staged_files import StagedFile, encode_staged
 from actorproc.log.transactions import Transactions
 from actorproc.records import Batch
 from actorproc.retention.readers import read_registry
 from actorproc.runtime.clock import SYSTEM
-from actorproc.sources import KAFKA_SCHEMES, open_source
+from actorproc.sources import APPENDABLE_SCHEMES, KAFKA_SCHEMES, open_source
+from actorproc.sources.appendable import Appendable
+from actorproc.sources.protocol import Source
 from actorproc.storage.names import READERS, log_staged
 from actorproc.storage.store import Store
 from actorproc.stores import open_store
@@ -27,10 +31,15 @@ if TYPE_CHECKING:
 
 
 class ReplayTarget(Protocol):
-    """A stream to which records can be appended in transactions."""
+    """A stream to which records can be appended.
+
+    Attributes:
+        letters_at_once: of a batch, at most; None: no limit.
+    """
 
     url: str
     identity: str
+    letters_at_once: int | None
 
     def has_partition(self, partition: str) -> bool:
         """Whether the stream has this partition."""
@@ -39,8 +48,10 @@ class ReplayTarget(Protocol):
     async def append(self, transaction: str, batch: int, partition: str, records: pa.RecordBatch) -> None:
         """Append the records as batch number `batch` of the transaction, unless that was done before.
 
+        A stream without transactions appends them again.
+
         Raises:
-            StoreUnavailable, HandlerError: the outcome is unknown; run it again.
+            StoreUnavailable, SourceError, HandlerError: the outcome is unknown; run it again.
         """
         ...
 
@@ -50,30 +61,42 @@ class ReplayTarget(Protocol):
 
 
 class LogTarget:
-    """A built-in log."""
+    """A built-in log.
 
-    def __init__(self, log: Store, metadata: LogMetadata, transactions: Transactions) -> None:
+    Args:
+        by_key: choose partitions as a producer does, for records that come from elsewhere.
+    """
+
+    letters_at_once: int | None = None
+
+    def __init__(self, log: Store, metadata: LogMetadata, transactions: Transactions, *, by_key: bool) -> None:
         self.url, self.identity = log.url, metadata.identity
-        self._log, self._count, self._transactions = log, metadata.partitions, transactions
+        self._log, self._count, self._transactions, self._by_key = log, metadata.partitions, transactions, by_key
 
     @classmethod
     @asynccontextmanager
-    async def opened(cls, log: Store) -> AsyncIterator[LogTarget]:
+    async def opened(cls, log: Store, *, by_key: bool = False) -> AsyncIterator[LogTarget]:
         """Write hints for the log's readers as long as the block runs. Raises UsageError if there is no log."""
         metadata = await open_log(log)
         async with Transactions.opened(log) as transactions:
-            yield cls(log, metadata, transactions)
+            yield cls(log, metadata, transactions, by_key=by_key)
 
     def has_partition(self, partition: str) -> bool:
-        return partition.isdecimal() and int(partition) < self._count
+        return self._by_key or (partition.isdecimal() and int(partition) < self._count)
 
     async def append(self, transaction: str, batch: int, partition: str, records: pa.RecordBatch) -> None:
         """See `ReplayTarget.append`: a transaction of the log."""
-        body, partitions = encode_staged([(records, np.full(records.num_rows, int(partition), np.uint32))])
+        body, partitions = encode_staged([(records, self._chosen(partition, records))])
         staged = StagedFile(log_staged(transaction, batch, self._log.clock.nonce()), records.nbytes, partitions)
         with located(self.url):
             await self._log.put(staged.key, body)
             await self._transactions.commit(transaction, batch, [staged])
+
+    def _chosen(self, partition: str, records: pa.RecordBatch) -> npt.NDArray[np.uint32]:
+        """The partition of each record. Records without a key stay together, as they were in their partition."""
+        if self._by_key:
+            return partitions_of_keys(records.column("key").fill_null(partition.encode()), self._count)
+        return np.full(records.num_rows, int(partition), np.uint32)
 
     async def readers(self) -> list[str]:
         return sorted((await read_registry(self._log, READERS)).readers)
@@ -81,6 +104,8 @@ class LogTarget:
 
 class KafkaTarget:
     """The topics of a Kafka source. A record goes to the partition from which it came."""
+
+    letters_at_once: int | None = None
 
     def __init__(self, source: KafkaSource, partitions: frozenset[str]) -> None:
         self.url, self.identity = source.url, source.identity or ""
@@ -112,7 +137,7 @@ class KafkaTarget:
         try:
             if batch in writer.open():
                 return
-            letters = Batch(partition, records, pa.array(range(records.num_rows), pa.int64()))
+            letters = _batch(partition, records)
             messages = [(record.sequence, copy_of(record)._replace(partition=int(number))) for record in letters]
             if refused := writer.write(messages, TopicPosition(batch)):
                 raise SourceError(f"topic {topic}: a letter cannot be sent: {next(iter(refused.values())).str()}")
@@ -124,16 +149,68 @@ class KafkaTarget:
         return []
 
 
+class _AppendableSource(Source, Appendable):
+    """A source of `APPENDABLE_SCHEMES`."""
+
+
+class AppendableTarget:
+    """A source without transactions: records are appended at least once."""
+
+    def __init__(self, url: str, identity: str, source: Appendable) -> None:
+        self.url, self.identity = url, identity
+        self.letters_at_once: int | None = source.appended_at_once
+        self._source = source
+
+    @classmethod
+    @asynccontextmanager
+    async def opened(cls, url: str, settings: Settings) -> AsyncIterator[AppendableTarget]:
+        """Raises UsageError or SourceError as the source does."""
+        source: _AppendableSource = open_source(url, settings=settings)  # type: ignore[assignment]  # by its scheme
+        await source.open()
+        try:
+            yield cls(url, source.identity or "", source)
+        finally:
+            await source.close()
+
+    def has_partition(self, partition: str) -> bool:
+        """The identity of the stream says so: it had the partition when it was read."""
+        return True
+
+    async def append(self, transaction: str, batch: int, partition: str, records: pa.RecordBatch) -> None:
+        """See `ReplayTarget.append`: a repetition appends them again."""
+        await self._source.append(partition, _batch(partition, records))
+
+    async def readers(self) -> list[str]:
+        """None: such services do not say who reads a stream."""
+        return []
+
+
+def _batch(partition: str, records: pa.RecordBatch) -> Batch:
+    return Batch(partition, records, pa.array(range(records.num_rows), pa.int64()))
+
+
 @asynccontextmanager
-async def opened_target(url: str, settings: Settings) -> AsyncIterator[ReplayTarget]:
+async def opened_target(url: str, settings: Settings, *, is_source: bool = True) -> AsyncIterator[ReplayTarget]:
     """The stream at this URL.
+
+    Args:
+        is_source: whether the letters came from it; otherwise it must be a built-in log.
 
     Raises:
         UsageError: there is no such stream.
     """
-    if url.partition("://")[0] in KAFKA_SCHEMES:
+    if not is_source:
+        async with open_store(url, settings) as store, LogTarget.opened(store, by_key=True) as log:
+            yield log
+        return
+    scheme = url.partition("://")[0]
+    if scheme in KAFKA_SCHEMES:
         async with KafkaTarget.opened(url, settings) as kafka:
             yield kafka
+        return
+    if scheme in APPENDABLE_SCHEMES:
+        async with AppendableTarget.opened(url, settings) as appendable:
+            yield appendable
         return
     async with open_store(url, settings) as store, LogTarget.opened(store) as log:
         yield log

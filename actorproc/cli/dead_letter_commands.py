@@ -6,7 +6,18 @@ from typing import Annotated
 
 import typer
 
-from actorproc.cli.parameters import Config, Container, Json, Name, Partition, Set, SourceLog, SourceOption, count
+from actorproc.cli.parameters import (
+    Config,
+    Container,
+    Into,
+    Json,
+    Name,
+    Partition,
+    Set,
+    SourceLog,
+    SourceOption,
+    count,
+)
 from actorproc.cli.usage import Group
 
 app = typer.Typer(
@@ -84,6 +95,7 @@ def replay_letters(
     container: Container,
     ids: Ids = None,
     source: SourceLog = None,
+    into: Into = None,
     source_option: SourceOption = None,
     partition: Partition = None,
     kind: Kind = None,
@@ -91,22 +103,24 @@ def replay_letters(
     config: Config = None,
     settings: Set = None,
 ) -> None:
-    """Append dead letters to their log or topic again. Each is appended once, however often this runs or is killed.
+    """Append dead letters to their stream again. Each is appended once, however often this runs or is killed.
 
     \b
       actorproc dead-letters replay --name Delays --container state
       export ACTORPROC_NAME=Delays ACTORPROC_CONTAINER=state
       actorproc dead-letters replay --kind KeyError
       actorproc dead-letters replay 3:1042 3:1077
+      actorproc dead-letters replay --into s3://bucket/letters
 
     Key, value, timestamp and headers are those of the original record. Headers actorproc.dead_letter.* are added with
-    its history. The letters stay until they are purged.
+    its history. The letters stay until they are purged. Streams without transactions (Kinesis, Event Hubs over AMQP)
+    may get a letter twice if this is killed.
     """
     from actorproc.cli.common import opened_processor
     from actorproc.cli.dead_letters import replay
 
     opened = opened_processor(name, container, config, settings, source_options=source_option)
-    replay(ids or (), opened, source, partition, kind, as_json)
+    replay(ids or (), opened, source, into, partition, kind, as_json)
 
 
 @app.command("purge")

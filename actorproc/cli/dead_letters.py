@@ -126,18 +126,19 @@ def replay(
     ids: Sequence[str],
     opened: OpenedProcessor,
     source: str | None,
+    into: str | None,
     partition: str | None,
     kind: str | None,
     as_json: bool,
 ) -> None:
-    """Append dead letters to their log again. Exit code 1 if letters exist, but none is of the wanted kind."""
+    """Append dead letters to their stream, or to the log `into`. Exit code 1 if none of them is of the wanted kind."""
     selection = Selection(_ids(ids, partition=partition, kind=kind), partition, kind)
-    if source is not None:
+    if source is not None and into is None:
         refuse_source(f"--source {source}", source, own=names_object(source))
 
     async def work() -> bool:
         async with _letters(opened, partition) as (letters, settings):
-            done = await letters.replay(selection, settings, source)
+            done = await letters.replay(selection, settings, source, into=into)
         if as_json:
             print_json({"replayed": done.appended, "replayed_before": done.before})
         else:

@@ -110,7 +110,15 @@ SourceLog = Annotated[
         metavar="URL",
         callback=location,
         envvar="ACTORPROC_SOURCE",
-        help="The log that receives the letters. Default: the log that the processor reads.",
+        help="The stream that receives the letters. Default: the stream that the processor reads.",
+    ),
+]
+Into = Annotated[
+    str | None,
+    typer.Option(
+        metavar="LOG",
+        callback=location,
+        help="A built-in log that receives the letters instead. For processors of what can only be read.",
     ),
 ]
 MaybeSource = Annotated[

@@ -20,6 +20,8 @@ KAFKA_SCHEMES = ("kafka", "eventhubs", "oci-streaming")
 EVENT_HUBS_SCHEME = "eventhubs+amqp"
 COSMOS_SCHEME = "cosmos"
 KINESIS_SCHEME = "kinesis"
+APPENDABLE_SCHEMES = (EVENT_HUBS_SCHEME, KINESIS_SCHEME)
+"""Of sources that are `Appendable`."""
 
 
 def open_source(

@@ -9,17 +9,35 @@ from tests.cli.conftest import Run
 from tests.cli.reading import LAYOUT, lines
 
 
-def test_dead_letters_are_replayed_into_a_log_alone(run: Run, state: Path, place: list[object], tmp_path: Path) -> None:
+def test_letters_can_be_replayed_into_a_log_of_their_own(run: Run, state: Path, tmp_path: Path) -> None:
+    shutil.copytree(state / "state", tmp_path / "state")
+    log, place = tmp_path / "letters", ["--name", "Delays", "--container", tmp_path / "state"]
+    replay = ["dead-letters", "replay", *place, "--into", log]
+    assert run(*replay).exit_code == 2, "there is no such log"
+    assert run("logs", "create", log, "--partitions", 2).exit_code == 0
+    result = run(*replay)
+    assert (result.exit_code, result.stdout) == (0, f"20 dead letters appended to {log}\n")
+    assert "0 dead letters appended" in run(*replay).stdout
+    letters = lines(run("dead-letters", "list", *place, "--json").stdout)
+    records = lines(run("peek", "--source", log, "--limit", 20, "--json").stdout)
+    assert sorted(record["value"] for record in records) == sorted(letter["value"] for letter in letters)
+    partitions = {(record["key"], record["partition"]) for record in records}
+    assert len(partitions) == len(dict(partitions)), "a key is in one partition"
+
+
+def test_letters_are_replayed_into_what_can_be_appended_to(
+    run: Run, state: Path, place: list[object], tmp_path: Path
+) -> None:
     shutil.copytree(state / "state", tmp_path / "state")
     result = run("dead-letters", "replay", *place, "--source", "mysrc:Lines")
     assert (result.exit_code, result.stdout) == (2, "")
-    assert "appended to a log or a topic, and this is a source that is only read" in result.stderr
+    assert "a hub or a stream of Kinesis, and this is a source that is only read" in result.stderr
     (tmp_path / "state" / LAYOUT.origin).unlink()
     result = run("dead-letters", "replay", "--name", "Delays", "--container", tmp_path / "state")
     assert (result.exit_code, result.stdout) == (2, "")
-    assert "does not say what Delays reads: give the log or topic with --source" in result.stderr
+    assert "does not say what Delays reads: give the stream with --source" in result.stderr
     told = run("dead-letters", "replay", "--help").stdout
-    assert "The log that receives the letters" in told
+    assert "The stream that receives the letters" in told
     assert "MODULE:NAME" not in told
 
 

@@ -20,10 +20,14 @@ import anyio
 import orjson
 import pytest
 
-from actorproc import JsonRows, Settings
+from actorproc import JsonRows, PartitionContext, PartitionHandler, Processor, Settings
+from actorproc.admin.dead_letters import DeadLetters, Selection
 from actorproc.errors import RecordsLost, SourceError, UsageError
+from actorproc.output.dead_letters import HISTORY
 from actorproc.records import Batch
 from actorproc.runtime.budget import ByteBudget, ReadBudget
+from actorproc.storage.names import ProcessorLayout
+from actorproc.stores import open_store
 from actorproc.testing import check_source
 
 pytest.importorskip("azure.eventhub", reason="azure-eventhub is not installed")
@@ -33,7 +37,7 @@ from azure.eventhub._pyamqp.message import Message
 from azure.eventhub.aio import EventHubProducerClient
 
 from actorproc.sources.eventhubs import EventHubsSource
-from tests.eventhubs_server import EventHubsServer, eventhubs
+from tests.eventhubs_server import Event, EventHubsServer, Partition, eventhubs
 from tests.kafka_topics import numbers, process
 
 pytestmark = [  # the client leaves the sockets of lost connections to the garbage collector
@@ -120,6 +124,47 @@ async def test_a_hub_keeps_the_contract_of_a_source(hub: Hub) -> None:
         hub.send(range(20, 21))
 
     await check_source(lambda: EventHubsSource(hub.url), add=add)
+
+
+class Refuses(PartitionHandler):
+    """Gives up every record that was not replayed."""
+
+    async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+        for record in batch:
+            if not any(name.startswith(HISTORY) for name, _ in record.headers):
+                ctx.dead_letter(record, "refused")
+
+
+async def test_letters_are_replayed_to_their_partition_with_key_and_headers(hub: Hub, tmp_path: Path) -> None:
+    keyed = EventData(b"\xffvalue")
+    keyed.properties = {"a": "1", "raw": b"\xfe"}
+    await hub.send_events([keyed], partition_key="plane")
+    hub.send(range(600), partition=1)
+    processor = Processor(Refuses, source=EventHubsSource(hub.url), container=str(tmp_path), dead_letter_limit=1)
+    await processor.run(until_end=True)
+    async with open_store(str(tmp_path), Settings()) as store:
+        letters = await DeadLetters.opened(store, ProcessorLayout("Refuses"))
+        assert (await letters.replay(Selection(), Settings()))[:3] == (hub.url, 601, 0)
+        assert (await letters.replay(Selection(), Settings()))[:3] == (hub.url, 0, 601)
+    [copy] = [copy for partition in hub.of.partitions for copy in replayed(partition) if copy.key is not None]
+    headers = properties(copy)
+    assert (copy.key, body(copy), headers["a"], headers["raw"]) == ("plane", b"\xffvalue", b"1", b"\xfe")
+    values = [body(copy) for copy in replayed(hub.of.partitions[1]) if copy.key is None]
+    assert values == [b'{"n":%d}' % n for n in range(600)]
+
+
+def replayed(partition: Partition) -> list[Event]:
+    return [event for event in partition.events if any(name.startswith(HISTORY) for name in properties(event))]
+
+
+def properties(event: Event) -> dict[str, Any]:
+    found: dict[Any, Any] = event.message.application_properties or {}
+    return {name.decode(): value for name, value in found.items()}
+
+
+def body(event: Event) -> bytes:
+    data: Any = event.message.data
+    return b"".join(data)
 
 
 async def test_key_body_properties_and_time_become_a_record(hub: Hub) -> None:

@@ -18,7 +18,10 @@ import pytest
 from pyarrow.dataset import dataset
 
 from actorproc import JsonRows, Processor, Settings
+from actorproc.admin.dead_letters import DeadLetters, Replayed, Selection
 from actorproc.sources.kinesis import KinesisSource
+from actorproc.storage.names import ProcessorLayout
+from actorproc.stores import open_store
 from tests.kinesis_servers import KinesisServer
 
 pytestmark = pytest.mark.servers
@@ -57,15 +60,34 @@ class Feed:
             await processor.run(until_end=True)
         return self.numbers()
 
+    async def replay(self) -> Replayed:
+        settings = Settings(source_options=self.options)
+        async with open_store(str(self.folder), settings) as store:
+            letters = await DeadLetters.opened(store, ProcessorLayout("Flights"))
+            return await letters.replay(Selection(), settings)
+
     async def open_shards(self) -> list[str]:
         found = await self.server.shards(self.stream)
         return [one["ShardId"] for one in found if "EndingSequenceNumber" not in one["SequenceNumberRange"]]
 
     def numbers(self) -> list[int]:
-        rows = [row["n"] for row in self._rows()]
-        for path in (self.folder / "Flights" / "dead-letters").glob("*/*.jsonl"):
-            rows += [int(json.loads(line)["value"][1:]) for line in path.read_text().splitlines()]
-        return sorted(rows)
+        return sorted([row["n"] for row in self._rows()] + [int(letter["value"][1:]) for letter in self.letters()])
+
+    def letters(self) -> list[dict[str, Any]]:
+        files = (self.folder / "Flights" / "dead-letters").glob("*/*.jsonl")
+        return [json.loads(line) for path in files for line in path.read_text().splitlines()]
+
+    async def check_succession(self) -> None:
+        """Check that the first file of each shard was written after the last one of its parents."""
+        files = self.folder / "Flights" / "output"
+        times = {
+            folder.name.removeprefix("partition="): [file.stat().st_mtime_ns for file in folder.glob("*.parquet")]
+            for folder in files.iterdir()
+        }
+        for shard in await self.server.shards(self.stream):
+            for parent in (shard.get("ParentShardId"), shard.get("AdjacentParentShardId")):
+                if (before := times.get(str(parent))) and (after := times.get(shard["ShardId"])):
+                    assert max(before) < min(after)
 
     def check_order(self) -> None:
         """Check that the records of each plane are in order: a child's name is above its parents'."""
@@ -102,6 +124,7 @@ async def test_each_record_comes_once_after_splits_and_merges(feed: Feed) -> Non
     await feed.put(range(130, 160))
     assert await feed.process() == list(range(160))
     feed.check_order()
+    await feed.check_succession()
 
 
 async def test_latest_holds_for_the_children_of_a_shard_that_is_split_later(feed: Feed) -> None:
@@ -110,6 +133,16 @@ async def test_latest_holds_for_the_children_of_a_shard_that_is_split_later(feed
     await feed.server.split(feed.stream, *await feed.open_shards())
     await feed.put(range(20, 60))
     assert await feed.process(start="latest") == list(range(20, 60))
+
+
+async def test_letters_are_replayed_by_their_key_also_after_a_split(feed: Feed) -> None:
+    await feed.put(range(30))
+    assert await feed.process() == list(range(30))
+    await feed.server.split(feed.stream, *await feed.open_shards())
+    assert (await feed.replay())[:3] == (feed.server.url(feed.stream), 3, 0)
+    assert await feed.process() == sorted([*range(30), 0, 11, 22]), "they fail again, as letters of the children"
+    assert sorted(letter["key"] for letter in feed.letters()) == ["N0", "N0", "N1", "N1", "N2", "N2"]
+    assert (await feed.replay())[1:3] == (3, 3), "a letter is sent once, a new one of the same record, too"
 
 
 @pytest.mark.long
@@ -139,6 +172,7 @@ async def test_hosts_that_are_killed_or_paused_during_resharding_lose_and_repeat
             host.wait(60)
     assert feed.numbers() == list(range(1_200))
     feed.check_order()
+    await feed.check_succession()
 
 
 def start_host(feed: Feed) -> subprocess.Popen[bytes]:

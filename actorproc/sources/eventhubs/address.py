@@ -9,7 +9,7 @@ from typing import Any, Literal
 from urllib.parse import parse_qs, urlsplit
 
 from azure.eventhub import TransportType, parse_connection_string
-from azure.eventhub.aio import EventHubConsumerClient
+from azure.eventhub.aio import EventHubConsumerClient, EventHubProducerClient
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from actorproc.config.secrets import with_secrets
@@ -26,7 +26,8 @@ class EventHubsOptions(BaseModel):
     """Options of the source, by name in `source_options`.
 
     Attributes:
-        connection_string: with the right to listen. None: from EVENTHUBS_CONNECTION_STRING, else Microsoft Entra.
+        connection_string: with the right to listen, and to send for a replay of dead letters. None: from
+            EVENTHUBS_CONNECTION_STRING, else Microsoft Entra.
         transport: `websocket` goes through port 443, where 5671 is closed.
         prefetch: events of a partition that the service sends ahead. Twice as many may be in memory. The client takes
             one such window every 60 ms or so, so that with 300 it is at most some 4,000 events a second.
@@ -95,17 +96,32 @@ class HubAddress:
         Raises:
             UsageError: the connection string is of another namespace, or azure-identity is not installed.
         """
-        options = self.options()
-        transport = TransportType.AmqpOverWebsocket if options.transport == "websocket" else TransportType.Amqp
-        if options.connection_string is None:
+        login, transport = self._login(), self._transport
+        if login is None:
             return EventHubConsumerClient(
                 self.host, self.hub, self.group, entra.credential(), retry_total=retries, transport_type=transport
             )
-        self._check_namespace(options.connection_string)
         return EventHubConsumerClient.from_connection_string(
-            options.connection_string, self.group, eventhub_name=self.hub, retry_total=retries,
-            transport_type=transport,
-        )  # fmt: skip
+            login, self.group, eventhub_name=self.hub, retry_total=retries, transport_type=transport
+        )
+
+    def producer(self, entra: EntraLogin) -> EventHubProducerClient:
+        """A client that sends. Args and errors as of `client`."""
+        login, transport = self._login(), self._transport
+        if login is None:
+            return EventHubProducerClient(self.host, self.hub, entra.credential(), transport_type=transport)
+        return EventHubProducerClient.from_connection_string(login, eventhub_name=self.hub, transport_type=transport)
+
+    @property
+    def _transport(self) -> TransportType:
+        return TransportType.AmqpOverWebsocket if self.options().transport == "websocket" else TransportType.Amqp
+
+    def _login(self) -> str | None:
+        """The connection string; None: Microsoft Entra logs in."""
+        login = self.options().connection_string
+        if login is not None:
+            self._check_namespace(login)
+        return login
 
     def _check_namespace(self, connection_string: str) -> None:
         try:

@@ -14,7 +14,7 @@ _FINAL = {
     "link:stolen": "another reader has a higher epoch: the partition has moved, or another processor reads in this "
     "consumer group (give each its own, ?group=NAME)",
     "not-found": "there is no such hub, partition or consumer group",
-    "unauthorized-access": "the login lacks the right to listen",
+    "unauthorized-access": "the login lacks the right to listen (to send, for a replay)",
     "resource-limit-exceeded": "the service refuses more readers",
 }
 """By the AMQP condition: the service would refuse a new connection, too.

@@ -15,12 +15,14 @@ from actorproc.records import Batch, Cursor
 from actorproc.runtime.budget import ByteBudget, ReadBudget
 from actorproc.runtime.clock import SYSTEM, Clock
 from actorproc.runtime.logger import get_logger
+from actorproc.sources.appendable import Appendable
 from actorproc.sources.azure_checkpoints import CHECKPOINTS, AzureCheckpoints
 from actorproc.sources.entra_login import EntraLogin
 from actorproc.sources.eventhubs.address import CONNECTION_STRING, HubAddress
 from actorproc.sources.eventhubs.columns import to_batch
 from actorproc.sources.eventhubs.errors import CLIENT_ERRORS, final_error, first_line
 from actorproc.sources.eventhubs.receiver import Place, Receiver, receiving
+from actorproc.sources.eventhubs.sender import send
 from actorproc.sources.patience import Patience
 from actorproc.sources.protocol import Chunk, End, Source, Start
 
@@ -32,7 +34,7 @@ _CLOSING = 5.0
 log = get_logger(__name__)
 
 
-class EventHubsSource(Source):
+class EventHubsSource(Source, Appendable):
     """Reads a hub in a consumer group. A partition is the service's, a sequence and a position its sequence number.
 
     Args:
@@ -214,6 +216,13 @@ class EventHubsSource(Source):
             f"{self._name(partition)}: {first - sequence:,} events before sequence number {first} were "
             "removed by the hub's retention before they were read (on_out_of_range = fail)"
         )
+
+    # Writing
+
+    async def append(self, partition: str, records: Batch) -> None:
+        """Send records as events: headers become application properties, and the service sets the times."""
+        async with self._address.producer(self._entra) as client:
+            await _answer(self._name(partition), send(client, partition, records))
 
 
 async def _answer(what: str, answer: Awaitable[T]) -> T:

@@ -19,7 +19,7 @@ _THROTTLED = frozenset((
     "ProvisionedThroughputExceededException", "LimitExceededException", "KMSThrottlingException", "ThrottlingException",
     "Throttling", "RequestLimitExceeded",
 ))  # fmt: skip
-_RIGHTS = "kinesis:DescribeStreamSummary, ListShards, GetShardIterator and GetRecords"
+_RIGHTS = "kinesis:DescribeStreamSummary, ListShards, GetShardIterator and GetRecords (PutRecords for a replay)"
 _KEYS = "the source options access_key and secret_key or profile, or AWS's environment"
 _KMS = "the key that encrypts the stream"
 _FINAL = {

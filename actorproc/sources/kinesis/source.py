@@ -13,9 +13,11 @@ from actorproc.records import NO_COST, Batch, Cursor
 from actorproc.runtime.budget import ByteBudget, ReadBudget
 from actorproc.runtime.clock import SYSTEM, Clock
 from actorproc.runtime.logger import get_logger
+from actorproc.sources.appendable import Appendable
 from actorproc.sources.kinesis.address import StreamAddress
 from actorproc.sources.kinesis.newest import place_after_newest
 from actorproc.sources.kinesis.position import Position, milliseconds
+from actorproc.sources.kinesis.requests import put_requests
 from actorproc.sources.kinesis.stream import Stream
 from actorproc.sources.protocol import Chunk, End, Partition, Source, Start
 
@@ -25,7 +27,7 @@ _LEAST_BYTES = 64 * 2**10  # that a read may take after one that found less
 log = get_logger(__name__)
 
 
-class KinesisSource(Source):
+class KinesisSource(Source, Appendable):
     """Reads a stream. A partition is a shard, which ends when it is split or merged.
 
     Args:
@@ -165,6 +167,13 @@ class KinesisSource(Source):
             )
         log.warning("source.records_lost", source=self.url, partition=partition, since=_text(place.seen))
         return place.at_first() if policy == "earliest" else await place_after_newest(self._stream, partition)
+
+    # Writing
+
+    async def append(self, partition: str, records: Batch) -> None:
+        """Append records to the shards of their keys. Kinesis keeps neither headers nor timestamps of its writers."""
+        for request in put_requests(records):
+            await self._stream.put(request, self._settings.store_patience)
 
 
 def _text(milliseconds: int) -> str:

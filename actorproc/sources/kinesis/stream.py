@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from datetime import UTC
 from email.utils import parsedate_to_datetime
@@ -193,6 +193,26 @@ class Stream:
             if len(page.batch) or page.is_at_end or page.has_ended:
                 return page
         raise AssertionError("pages() ends with a page that has ended")
+
+    async def put(self, records: Sequence[tuple[str, bytes]], patience: float) -> None:
+        """Append records: partition key and value. Those that are refused for the moment are sent again.
+
+        Args:
+            records: at most as many as one request may have.
+            patience: seconds for which requests may fail.
+
+        Raises:
+            SourceError: as `check`; some may be appended.
+        """
+        what, refusals = f"source {self._address.url}", 0
+        left = [{"PartitionKey": key, "Data": value} for key, value in records]
+        while True:
+            reply = await self._asked(what, partial(self._client.put_records, **self._name, Records=left), patience)
+            left = [entry for entry, answer in zip(left, reply["Records"], strict=True) if "ErrorCode" in answer]
+            if not left:
+                return
+            refusals += 1
+            await self._clock.sleep(_THROTTLED.delay(refusals, self._clock.random))
 
     # Requests
 

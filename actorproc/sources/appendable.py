@@ -1,0 +1,26 @@
+"""The protocol of sources without transactions to which dead letters can be replayed."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+from actorproc.records import Batch
+
+
+class Appendable(ABC):
+    """A source to which records can be appended, each at least once. Subclass it together with `Source`."""
+
+    appended_at_once: int = 500
+    """Dead letters of one `append`. If its outcome is unknown, it is repeated, so as many may come twice."""
+
+    @abstractmethod
+    async def append(self, partition: str, records: Batch) -> None:
+        """Append records to an open source.
+
+        Args:
+            partition: from which they came. A source that chooses partitions by key ignores it.
+            records: with key, value, headers and timestamp. What the stream cannot keep is left out.
+
+        Raises:
+            SourceError: some may be appended, and some not.
+        """
