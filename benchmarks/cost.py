@@ -1,7 +1,7 @@
-"""Store requests of an idle group, including the reading of its idle log, with default timers, in virtual time.
+"""Store requests of a group, including the reading of its log, with default timers, in virtual time.
 
-Goal: at most 3 requests per host and renew interval, plus one per poll of the source, for any number of partitions.
-Prices: S3 Standard in us-east-1, $0.005 per 1,000 PUT or LIST, $0.0004 per 1,000 GET, without storage.
+Goal of an idle group: at most 3 requests per host and renew interval, plus one per poll of the source, for any number
+of partitions. Prices: those of `actorproc cost`, S3 Standard.
 """
 
 from __future__ import annotations
@@ -14,19 +14,20 @@ from rich.console import Console
 from rich.table import Table
 
 from actorproc import Batch, PartitionContext, PartitionHandler, Processor, Producer
+from actorproc.admin.cost import MONTH, PRICES, Verb
 from actorproc.config.settings import Settings
 from actorproc.sources.log import LogSource
 from actorproc.storage.store import Store
 from actorproc.stores.memory import MemoryStore
 from actorproc.testing.simulation.clock import VirtualClock
+from actorproc.testing.simulation.faults import LATENCY_ONLY, FaultyBackend
 from actorproc.testing.simulation.loop import current_loop
 from actorproc.testing.simulation.loop import run as run_in_virtual_time
 from actorproc.testing.simulation.nudges import NudgeNetwork
 
-PRICE = {"put": 5e-6, "put_if_absent": 5e-6, "put_if_match": 5e-6, "list": 5e-6, "get": 4e-7, "delete": 0.0}
-"""Dollars per request."""
+VERBS: dict[str, Verb] = {"put": "PUT", "put_if_absent": "PUT", "put_if_match": "PUT", "list": "LIST", "get": "GET"}
+"""How S3 charges the requests that a store counts. Others are free."""
 
-MONTH = 30 * 86_400.0
 JITTER = 0.1
 """Share by which timers differ from what is set."""
 
@@ -45,18 +46,27 @@ class Keep(PartitionHandler):
 
 
 @dataclass(frozen=True, slots=True)
-class Idle:
-    """Requests of all `hosts` over `seconds`, by verb: to the container, and to the log."""
+class Counted:
+    """Requests of all `hosts` over `seconds`, by verb: to the container, and to the log. Without producers."""
 
     hosts: int
     seconds: float
     running: int
     """Partitions that run."""
     committed: int
-    """Files of output: what was written before the group became idle."""
+    """Files of output, with those that were written before the group became idle."""
     container: Counter[str]
     log: Counter[str]
+    producer: Counter[str]
     settings: Settings
+
+    def charged(self) -> Counter[Verb]:
+        """All requests, with those of the producer, as S3 charges them."""
+        total: Counter[Verb] = Counter()
+        for verb, count in (self.container + self.log + self.producer).items():
+            if verb in VERBS:
+                total[VERBS[verb]] += count
+        return total
 
     @property
     def per_host_and_renewal(self) -> float:
@@ -70,21 +80,27 @@ class Idle:
 
     def dollars(self, requests: Counter[str]) -> float:
         """Per host and month."""
-        return sum(PRICE[verb] * n for verb, n in requests.items()) / self.hosts * MONTH / self.seconds
+        price = sum(PRICES[0].of(VERBS[verb]) * n for verb, n in requests.items() if verb in VERBS)
+        return price / self.hosts * MONTH / self.seconds
 
 
-def measure(partitions: int, hosts: int, intervals: int) -> Idle:
-    """An idle group over so many renew intervals, after everything in its log was processed."""
-    return run_in_virtual_time(_measure(partitions, hosts, intervals))
+def measure(partitions: int, hosts: int, intervals: int, records: float = 0.0) -> Counted:
+    """A group over so many renew intervals, after everything in its log was processed.
+
+    Args:
+        records: that are appended per second meanwhile, at random times. 0: an idle group.
+    """
+    return run_in_virtual_time(_measure(partitions, hosts, intervals, records))
 
 
-async def _measure(partitions: int, hosts: int, intervals: int) -> Idle:
+async def _measure(partitions: int, hosts: int, intervals: int, records: float) -> Counted:
     settings = Settings()
     world = VirtualClock("world")
-    log, container = MemoryStore(clock=world), MemoryStore(clock=world)
-    async with Producer(
-        Store(log, clock=world), partitions=partitions, partitioner="round-robin", clock=world
-    ) as producer:
+    truth = MemoryStore(clock=world)
+    container = MemoryStore(clock=world)
+    log = FaultyBackend(truth, LATENCY_ONLY) if records else truth
+    appended = Store(log, clock=world)
+    async with Producer(appended, partitions=partitions, partitioner="round-robin", clock=world) as producer:
         await producer.send_many([b"{}"] * (3 * partitions))
     board, processors, tasks, stores = NudgeNetwork(), [], [], []
     for index in range(hosts):
@@ -100,19 +116,33 @@ async def _measure(partitions: int, hosts: int, intervals: int) -> Idle:
     await anyio.sleep(SETTLING)
     before = [(store.requests.copy(), source.requests.copy()) for store, source in stores]
     seconds = intervals * settings.lease_renew_interval
-    await anyio.sleep(seconds)
+    appended.requests.clear()
+    if records:
+        await _append(appended, partitions, records, seconds)
+    else:
+        await anyio.sleep(seconds)
     states = [p.state for processor in processors if (s := processor.statistics()) for p in s.partitions]
-    idle = Idle(
+    counted = Counted(
         hosts, seconds, states.count("running"), len((await container.list("cost/output/")).entries),
         sum((store.requests - was[0] for (store, _), was in zip(stores, before, strict=True)), Counter()),
         sum((source.requests - was[1] for (_, source), was in zip(stores, before, strict=True)), Counter()),
-        settings,
+        appended.requests, settings,
     )  # fmt: skip
     for processor in processors:  # else each would be cancelled, and say so
         processor.stop()
     for task in tasks:
         await task
-    return idle
+    return counted
+
+
+async def _append(log: Store, partitions: int, records: float, seconds: float) -> None:
+    """Append so many records per second, at random times, to random partitions."""
+    clock = VirtualClock("producer")
+    give_up = clock.monotonic() + seconds
+    async with Producer(log, partitioner=lambda *_: clock.random.randrange(partitions), clock=clock) as producer:
+        while (now := clock.monotonic()) < give_up:
+            await anyio.sleep(min(give_up - now, clock.random.expovariate(records)))
+            await producer.send(b"{}")
 
 
 def run(intervals: int = 200) -> None:

@@ -35,8 +35,8 @@ from actorproc.errors import ActorprocError, UsageError
 
 _ORDER = [
     "produce", "serve", "spark", "status", "top", "explain", "dashboard", "pause", "resume", "drain", "move", "release",
-    "audit", "processors", "logs", "peek", "output", "state", "schema", "dead-letters", "readers", "trim", "compact",
-    "verify", "doctor", "demo",
+    "audit", "processors", "logs", "peek", "output", "state", "schema", "dead-letters", "debug", "readers", "trim",
+    "compact", "verify", "doctor", "cost", "demo",
 ]  # fmt: skip
 """Order of the commands in `--help`. Others come after these."""
 
@@ -110,6 +110,7 @@ app.add_typer(fleet_commands.app)
 app.add_typer(checkpoint_commands.app)
 app.add_typer(inventory_commands.app)
 app.add_typer(dead_letter_commands.app)
+app.add_typer(dead_letter_commands.top_level)
 app.add_typer(retention.app)
 app.add_typer(state_commands.app)
 app.add_typer(schema_commands.app)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -32,6 +33,8 @@ app = typer.Typer(
       actorproc dead-letters replay --name Delays --container state
     """,
 )
+
+top_level = typer.Typer()
 
 Kind = Annotated[str | None, typer.Option(metavar="KIND", help="Only this type of error, such as KeyError.")]
 Ids = Annotated[
@@ -155,3 +158,37 @@ def purge_letters(
     purge(
         ids or (), opened_processor(name, container, config, settings), partition, kind, before, replayed, yes, as_json
     )
+
+
+@top_level.command()
+def debug(
+    letter: Annotated[str, typer.Argument(metavar="PARTITION:SEQUENCE", help="Its id in `dead-letters list`.")],
+    handler: Annotated[str, typer.Argument(metavar="MODULE:CLASS", help="The handler, as for `serve`.")],
+    name: Name,
+    container: Container,
+    option: Annotated[
+        list[str] | None,
+        typer.Option("--option", "-o", metavar="NAME=VALUE", help="An option of the handler, as for `serve`."),
+    ] = None,
+    file: Annotated[
+        Path | None,
+        typer.Option("--file", metavar="FILE", help="The test to write. Default: test_letter_PARTITION_SEQUENCE.py."),
+    ] = None,
+    no_run: Annotated[bool, typer.Option("--no-run", help="Only write the file.")] = False,
+    config: Config = None,
+    settings: Set = None,
+) -> None:
+    """Write a test that repeats a dead letter, and run it: the debugger stops where the handler fails.
+
+    \b
+      actorproc debug 3:1042 app:Delays --name Delays --container state
+      actorproc debug 3:1042 app:Delays --no-run --file tests/test_1042.py
+
+    The test has the record, the handler's options, the epoch, and the state of the partition as it is now. It needs
+    neither store nor source. Options from the environment are read from there when it runs.
+    """
+    from actorproc.cli.common import opened_processor
+    from actorproc.cli.debug import run
+
+    opened = opened_processor(name, container, config, settings)
+    run(letter, handler, opened, option or [], file, no_run, config, settings or [])

@@ -19,6 +19,7 @@ from actorproc.cli.parameters import (
     StartFrom,
     count,
     location,
+    not_negative,
     one_of,
     positive,
 )
@@ -197,6 +198,43 @@ def monitoring(
     from actorproc.cli.monitoring import run
 
     run(what)
+
+
+@app.command()
+def cost(
+    hosts: Annotated[int, typer.Option(parser=count, metavar="N", help="Hosts that run.")] = 1,
+    partitions: Annotated[int, typer.Option(parser=count, metavar="N", help="Partitions of the source.")] = 8,
+    records: Annotated[
+        float, typer.Option(parser=not_negative, metavar="N", help="Records per second, over all partitions.")
+    ] = 0.0,
+    no_log: Annotated[
+        bool, typer.Option("--no-log", help="The source is no built-in log: it costs no requests to the store.")
+    ] = False,
+    linger: Annotated[
+        float, typer.Option(parser=positive, metavar="SECONDS", help="How long the log's producer collects records.")
+    ] = 0.2,
+    state: Annotated[bool, typer.Option("--state", help="The handler keeps state.")] = False,
+    as_json: Json = False,
+    config: Config = None,
+    settings: Set = None,
+) -> None:
+    """Compute requests and their price per month on S3. Nothing is opened.
+
+    \b
+      actorproc cost --hosts 3 --partitions 64
+      actorproc cost --hosts 3 --partitions 64 --records 1000
+      actorproc cost --hosts 3 --partitions 64 --records 1000 \\
+          --set commit_interval=30s --set poll_interval=5s
+
+    Settings are those of the environment, the file and --set. Hosts, partitions and timers cost; records hardly do.
+    """
+    from actorproc.admin.cost import Load
+    from actorproc.cli.cost import run
+
+    load = Load(
+        hosts=hosts, partitions=partitions, records=records, log=not no_log, linger=linger, state=state
+    )  # fmt: skip
+    run(load, as_json, config, settings)
 
 
 @app.command()

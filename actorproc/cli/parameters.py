@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -41,13 +42,23 @@ def between(least: int, most: int | None = None) -> Callable[[object], int]:
 
 def positive(text: object) -> float:
     """A number above 0."""
-    try:
-        number = float(str(text))
-    except ValueError:
-        number = 0.0
-    if not 0 < number < float("inf"):
+    if not 0 < (number := _number(text)) < math.inf:
         raise typer.BadParameter(f"{text!r}: write a number above 0")
     return number
+
+
+def not_negative(text: object) -> float:
+    """A number, 0 or more."""
+    if not 0 <= (number := _number(text)) < math.inf:
+        raise typer.BadParameter(f"{text!r}: write a number, 0 or more")
+    return number
+
+
+def _number(text: object) -> float:
+    try:
+        return float(str(text))
+    except ValueError:
+        return math.nan
 
 
 def one_of(*choices: str) -> Callable[[object], str]:

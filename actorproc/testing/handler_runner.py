@@ -10,24 +10,28 @@ from typing import Any
 from actorproc.config.settings import Settings
 from actorproc.config.units import seconds
 from actorproc.errors import UsageError
+from actorproc.group.assignment import Lease
+from actorproc.group.membership import GroupDocument
 from actorproc.group.nudge import Nudges
-from actorproc.handler.base import PartitionHandler
+from actorproc.handler.base import Decision, PartitionHandler
+from actorproc.handler.checks import checked_handler
 from actorproc.handler.state import TIMERS, Key
 from actorproc.handler.timers import utc
 from actorproc.output.dead_letters import dead_letters
 from actorproc.output.row_reader import all_slices, read_rows
 from actorproc.processor import Processor
-from actorproc.records import Cursor, Record
+from actorproc.records import Batch, Cursor, Record
 from actorproc.runtime.clock import SYSTEM, Clock
 from actorproc.runtime.error_text import safe_repr
 from actorproc.sources.protocol import End
 from actorproc.state.reading import read_state
 from actorproc.state.seeding import seed_state
+from actorproc.storage.document import SharedDocument
+from actorproc.storage.names import ProcessorLayout
 from actorproc.storage.store import Store
 from actorproc.stores.memory import MemoryStore
 from actorproc.testing.memory_source import MemorySource
 
-_PARTITION = "0"
 _NEVER = 1e12  # seconds
 _PAUSES = ("retry_backoff", "restart_backoff")
 
@@ -37,7 +41,7 @@ class HandlerResult:
     """Rows and dead letters of the records, in the order of the records."""
 
     rows: list[dict[str, Any]]
-    """Output rows, each with `_sequence`, the index of its record."""
+    """Output rows, each with `_sequence`, the index of its record (of a `Batch`: its sequence)."""
     dead_letters: list[dict[str, Any]]
     """With the fields of `dead-letters list --json` except `replayed`; `sequence` is the index of the record."""
     state: dict[Key, Any]
@@ -60,10 +64,33 @@ class _SetClock(Clock):
 
 
 class _Records(MemorySource):
-    """The records of a test."""
+    """The records of a test. Those of a batch keep its partition and their sequences."""
 
     anew = False
     """Whether a run reads to the end once more, although everything is committed."""
+
+    def __init__(self, records: Iterable[bytes | Record | None]) -> None:
+        super().__init__(0)
+        self._sequences = records.sequences if isinstance(records, Batch) else None
+        self.partition = records.partition if isinstance(records, Batch) else "0"
+        self.add_partition(self.partition)
+        for index, record in enumerate(records):
+            self._add(index, record)
+
+    def _add(self, index: int, record: object) -> None:
+        if isinstance(record, Record):
+            key, headers, time = record.key, record.headers, record.timestamp
+            self.append(self.partition, [record.value], key=key, headers=headers, timestamp=time)
+        elif isinstance(record, bytes | None):
+            self.append(self.partition, [record])
+        else:
+            raise UsageError(
+                f"records[{index}] = {safe_repr(record):.80}: expected bytes (of JSON: json.dumps(...).encode()), a "
+                "Record, or None for a tombstone"
+            )
+
+    def sequence_of(self, index: int) -> int:
+        return index if self._sequences is None else self._sequences[index]
 
     async def end(self, partition: str) -> End:
         found = await super().end(partition)
@@ -82,6 +109,8 @@ async def run_handler(
     state: Mapping[Key, Any] | None = None,
     states: Mapping[str, Mapping[Key, Any]] | None = None,
     advance: float | timedelta | str | None = None,
+    epoch: int = 1,
+    raise_errors: bool = False,
 ) -> HandlerResult:
     """Run a handler as a host does, on a store in memory, until all records are committed.
 
@@ -89,13 +118,17 @@ async def run_handler(
     otherwise.
 
     Args:
-        records: values, or `Record` objects where key, headers or timestamp matter. They are numbered from 0.
+        records: values, or `Record` objects where key, headers or timestamp matter. They are numbered from 0. Records
+            of a `Batch` keep their sequences and its partition.
         options: the handler's options.
         state: the content of `ctx.state` in the beginning.
         states: likewise of `ctx.state("name")`, by name.
         advance: how far stream time and wall clock go on after the last record: a timedelta, seconds, or text such as
             "30m". Timers that are due by then fire. The wall clock stands at the latest timestamp of the records until
             then.
+        epoch: of the partition: `ctx.epoch`.
+        raise_errors: in the end, raise the first error of the handler, as it was raised. So pytest shows the line in
+            the handler, and `pytest --pdb` stops there.
 
     Raises:
         EndNotReached: the handler does not reach the end. The message says why.
@@ -105,14 +138,15 @@ async def run_handler(
         raise UsageError(f"settings = {settings!r:.80}: Settings(...), such as Settings(max_attempts=1)")
     settings = settings or Settings()
     pauses = {name: 0.001 for name in _PAUSES if name not in settings.model_fields_set}
-    source = _source(records)
+    source = _Records(records)
+    errors: list[Exception] = []
     clock = SYSTEM if advance is None else _SetClock(source.latest_time() or SYSTEM.wall())
     store = Store(MemoryStore(), clock=clock)
 
     def made(stream_idle_time: float) -> Processor:
         changed = pauses if advance is None else {**pauses, "stream_idle_time": stream_idle_time}
         return Processor(
-            handler,
+            _noting(checked_handler(handler), errors) if raise_errors else handler,
             source=source,
             container=store,
             options=options,
@@ -121,21 +155,25 @@ async def run_handler(
             nudges=Nudges(),  # there is one host only
         )
 
-    processor = made(_NEVER)
+    processor, partition = made(_NEVER), source.partition
     async with store:
+        if epoch > 1:
+            await _begin_epoch(store, processor.layout, partition, epoch)
         if seeds := {**({"": state} if state else {}), **(states or {})}:
-            await seed_state(store, processor.layout, _PARTITION, await source.start(_PARTITION, "earliest"), seeds)
+            await seed_state(store, processor.layout, partition, "0", seeds)
         await processor.run(until_end=True)
         if isinstance(clock, _SetClock):
             clock.time += _seconds(advance)
             source.anew = True
             await made(0.0).run(until_end=True)
+        if errors:
+            raise errors[0]
         rows: list[dict[str, Any]] = []
-        async for piece in all_slices(store, processor.layout, [_PARTITION]):
+        async for piece in all_slices(store, processor.layout, [partition]):
             async for batch in read_rows(store, piece):
                 rows += batch.to_pylist(maps_as_pydicts="lossy")
         letters = [letter async for letter in dead_letters(store, processor.layout)]
-        held = await read_state(store, processor.layout, _PARTITION)
+        held = await read_state(store, processor.layout, partition)
         found = {name: dict(held.items(name)) for name in held.names}
         timers = {key: utc(at) for key, (at, _) in found.pop(TIMERS, {}).items()}
         return HandlerResult(rows, letters, found.get("", {}), found, timers)
@@ -148,18 +186,18 @@ def _seconds(advance: object) -> float:
     raise UsageError(f"advance = {advance!r}: a timedelta, seconds, or text such as '30m'")
 
 
-def _source(records: Iterable[bytes | Record | None]) -> _Records:
-    source = _Records()
-    for index, record in enumerate(records):
-        if isinstance(record, Record):
-            source.append(
-                _PARTITION, [record.value], key=record.key, headers=record.headers, timestamp=record.timestamp
-            )
-        elif isinstance(record, bytes | None):
-            source.append(_PARTITION, [record])
-        else:
-            raise UsageError(
-                f"records[{index}] = {safe_repr(record):.80}: expected bytes (of JSON: json.dumps(...).encode()), a "
-                "Record, or None for a tombstone"
-            )
-    return source
+async def _begin_epoch(store: Store, layout: ProcessorLayout, partition: str, epoch: int) -> None:
+    """Let the next owner of the partition get this epoch."""
+    leases = {partition: Lease(None, epoch - 1)}
+    await SharedDocument(store, layout.group, GroupDocument).swap(GroupDocument.of(leases=leases))
+
+
+def _noting(handler: type[PartitionHandler], errors: list[Exception]) -> type[PartitionHandler]:
+    """The handler, which also puts what it raises into `errors`."""
+
+    def on_error(self: PartitionHandler, error: Exception, failed: Batch, attempt: int) -> Decision | None:
+        errors.append(error)
+        return handler.on_error(self, error, failed, attempt)
+
+    named = {"__module__": handler.__module__, "__qualname__": handler.__qualname__}
+    return type(handler.__name__, (handler,), {**named, "on_error": on_error})

@@ -99,13 +99,18 @@ class MemorySource(Source):
             return str(len(times))
         return str(next((i for i, time in enumerate(times) if time is not None and time >= at), len(times)))
 
+    def sequence_of(self, index: int) -> int:
+        """Sequence of the record with this index in its partition."""
+        return index * self._step
+
     async def end(self, partition: str) -> End:
         self._check_there(partition)
         count = len(self._values[partition])
-        return End(str(count), (count - 1) * self._step if count else None)
+        return End(str(count), self.sequence_of(count - 1) if count else None)
 
     def sequence_before(self, partition: str, position: str) -> int | None:
-        return max(-1, (int(position) - 1) * self._step)
+        index = int(position)
+        return self.sequence_of(index - 1) if index else -1
 
     async def read(self, partition: str, position: str) -> AsyncGenerator[Chunk, None]:
         values, keys, times = self._values[partition], self._keys[partition], self._times[partition]
@@ -113,7 +118,7 @@ class MemorySource(Source):
         while True:
             self._check_there(partition)
             news, stop = self._news, min(len(values), at + self._page)
-            sequences = range(at * self._step, stop * self._step, self._step)
+            sequences = [self.sequence_of(index) for index in range(at, stop)]
             part = slice(at, stop)
             batch = Batch.of(
                 partition, values[part], sequences, keys=keys[part], headers=headers[part], timestamps=times[part]

@@ -107,3 +107,26 @@ async def test_run_handler_says_why_the_end_was_not_reached() -> None:
 async def test_run_handler_refuses_other_values_with_their_index(records: Any) -> None:
     with pytest.raises(UsageError, match=r"records\[0\] = .*bytes"):
         await run_handler(Scaled, records)
+
+
+class Place(PartitionHandler):
+    output_schema = "from string, at long, epoch int"
+
+    def process(self, batch: Batch, ctx: PartitionContext) -> None:
+        for record in batch:
+            ctx.emit(record, (record.partition, record.sequence, ctx.epoch))
+
+
+async def test_a_batch_keeps_its_partition_and_sequences() -> None:
+    batch = Batch.of("events-3", [b"a", b"b"], [1042, 1050])
+    result = await run_handler(Place, batch, epoch=7, state={"k": 1})
+    found = [(row["from"], row["at"], row["epoch"], row["_sequence"]) for row in result.rows]
+    assert found == [("events-3", 1042, 7, 1042), ("events-3", 1050, 7, 1050)]
+    assert result.state == {"k": 1}
+
+
+async def test_errors_of_the_handler_are_raised_with_their_traceback() -> None:
+    with pytest.raises(ValueError, match="invalid literal") as raised:
+        await run_handler(Scaled, [b"1", b"no number"], raise_errors=True)
+    assert "process_record" in [entry.name for entry in raised.traceback]
+    assert len((await run_handler(Scaled, [b"1"], raise_errors=True)).rows) == 1
