@@ -10,8 +10,9 @@ https://learn.microsoft.com/rest/api/cosmos-db/ and https://learn.microsoft.com/
 are written by methods, and read by the client.
 
 It does not reproduce: queries and writes by REST, request units (each request costs 1), quotas (see `throttle`),
-several regions, consistency, the time for which deletes are kept, and how a merge of the service numbers the changes:
-here both halves keep their numbers, and new changes come after all of them.
+several regions, consistency, and the time for which deletes are kept. How a merge of the service numbers the changes is
+not known: here both halves keep their numbers, so two transactions may have the same one, and a page may end between
+them. New changes come after all of them.
 """
 
 from __future__ import annotations
@@ -44,6 +45,7 @@ class Change(NamedTuple):
     """A version of a document. `document` is None where it was deleted."""
 
     lsn: int
+    numbered_by: str  # id of the range
     time: float
     key: str  # hash of the partition key
     id: str
@@ -105,7 +107,7 @@ class Container:
             current = None if delete else document | {"_ts": int(time.time()), "_etag": f'"{uuid.uuid4()}"'}
             if current is not None:
                 self._documents[key] = current
-            place.log.append(Change(place.lsn, time.time(), *key, current, previous))
+            place.log.append(Change(place.lsn, place.id, time.time(), *key, current, previous))
         return place.lsn
 
     def split(self, number: str, at: str | None = None) -> list[str]:
@@ -287,7 +289,7 @@ def _feed(headers: Mapping[str, str], container: Container, place: Range) -> web
         found = [change for change in found if change.document and latest[change.key, change.id] == change.lsn]
     most = int(headers.get("x-ms-max-item-count", "100"))
     page = found[: most if most > 0 else None]
-    page += [change for change in found[len(page) :] if change.lsn == page[-1].lsn]
+    page += [change for change in found[len(page) :] if change[:2] == page[-1][:2]]
     upto = page[-1].lsn if len(page) < len(found) else place.lsn
     more: dict[str, Any] = {"etag": f'"{upto}"', "x-ms-session-token": f"{place.id}:-1#{place.lsn}"}
     if not page:

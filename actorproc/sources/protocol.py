@@ -159,7 +159,7 @@ class Source(ABC):
         the default: it begins with its first record.
 
         Args:
-            parents: the last position of each parent that was read.
+            parents: the last position of each parent that was read, in the order of `Partition.parents`.
         """
         return None
 

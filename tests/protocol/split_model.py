@@ -10,10 +10,14 @@ processor is created before the last record of P was written, and must not read 
 
 Kinds of P's records: R emits a row, S emits nothing, X fails on host 0 (a dead letter) and emits nothing on host 1.
 
+With `inherits` a child has the records of its parents, too, as a range of Cosmos DB has: its parents' first, in their
+order, then its own. A parent that was split ends at once, and its child reads on.
+
 Checked in every state: no record is committed twice; none is left out below a cursor; a child commits nothing while the
-source still has uncommitted records of its parent; a parent commits nothing after its child; nothing follows an end; a
-partition that `group.json` calls ended is ended in its checkpoint, and its dead letters are published. With `progress`:
-from every state the work can be finished.
+source still has uncommitted records of its parent, or its parent has not ended; a parent commits nothing after its
+child; what a child leaves out its parent has committed; nothing follows an end; a partition that `group.json` calls
+ended is ended in its checkpoint, and its dead letters are published. With `progress`: from every state the work can be
+finished.
 
 Change the protocol here first, then docs/protocol.md, then the code. `python -m tests.protocol.split_model [quick]`
 """
@@ -46,6 +50,8 @@ class Checkpoint(NamedTuple):
     position: int
     ended: bool
     owner: int
+    skips: Records = ()
+    """How many records of each parent the partition leaves out."""
 
 
 class Chain(NamedTuple):
@@ -59,6 +65,10 @@ class Chain(NamedTuple):
     def position(self) -> int:
         """How far the partition is processed."""
         return max([file.next for file in self.files] + [self.checkpoint.position if self.checkpoint else 0])
+
+    @property
+    def has_ended(self) -> bool:
+        return any(file.ended for file in self.files) or bool(self.checkpoint and self.checkpoint.ended)
 
 
 class Worker(NamedTuple):
@@ -125,6 +135,10 @@ class Rules:
     """A claim is a compare-and-swap of the checkpoint."""
     last: bool = True
     """A worker whose walk meets the end commits nothing."""
+    after: bool = True
+    """A child that has its parents' records begins where they have ended (`start_after`)."""
+    each: bool = True
+    """It reads the records of each parent on from that parent's own position: those of several do not compare."""
 
 
 Parents = tuple[tuple[str, Names], ...]
@@ -136,13 +150,17 @@ MERGE: Parents = (("P", ()), ("Q", ()), ("C", ("P", "Q")))
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """`kinds`: one letter per record of P; other partitions have one R. `late`: how many late creates there may be."""
+    """`kinds`: one letter per record of P; other partitions have one R of their own.
+
+    `late`: how many late creates there may be.
+    """
 
     parents: Parents
     kinds: str
     late: int = 0
     forget: bool = True
     latest: bool = False
+    inherits: bool = False
     progress: bool = False
     rules: Rules = Rules()
 
@@ -164,7 +182,17 @@ class Model:
         return dict(self.parents)[partition]
 
     def kinds_of(self, partition: str) -> str:
-        return self.kinds if partition == "P" else "R"
+        own = self.kinds if partition == "P" else "R"
+        return "".join(map(self.kinds_of, self.parents_of(partition))) + own if self.inherits else own
+
+    def is_left_out(self, partition: str, skips: Records, record: int) -> bool:
+        """Whether this is a record of a parent that the partition leaves out."""
+        first = 0
+        for parent, skipped in zip(self.parents_of(partition), skips, strict=False):
+            if first <= record < first + skipped:
+                return True
+            first += len(self.kinds_of(parent))
+        return False
 
     def listed(self, s: State) -> Names:
         if self.stage(s) in ("unlisted", "forgotten"):
@@ -176,6 +204,13 @@ class Model:
 
     def is_gone(self, s: State, partition: str) -> bool:
         return partition == "P" and self.stage(s) == "forgotten"
+
+    def skips_of(self, s: State, partition: str) -> Records:
+        """What a child leaves out that is claimed for the first time."""
+        if not (self.inherits and self.rules.after):
+            return ()
+        ends = tuple(c.position if (c := self.chain(s, p).checkpoint) else 0 for p in self.parents_of(partition))
+        return ends if self.rules.each else tuple(max(ends) for _ in ends)
 
     def start_of(self, s: State, partition: str) -> int:
         if self.rules.resolve or not self.latest:
@@ -197,16 +232,39 @@ class Model:
         if s.disorder:
             return s.disorder
         for partition in self.names:
-            if why := self._broken_chain(partition, self.chain(s, partition), partition in s.group.ended):
+            chain = self.chain(s, partition)
+            if why := self._broken_chain(partition, chain, partition in s.group.ended):
+                return why
+            if self.inherits and chain.checkpoint and (why := self._broken_succession(s, partition, chain)):
                 return why
         return None
 
+    def _broken_succession(self, s: State, child: str, chain: Chain) -> str | None:
+        """Whether a parent's record is committed by both, or by none although the child leaves it out."""
+        assert chain.checkpoint is not None
+        mine, first = _committed(chain), 0
+        for parent in self.parents_of(child):
+            theirs, kinds = _committed(self.chain(s, parent)), self.kinds_of(parent)
+            for record, kind in enumerate(kinds):
+                if theirs[record] and mine[first + record]:
+                    return f"record {record} of {parent} is committed twice, by {child}, too"
+                left_out = self.is_left_out(child, chain.checkpoint.skips, first + record)
+                if kind == "R" and left_out and not theirs[record]:
+                    return f"{child} leaves out record {record} of {parent}, which is not committed"
+            first += len(kinds)
+        return None
+
     def _broken_chain(self, partition: str, chain: Chain, ended: bool) -> str | None:
-        committed = Counter(record for file in chain.files for record in file.rows + file.letters)
+        committed = _committed(chain)
         if max(committed.values(), default=0) > 1:
             return f"{partition}: committed twice {dict(committed)}"
-        below = range(self.first_of(partition), chain.position)
-        if lost := [record for record in below if self.kinds_of(partition)[record] == "R" and record not in committed]:
+        kinds, skips = self.kinds_of(partition), chain.checkpoint.skips if chain.checkpoint else ()
+        below = [
+            record
+            for record in range(self.first_of(partition), chain.position)
+            if not self.is_left_out(partition, skips, record)
+        ]
+        if lost := [record for record in below if kinds[record] == "R" and record not in committed]:
             return f"{partition}: below the cursor {chain.position}, and not committed: {lost}"
         if any(file.ended for file in chain.files[:-1]):
             return f"{partition}: a commit after the end"
@@ -217,10 +275,11 @@ class Model:
         return None
 
     def done(self, s: State) -> bool:
-        """All children have committed, and no parent that was assigned is still in the group."""
-        children = [self.chain(s, name) for name, parents in self.parents if parents]
+        """All children are processed to their ends, and no parent that was assigned is still in the group."""
+        children = [name for name, parents in self.parents if parents]
         parents = {name for name, parents in self.parents if not parents}
-        return all(child.position for child in children) and parents & {*s.group.assigned} <= {*s.group.ended}
+        at_end = all(self.chain(s, child).position == len(self.kinds_of(child)) for child in children)
+        return at_end and parents & {*s.group.assigned} <= {*s.group.ended}
 
     # What can happen
 
@@ -282,7 +341,8 @@ class Model:
         chain = self.chain(s, partition)
         if self.rules.claim and chain.checkpoint != known:
             return f"h{h}'s claim of {partition} is refused", _put(s, h, None)
-        mine = (known or Checkpoint(0, self.start_of(s, partition), False, h))._replace(owner=h)
+        first = Checkpoint(0, self.start_of(s, partition), False, h, self.skips_of(s, partition))
+        mine = (known or first)._replace(owner=h)
         worker = Worker(partition, "walk", mine, mine.number, mine.position, mine.ended)
         return f"h{h} claims {partition} at {mine.position}", _put(
             self._with(s, partition, chain._replace(checkpoint=mine)), h, worker
@@ -314,8 +374,8 @@ class Model:
             if self.rules.vanish and worker.read == position and not worker.at_end:
                 yield f"h{h} finds {partition} gone", _put(s, h, worker._replace(at_end=True))
         else:
-            upto = self.length(s, partition)
             at_end = not self.parents_of(partition) and self.stage(s) in ("split", "unlisted", "forgotten")
+            upto = worker.read if self.inherits and at_end else self.length(s, partition)
             if (upto, at_end) != (worker.read, worker.at_end):
                 yield (
                     f"h{h} reads {partition} to {upto}{', the end' if at_end else ''}",
@@ -329,8 +389,11 @@ class Model:
 
     def _commit(self, s: State, h: int, worker: Worker, upto: int, end: bool) -> Iterator[Step]:
         partition, n, kinds = worker.partition, worker.number, self.kinds_of(worker.partition)
-        rows = tuple(record for record in range(worker.position, upto) if kinds[record] == "R")
-        letters = tuple(record for record in range(worker.position, upto) if kinds[record] == "X" and h == 0)
+        assert worker.known is not None
+        skips = worker.known.skips
+        records = [n for n in range(worker.position, upto) if not self.is_left_out(partition, skips, n)]
+        rows = tuple(record for record in records if kinds[record] == "R")
+        letters = tuple(record for record in records if kinds[record] == "X" and h == 0)
         if not (rows or letters or (end and self.rules.seal)):
             yield from self._checkpoint(s, h, worker, upto, end)
             return
@@ -352,7 +415,9 @@ class Model:
         return f"h{h} publishes {worker.partition}/{n}", self._published(onward, worker.partition, n)
 
     def _checkpoint(self, s: State, h: int, worker: Worker, position: int, end: bool) -> Iterator[Step]:
-        partition, mine = worker.partition, Checkpoint(worker.number, position, end, h)
+        assert worker.known is not None
+        partition = worker.partition
+        mine = Checkpoint(worker.number, position, end, h, worker.known.skips)
         chain = self.chain(s, partition)
         if mine == worker.known:
             return
@@ -390,7 +455,9 @@ class Model:
             # A parent that the source had forgotten before its child was assigned is none of this processor's.
             before = parent in assigned and assigned.index(parent) < assigned.index(partition)
             ours = chain.checkpoint is not None or parent in self.listed(s) or before
-            if ours and not self.is_gone(s, parent) and chain.position < length:
+            if self.inherits and chain.checkpoint is not None and not chain.has_ended:
+                return s._replace(disorder=f"{partition} commits while {parent} has not ended")
+            if not self.inherits and ours and not self.is_gone(s, parent) and chain.position < length:
                 return s._replace(disorder=f"{partition} commits while {parent} is at {chain.position} of {length}")
         if any(self.chain(s, child).files for child, parents in self.parents if partition in parents):
             return s._replace(disorder=f"{partition} commits after its child has")
@@ -409,6 +476,11 @@ class Model:
         return explore(start, self.steps, self.broken, done=self.done if self.progress else None)
 
 
+def _committed(chain: Chain) -> Counter[int]:
+    """How often each record is committed."""
+    return Counter(record for file in chain.files for record in file.rows + file.letters)
+
+
 def _put(s: State, h: int, worker: Worker | None) -> State:
     return s._replace(workers=(worker, s.workers[1]) if h == 0 else (s.workers[0], worker))
 
@@ -423,6 +495,7 @@ HOLDS = {
     "one child, rows": Model(ONE, "R", forget=False, progress=True),
     "latest": Model(ONE, "RR", latest=True, forget=False, progress=True),
     "silence, then an end without output": Model(ONE, "S", progress=True),
+    "a child with its parent's records": Model(ONE, "R", inherits=True, forget=False, progress=True),
 }
 """All rules kept, small enough for every run."""
 
@@ -432,6 +505,8 @@ HOLDS_LONG = {
     "late writes": Model(ONE, "X", late=1, forget=False),
     "split": Model(SPLIT, "R"),
     "merge": Model(MERGE, "R", forget=False),
+    "a child with its parent's records, forgotten": Model(ONE, "RX", inherits=True),
+    "a merge with the parents' records": Model(MERGE, "R", inherits=True, forget=False),
 }
 
 
@@ -450,6 +525,8 @@ BREAKS: Mapping[str, Model] = {
     "latest decided at the first claim": Model(ONE, "R", latest=True, rules=_without("resolve")),
     "a claim that overwrites": Model(ONE, "R", rules=_without("claim")),
     "an ended partition that is run again": Model(ONE, "R", rules=_without("last")),
+    "a child that begins with its parent's records": Model(ONE, "R", inherits=True, rules=_without("after")),
+    "parents' positions that are compared": Model(MERGE, "R", inherits=True, forget=False, rules=_without("each")),
 }
 """One rule left out each."""
 

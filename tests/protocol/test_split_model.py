@@ -9,7 +9,7 @@ import pytest
 
 from tests.protocol.split_model import ALL, BREAKS, HOLDS, HOLDS_LONG
 
-SLOW = {"a forgotten partition that is left alone"}
+SLOW = {"a forgotten partition that is left alone", "parents' positions that are compared"}
 
 
 def params(names: Iterable[str], *, long: Collection[str]) -> list[object]:

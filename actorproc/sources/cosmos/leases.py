@@ -56,7 +56,8 @@ async def read_leases(
             f"start_from = {consumer!r}: several processors keep leases there, such as those whose ids begin with "
             f"{', '.join(sorted(processors)[:5])}: choose one with ?processor=NAME"
         )
-    return [span for lease in chosen if lease.get("ContinuationToken") for span in _spans(lease, ranges)]
+    spans = [span for lease in chosen if lease.get("ContinuationToken") for span in _spans(lease, ranges)]
+    return sorted(spans, key=lambda span: span.lsn)  # of a split that was cut short: the children's are further
 
 
 def _spans(lease: Mapping[str, Any], ranges: Mapping[str, PhysicalRange]) -> list[Span]:

@@ -1,7 +1,7 @@
 """Positions in a change feed: how far each span of hashed partition keys is read.
 
-A partition is a physical range of the container. It has one span, except after a merge: then each half has been read
-to another place by the parent that it comes from.
+A partition is a physical range of the container. It has one span, except after a merge: then each half is read on from
+where the parent that it comes from has ended, because the numbers of two parents do not compare. See `merge`.
 """
 
 from __future__ import annotations
@@ -84,15 +84,6 @@ class Position(tuple[Span, ...]):
         """Transaction up to which all spans are read."""
         return min(span.lsn for span in self)
 
-    def behind(self) -> tuple[Span, int | None]:
-        """The span to read next, and the transaction up to which: where the next one is. None: there is only one."""
-        first, *others = sorted(self, key=lambda span: span.lsn)
-        return first, min((span.lsn for span in others), default=None)
-
-    def advanced(self, span: Span, lsn: int) -> Position:
-        """With this span read up to `lsn`."""
-        return joined(other._replace(lsn=lsn) if other == span else other for other in self)
-
 
 def joined(spans: Iterable[Span]) -> Position:
     """The spans in order. Neighbours that are read equally far become one."""
@@ -108,18 +99,22 @@ def joined(spans: Iterable[Span]) -> Position:
 def clipped(spans: Iterable[Span], low: str, high: str) -> Position | None:
     """Where to read a range from, by how far its parts were read; None if a part of it was not.
 
-    Where spans overlap, as those of a parent and a grandparent do, the further one counts.
+    Args:
+        spans: oldest first. Where they overlap, as those of a grandparent and a parent do, the last one counts.
     """
     given = [Span(max(span.low, low), min(span.high, high), span.lsn) for span in spans]
     given = [span for span in given if span.low < span.high]
     bounds = sorted({low, high, *(span.low for span in given), *(span.high for span in given)})
-    found = list[Span]()
+    found = list[tuple[int, Span]]()
     for start, stop in pairwise(bounds):
-        places = [span.lsn for span in given if span.low <= start and stop <= span.high]
-        if not places:
+        holders = [number for number, span in enumerate(given) if span.low <= start and stop <= span.high]
+        if not holders:
             return None
-        found.append(Span(start, stop, max(places)))
-    return joined(found)
+        if found and found[-1][0] == holders[-1]:
+            found[-1] = (holders[-1], found[-1][1]._replace(high=stop))
+        else:
+            found.append((holders[-1], Span(start, stop, given[holders[-1]].lsn)))
+    return Position(span for _, span in found)
 
 
 def sequences(lsns: Sequence[int]) -> tuple[list[int], list[int]]:

@@ -19,6 +19,7 @@ from actorproc.sources.cosmos.columns import lsn_of_document, to_batch
 from actorproc.sources.cosmos.errors import CLIENT_ERRORS, created_again, final_error, first_line, retry_after
 from actorproc.sources.cosmos.feed import ChangeFeed, Page, PhysicalRange
 from actorproc.sources.cosmos.leases import LEASES, read_leases
+from actorproc.sources.cosmos.merge import Merge
 from actorproc.sources.cosmos.position import SEQUENCE_BITS, Position, Span, clipped, joined, last_sequence, sequences
 from actorproc.sources.entra_login import EntraLogin
 from actorproc.sources.patience import Patience
@@ -188,27 +189,25 @@ class CosmosSource(Source):
         The service answers for a child then, whose page is dropped: the child reads on from the same position.
         """
         await self._renew_login()
-        place, cost = Position.parse(position), NO_COST
+        merge, cost = Merge(Position.parse(position)), NO_COST
         while True:
-            span, limit = place.behind()
-            page = await self._page(partition, span)
+            page = await self._page(partition, merge.next_span)
             cost += page.cost
             if page.is_split or page.range != partition:
-                yield Chunk(Batch.empty(partition), str(place), cost, ended=True)
+                yield Chunk(Batch.empty(partition), str(merge.position), cost, ended=True)
                 return
-            documents = [one for one in page.documents if limit is None or lsn_of_document(one) <= limit]
-            place = place.advanced(span, page.lsn if limit is None else min(page.lsn, limit))
-            if documents:
-                yield self._chunk(partition, documents, str(place), cost)
+            documents = merge.add(page.documents, page.lsn)
+            if documents or merge.at_end:
+                yield self._chunk(partition, documents, str(merge.position), cost)
                 cost = NO_COST
-            elif not page.documents:
-                yield Chunk(Batch.empty(partition), str(place), cost)
-                cost = NO_COST
+            if not page.documents:
                 await self._clock.sleep(self._settings.poll_interval)
 
     def _chunk(
         self, partition: str, documents: Sequence[Mapping[str, object]], following: str, cost: ReadCost
     ) -> Chunk:
+        if not documents:
+            return Chunk(Batch.empty(partition), following, cost)
         given, cuts = sequences([lsn_of_document(document) for document in documents])
         return Chunk(to_batch(partition, documents, given, self._paths), following, cost, cuts=cuts)
 
