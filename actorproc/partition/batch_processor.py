@@ -7,7 +7,7 @@ from collections.abc import Sequence, Set
 from actorproc.errors import HandlerError
 from actorproc.handler.attempt import Attempt
 from actorproc.handler.base import Decision
-from actorproc.handler.state import AttemptState
+from actorproc.handler.state import AttemptState, StateChanges
 from actorproc.partition.attempt_run import AttemptRun, cut_short, misuse_in
 from actorproc.partition.batch_results import BatchResults
 from actorproc.partition.bisection import GivenUp, Part, Parts
@@ -159,14 +159,15 @@ class BatchRun(AttemptRun):
 
     async def _commit(self, attempt: Attempt, upto: int) -> None:
         """`ctx.commit`: commit the finished records up to `upto`, as far as there is no gap. One commit at a time."""
+        asked = attempt.state.changes()  # before any await: changes that come meanwhile are of later records
         async with self._committing:
             if self._fatal is not None:
                 raise self._fatal
             if attempt.closed is not None:
                 raise HandlerError("committed after process() had returned or failed")
-            await self._commit_alone(attempt, upto)
+            await self._commit_alone(attempt, upto, asked)
 
-    async def _commit_alone(self, attempt: Attempt, upto: int) -> None:
+    async def _commit_alone(self, attempt: Attempt, upto: int, asked: StateChanges) -> None:
         self.wanted = max(self.wanted, upto)
         unfinished = attempt.unfinished()  # before the await: rows that come meanwhile are not encoded
         await self._encode(attempt)
@@ -175,7 +176,9 @@ class BatchRun(AttemptRun):
         if limit < max(attempt.committed + 1, self._batch.first):
             return
         if attempt.state.changed and (
-            limit < max(upto, attempt.batch.first) or attempt.has_results_after(limit)
+            limit < max(upto, attempt.batch.first)
+            or attempt.has_results_after(limit)
+            or attempt.state.changes() != asked
         ):  # the changes are of later records, too
             return
         committer, began = self._on.committer, self._on.clock.monotonic()  # the commit follows at once

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -182,6 +183,24 @@ async def test_a_commit_that_would_cut_the_state_waits(why: str) -> None:
     assert run.saved == []
     assert rows == ([1, 4] if "failed" in why else [1, 4, 9])
     assert state(run) == {1: rows[-1]}
+
+
+async def test_a_commit_that_is_not_awaited_takes_no_change_of_a_later_record() -> None:
+    """The handler goes on while the commit begins, and fails behind it: its later change must not be counted twice."""
+
+    class Careless(Sums):
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            commits = []
+            for record in batch:
+                ctx.state.set(1, ctx.state.get(1, 0) + record.json())
+                commits.append(asyncio.create_task(ctx.commit(record)))
+                await asyncio.sleep(0)  # the commit has begun, and waits for its turn
+            if ctx.attempt == 1:
+                raise ValueError("once")
+
+    run, _, dead = await finished(Careless(), 1, 3, 5)
+    assert not dead
+    assert state(run) == {1: 9}
 
 
 async def test_a_change_after_process_has_returned_is_refused() -> None:
