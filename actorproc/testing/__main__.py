@@ -17,7 +17,7 @@ from rich.table import Table
 
 from actorproc.testing.simulation.handler_styles import STYLES
 from actorproc.testing.simulation.loop import SimulationError, current_loop
-from actorproc.testing.simulation.scenario import Result, simulate
+from actorproc.testing.simulation.scenario import STREAMS, Result, simulate
 
 console = Console()
 
@@ -40,6 +40,10 @@ _FAULTS = {
     "split": "partitions that split",
     "merge": "pairs of partitions that merged",
     "forgotten": "partitions that the source forgot, processed or not",
+    "dropped_consumer": "consumers of queues whose connection was lost",
+    "broker_restart": "restarts of the broker of queues",
+    "redelivered": "messages of queues that came back to the broker",
+    "lost_acknowledgement": "acknowledgements lost",
     "producer": "processes started that append to the log",
 }
 _CHECKED = {
@@ -115,7 +119,8 @@ def _report(results: list[Result], seconds: float) -> None:
     played = Counter(result.style for result in results)
     for name in filter(played.get, STYLES):
         table.add_row(f"clusters whose handler is of the style '{name}'", f"{played[name]:,}")
-    table.add_row("clusters that read the built-in log", f"{sum(result.on_the_log for result in results):,}")
+    for name, label in STREAMS.items():
+        table.add_row(f"clusters that read {label}", f"{sum(result.stream == name for result in results):,}")
     table.add_section()
     for name, label in _FAULTS.items():
         table.add_row(label, f"{injected[name]:,}")

@@ -34,7 +34,7 @@ from actorproc.testing import (
 from actorproc.testing import __main__ as command
 from actorproc.testing.simulation.handler_styles import STYLES, Loop
 from actorproc.testing.simulation.reference_records import check_reference
-from actorproc.testing.simulation.scenario import on_the_log, simulate
+from actorproc.testing.simulation.scenario import STREAMS, simulate, stream_of
 
 PAGE = Path(__file__).parents[2] / "docs" / "simulation.md"
 
@@ -49,15 +49,15 @@ def test_every_record_has_one_result_despite_faults(seed: int, style: str, monke
     assert result.seen["expired"] + result.seen["left"] > 2
     assert result.injected["crash"] + result.injected["pause"] > 3
     assert max(result.settled) < 240
-    if result.on_the_log:
+    if result.stream == "log":
         assert result.seen["sent"] >= result.seen["acknowledged"] > 300
     if style.startswith("at most once"):
         assert 0 < result.seen["lost"] < result.seen["records"] / 4
 
 
-def test_every_style_runs_with_both_kinds_of_stream() -> None:
-    played = {(seed % len(STYLES), on_the_log(seed)) for seed in range(3 * len(STYLES))}
-    assert len(played) == 2 * len(STYLES)
+def test_every_style_runs_with_every_kind_of_stream() -> None:
+    played = {(seed % len(STYLES), stream_of(seed)) for seed in range(len(STREAMS) * len(STYLES))}
+    assert len(played) == len(STREAMS) * len(STYLES)
 
 
 def test_a_seed_gives_the_same_run_again() -> None:
@@ -70,7 +70,7 @@ def test_a_seed_gives_the_same_run_again() -> None:
 
 
 def test_hosts_of_two_releases_run_together_during_an_upgrade() -> None:
-    result = simulate(6, hours=0.5, hosts=3, style="loop", log=False)
+    result = simulate(6, hours=0.5, hosts=3, style="loop", stream="positions")
     assert result.injected["upgrade"] > 1
     assert result.seen["formats"] == 1, "the last upgrade raised the format"
     assert result.injected["ended: ReleaseRefused"] > 0

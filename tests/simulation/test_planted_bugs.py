@@ -39,12 +39,10 @@ from actorproc.testing.simulation.scenario import simulate
 SEEDS = 12
 
 
-def first_broken(
-    style: str | None = None, *, log: bool | None = None, hours: float = 1.0, splits: bool = False, seeds: int = SEEDS
-) -> str:
+def first_broken(style: str | None = None, *, stream: str | None = None, hours: float = 1.0, seeds: int = SEEDS) -> str:
     for seed in range(seeds):
         try:
-            simulate(seed, hours=hours, style=style, log=log, splits=splits)
+            simulate(seed, hours=hours, style=style, stream=stream)
         except InvariantViolation as broken:
             return str(broken)
     return f"nothing was found in {seeds} seeds"
@@ -84,7 +82,7 @@ def test_taking_over_early_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_writing_in_a_host_that_cannot_read_the_group_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("actorproc.group.membership.highest_of", lambda _: FORMATS.highest + 1)
     monkeypatch.setattr(Formats, "refusal", lambda *_: None)
-    assert "which its member" in first_broken("loop", log=False)
+    assert "which its member" in first_broken("loop", stream="positions")
 
 
 def test_committing_without_put_if_absent_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,7 +90,7 @@ def test_committing_without_put_if_absent_is_found(monkeypatch: pytest.MonkeyPat
         await self._store.put(self._layout.output_file(self._partition, number), body)
 
     monkeypatch.setattr(OutputChain, "create", overwrite)
-    assert "was overwritten" in first_broken("thread", log=False)
+    assert "was overwritten" in first_broken("thread", stream="positions")
 
 
 def test_forgetting_the_put_id_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,12 +106,12 @@ def test_forgetting_the_put_id_is_found(monkeypatch: pytest.MonkeyPatch) -> None
             raise
 
     monkeypatch.setattr(Store, "create", trusting)
-    assert first_broken("loop", log=False).startswith("partition")
+    assert first_broken("loop", stream="positions").startswith("partition")
 
 
 def test_trusting_the_lease_for_too_long_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("actorproc.group.heartbeat.TRUST", 1.3)
-    assert "it trusted its lease for too long" in first_broken("columns", log=False)
+    assert "it trusted its lease for too long" in first_broken("columns", stream="positions")
 
 
 def test_publishing_dead_letters_beside_the_commit_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -281,13 +279,13 @@ def test_not_restoring_the_deltas_of_the_walk_is_found(monkeypatch: pytest.Monke
         pass
 
     monkeypatch.setattr(PartitionState, "follow", skip)
-    assert OUTDATED in first_broken("state", log=False, hours=0.5)
+    assert OUTDATED in first_broken("state", stream="positions", hours=0.5)
 
 
 def test_a_manifest_without_the_newest_object_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     incomplete = property(lambda state: tuple(part.object for part in state._parts[:-1]))
     monkeypatch.setattr(PartitionState, "manifest", incomplete)
-    assert OUTDATED in first_broken("state", log=False, hours=0.5)
+    assert OUTDATED in first_broken("state", stream="positions", hours=0.5)
 
 
 def test_keeping_the_changes_of_a_failed_attempt_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -298,7 +296,7 @@ def test_keeping_the_changes_of_a_failed_attempt_is_found(monkeypatch: pytest.Mo
         await failed(self, part, error, attempt)
 
     monkeypatch.setattr(BatchRun, "_failed", keep)
-    assert OUTDATED in first_broken("state", log=False, hours=0.5)
+    assert OUTDATED in first_broken("state", stream="positions", hours=0.5)
 
 
 def test_dropping_deleted_keys_from_a_merge_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -311,7 +309,7 @@ def test_dropping_deleted_keys_from_a_merge_is_found(monkeypatch: pytest.MonkeyP
         return Entries([key for key, _ in kept], [value for _, value in kept])
 
     monkeypatch.setattr(PartitionState, "_merged_keys", without_deletions)
-    assert re.search(f"{OUTDATED}|the state is .* its rows say", first_broken("state", log=False, hours=0.5))
+    assert re.search(f"{OUTDATED}|the state is .* its rows say", first_broken("state", stream="positions", hours=0.5))
 
 
 # The log, and dead letters that are forgotten
@@ -325,9 +323,9 @@ def test_appending_again_under_a_new_put_id_is_found(monkeypatch: pytest.MonkeyP
         return await settle(self, await self._prepare(pq.read_table(io.BytesIO(body)), newest), rows, newest)
 
     monkeypatch.setattr(Appender, "_settle", settle_anew)
-    assert "which is in the log already" in first_broken("loop", log=True)
+    assert "which is in the log already" in first_broken("loop", stream="log")
 
 
 def test_purging_dead_letters_that_no_checkpoint_has_passed_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dead_letters, "number_of", lambda key: -1)
-    assert "was purged before a checkpoint passed it" in first_broken("columns", log=False)
+    assert "was purged before a checkpoint passed it" in first_broken("columns", stream="positions")

@@ -17,7 +17,7 @@ from tests.simulation.test_planted_bugs import first_broken
 
 
 def broken(style: str = "records awaited", seeds: int = 12) -> str:
-    return first_broken(style, log=False, hours=0.5, splits=True, seeds=seeds)
+    return first_broken(style, stream="splits", hours=0.5, seeds=seeds)
 
 
 def test_a_child_that_begins_beside_its_parent_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

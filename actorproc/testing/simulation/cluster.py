@@ -111,7 +111,7 @@ class Cluster:
         self._splits = SplitChecks(source, self._checks_of, self._report)
         truth = CheckedStore(memory, self.layout, self.group, self._checks_of, source, self._splits)
         self.store = FaultyBackend(truth, faults, seed=seed)
-        source.join(self.store, self._report)
+        source.join(self.store, self._report, lambda partition: self._checks_of(partition).committed_to())
         self.nudge_network = NudgeNetwork(lost=lost_nudges, seed=seed)
 
     # Hosts
@@ -331,7 +331,7 @@ class Cluster:
         for partition, end in ends.items():
             if (reached := self._checks_of(partition).committed_to()) < end:
                 return f"partition {partition} is committed up to {reached}, not {end}"
-        return self._splits.unsettled() or self.group.unbalanced(self.running, set(ends))
+        return self._splits.unsettled() or self.source.unsettled() or self.group.unbalanced(self.running, set(ends))
 
     def _report(self, what: str) -> None:
         if not self._loop.ending:

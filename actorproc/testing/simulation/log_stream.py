@@ -60,7 +60,7 @@ class LogStream(KnownStream):
         self._newest: dict[tuple[Producer, str], int] = {}  # number of the producer's newest record in the partition
         self._processes: list[Process] = []
 
-    def join(self, store: FaultyBackend, broken: Callable[[str], None]) -> None:
+    def join(self, store: FaultyBackend, broken: Callable[[str], None], committed_to: Callable[[str], int]) -> None:
         self._store, self._broken = store, broken
 
     async def create(self) -> None:

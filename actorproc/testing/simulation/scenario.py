@@ -25,6 +25,7 @@ from actorproc.testing.simulation.handler_styles import STYLES
 from actorproc.testing.simulation.log_stream import LOG_FILES, LogStream
 from actorproc.testing.simulation.loop import START, call_outside, current_loop, run, start_outside
 from actorproc.testing.simulation.process import Process
+from actorproc.testing.simulation.queue_stream import QueueStream
 from actorproc.testing.simulation.reference_records import CountCheck, reference_value
 from actorproc.testing.simulation.streams import UnsteadySource
 
@@ -51,6 +52,14 @@ SETTINGS = {"partition_refresh_interval": 60, "dead_letter_limit": 1, "poll_inte
 
 PRODUCERS = ("producer-a", "producer-b")
 
+STREAMS = {
+    "log": "the built-in log, with producers",
+    "splits": "partitions that split, merge and are forgotten",
+    "positions": "partitions with positions",
+    "queues": "queues of a broker that delivers again what was not acknowledged",
+}
+"""Kinds of streams."""
+
 _FATES = ("lost_request", "late_write", "lost_reply")
 
 
@@ -60,7 +69,7 @@ class Result:
 
     seed: int
     style: str
-    on_the_log: bool
+    stream: str
     seconds: float
     injected: Counter[str]
     seen: Counter[str]
@@ -75,15 +84,13 @@ def simulate(
     hosts: int = 5,
     partitions: int = 6,
     style: str | None = None,
-    log: bool | None = None,
-    splits: bool | None = None,
+    stream: str | None = None,
 ) -> Result:
     """Run one seed for about `hours` hours of virtual time.
 
     Args:
         style: style of the handler, one of `STYLES`; chosen by the seed by default.
-        log: whether to read the built-in log; chosen by the seed by default.
-        splits: whether partitions split, merge and are forgotten, if it is not the log; chosen by the seed by default.
+        stream: kind of the stream, one of `STREAMS`; chosen by the seed by default.
 
     Raises:
         InvariantViolation: an invariant does not hold.
@@ -91,34 +98,33 @@ def simulate(
         ExceptionGroup: a task failed, and nothing awaited it.
     """
     style = style or list(STYLES)[seed % len(STYLES)]
-    log = on_the_log(seed) if log is None else log
-    splits = _kind(seed) == 1 if splits is None else splits
-    return run(_Scenario.play(seed, hours, hosts, partitions, style, log, splits), seed=seed)
+    stream = stream or stream_of(seed)
+    return run(_Scenario.play(seed, hours, hosts, partitions, style, stream), seed=seed)
 
 
-def on_the_log(seed: int) -> bool:
-    """Whether this seed reads the built-in log: one in three, spread over all styles."""
-    return _kind(seed) == 0
-
-
-def _kind(seed: int) -> int:
-    return (seed % len(STYLES) + seed // len(STYLES)) % 3
+def stream_of(seed: int) -> str:
+    """The kind of stream that this seed reads: each one in turn, spread over all styles."""
+    return list(STREAMS)[(seed % len(STYLES) + seed // len(STYLES)) % len(STREAMS)]
 
 
 class _Scenario:
-    def __init__(self, seed: int, hosts: int, partitions: int, style: str, log: bool, splits: bool) -> None:
+    def __init__(self, seed: int, hosts: int, partitions: int, style: str, stream: str) -> None:
         self._random = Random(f"{seed}/scenario")  # noqa: S311
-        self._source = UnsteadySource(partitions, seed=seed)
-        self._log = LogStream(partitions, reference_value, seed=seed) if log else None
+        self._memory = UnsteadySource(partitions, seed=seed)
+        self._queues = QueueStream(partitions, seed=seed) if stream == "queues" else None
+        self._source = self._queues or self._memory
+        self._log = LogStream(partitions, reference_value, seed=seed) if stream == "log" else None
         self._style = STYLES[style]
         most = Random(f"{seed}/batches").choice([10, 50, 10_000])  # noqa: S311
         floors = Random(f"{seed}/floors")  # noqa: S311
+        windows = Random(f"{seed}/windows")  # noqa: S311
         settings = {
             **SETTINGS,
             "commit_interval": self._random.choice([2, 8, 20]),
             "max_batch_records": most,
             "min_batch_records": floors.choice([1, 1, 7, min(most, 100)]),
             "max_batch_wait": floors.choice([0.5, 10]),
+            "max_unacknowledged": windows.choice([10, 60, 1000]),
             **self._style.settings,
         }
 
@@ -160,8 +166,10 @@ class _Scenario:
         }
         if self._log is None:
             self._troubles |= {self._add_a_partition: 2}
-            if splits:
+            if stream == "splits":
                 self._troubles |= {self._split: 8, self._merge: 4, self._split_at_once: 3}
+            if self._queues is not None:
+                self._troubles |= {self._drop_a_consumer: 12, self._drop_in_a_commit: 12, self._restart_the_broker: 3}
         else:
             self._troubles |= {
                 self._crash_a_producer: 8,
@@ -171,10 +179,8 @@ class _Scenario:
             }
 
     @classmethod
-    async def play(
-        cls, seed: int, hours: float, hosts: int, partitions: int, style: str, log: bool, splits: bool
-    ) -> Result:
-        scenario, loop = cls(seed, hosts, partitions, style, log, splits), current_loop()
+    async def play(cls, seed: int, hours: float, hosts: int, partitions: int, style: str, stream: str) -> Result:
+        scenario, loop = cls(seed, hosts, partitions, style, stream), current_loop()
         cluster, until = scenario._cluster, START + hours * 3600
         await scenario._begin()
         settled = []
@@ -193,7 +199,7 @@ class _Scenario:
         await scenario._check_state()
         seen = cluster.seen() + (scenario._log.seen if scenario._log else Counter())
         injected = cluster.injected()
-        return Result(seed, style, log, loop.now - START, injected, seen, settled, loop.fingerprint)
+        return Result(seed, style, stream, loop.now - START, injected, seen, settled, loop.fingerprint)
 
     async def _begin(self) -> None:
         if self._log is None:
@@ -404,45 +410,45 @@ class _Scenario:
     def _split(self) -> None:
         """A partition splits in two."""
         if self._has_room():
-            self._follow([self._random.choice(self._source.open_names())], 2)
+            self._follow([self._random.choice(self._memory.open_names())], 2)
 
     def _merge(self) -> None:
         """Two partitions become one."""
-        if len(names := self._source.open_names()) > 2:
+        if len(names := self._memory.open_names()) > 2:
             self._follow(self._random.sample(names, 2), 1)
 
     def _split_at_once(self) -> None:
         """A partition comes and splits before all hosts have listed it."""
         if self._has_room():
             self._splits += 1
-            self._source.add_partition(name := f"s{self._splits}")
-            self._source.append(name, [reference_value(self._random) for _ in range(5)])
+            self._memory.add_partition(name := f"s{self._splits}")
+            self._memory.append(name, [reference_value(self._random) for _ in range(5)])
             self._later(0, 70, lambda: self._follow([name], 1))
 
     def _follow(self, parents: list[str], count: int) -> None:
         """End these partitions; others follow them. Some are not listed any more then, and later forgotten."""
-        if not set(parents) <= set(self._source.open_names()) or not self._flowing:
+        if not set(parents) <= set(self._memory.open_names()) or not self._flowing:
             return
         if not self._cluster.settings.auto_commit:  # as for `_append_good_records`
             for parent in parents:
-                self._source.append(parent, [reference_value(self._random, "row")])
+                self._memory.append(parent, [reference_value(self._random, "row")])
         names = [f"{parents[0]}-next"] if count == 1 else [f"{parents[0]}a", f"{parents[0]}b"]
         for name in names:
-            self._source.add_partition(name, parents=parents)
+            self._memory.add_partition(name, parents=parents)
         self._cluster.events["split" if len(parents) == 1 else "merge"] += 1
         for parent in parents:
             lot = self._random.random()
             if lot < 0.6:
-                self._later(0, 100, partial(self._source.unlist, parent))
+                self._later(0, 100, partial(self._memory.unlist, parent))
             if lot < 0.3:
                 self._later(*((0, 20) if lot < 0.15 else (100, 600)), partial(self._forget, parent))
 
     def _forget(self, partition: str) -> None:
-        self._source.forget(partition)
+        self._memory.forget(partition)
         self._cluster.events["forgotten"] += 1
 
     def _has_room(self) -> bool:
-        return len(self._source.open_names()) < self._most_partitions
+        return len(self._memory.open_names()) < self._most_partitions
 
     def _purge(self) -> None:
         """An operator purges all dead letters that may be purged."""
@@ -456,6 +462,27 @@ class _Scenario:
                 checkpoint = await read_checkpoint(store, cluster.layout, partition_of(key))
                 if checkpoint is not None:
                     await purge(store, key, below=checkpoint.number)
+
+    # Faults of queues
+
+    def _drop_a_consumer(self) -> None:
+        if self._queues is not None:
+            self._queues.drop_consumer(self._random.choice(list(self._queues.names())))
+
+    def _drop_in_a_commit(self) -> None:
+        """A host loses its consumers at the moment of its next commit."""
+        if process := self._some():
+            process.view.interfere = partial(self._lose_consumers, process)
+
+    def _lose_consumers(self, process: Process, verb: str, key: str) -> None:
+        layout = self._cluster.layout
+        if self._queues is not None and verb.startswith("put") and key.startswith((layout.output, layout.checkpoints)):
+            process.view.interfere = None
+            self._later(0, 0.1, partial(self._queues.drop_consumers_of, process.host))
+
+    def _restart_the_broker(self) -> None:
+        if self._queues is not None:
+            self._queues.restart(self._random.uniform(1, 60))
 
     # Faults of producers
 

@@ -52,8 +52,18 @@ class KnownStream(ABC):
         """Whether it cannot be read any more."""
         return False
 
-    def join(self, store: FaultyBackend, broken: Callable[[str], None]) -> None:
-        """Connect to the store of a cluster. Call `broken` with each invariant that does not hold."""
+    def join(self, store: FaultyBackend, broken: Callable[[str], None], committed_to: Callable[[str], int]) -> None:
+        """Connect to a cluster.
+
+        Args:
+            store: the store of the cluster.
+            broken: to call with each invariant that does not hold.
+            committed_to: returns the sequence up to which a partition is committed.
+        """
+
+    def unsettled(self) -> str | None:
+        """Why the stream is not done although everything is committed; None if it is."""
+        return None
 
     def written(self, key: str, body: bytes, existed: bool) -> None:
         """The store applied a write that is not the processor's."""
