@@ -309,7 +309,7 @@ def test_dropping_deleted_keys_from_a_merge_is_found(monkeypatch: pytest.MonkeyP
         return Entries([key for key, _ in kept], [value for _, value in kept])
 
     monkeypatch.setattr(PartitionState, "_merged_keys", without_deletions)
-    assert re.search(f"{OUTDATED}|the state is .* its rows say", first_broken("state", stream="positions", hours=0.5))
+    assert re.search(f"{OUTDATED}|the state has .* its rows say", first_broken("state", stream="positions", hours=0.5))
 
 
 # The log, and dead letters that are forgotten

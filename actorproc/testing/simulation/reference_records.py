@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import Any
@@ -132,14 +132,17 @@ def count_key(number: int) -> str:
 class CountCheck:
     """Checks the counts of a stateful handler: the rows of each key are numbered 1 to `CYCLE`, again and again.
 
-    A count follows `#` in the column `attempt`. A state that is lost, outdated or not committed with its rows shows.
+    A count follows `#` in the column `attempt`. A state that is lost, outdated or not committed with its rows shows. A
+    partition goes on with the counts of its parents; after a merge either parent's may count.
 
     Args:
         check: of everything else.
+        parents: returns the partitions that a partition follows.
     """
 
-    def __init__(self, check: RecordCheck) -> None:
+    def __init__(self, check: RecordCheck, parents: Callable[[str], Iterable[str]] = lambda _: ()) -> None:
         self._check = check
+        self._parents = parents
         self.counts: dict[tuple[str, str], int] = {}
         """By partition and key."""
 
@@ -147,15 +150,24 @@ class CountCheck:
         if ended.rows:
             key = ended.partition, count_key(ended.rows[0]["id"])
             count = int(ended.rows[0]["attempt"].rpartition("#")[2])
-            expected = self.counts.get(key, 0) % CYCLE + 1
-            if count != expected:
+            expected = {before + 1 for before in self._before(*key)}
+            if count not in expected:
                 return f"has count {count} of {key[1]}, not {expected}: its state is not that of the rows before it"
             self.counts[key] = count
         return self._check(ended)
 
-    def state(self, partition: str) -> dict[str, int]:
-        """The right state of the partition."""
-        return {key: count for (where, key), count in self.counts.items() if where == partition and count != CYCLE}
+    def wrong_state(self, partition: str, found: Mapping[Any, int]) -> dict[str, int]:
+        """The keys whose value in the state of the partition is wrong, with what is there; 0 for nothing."""
+        has_begun = found or any(where == partition for where, _ in self.counts)
+        keys = map(count_key, range(COUNTED)) if has_begun else ()
+        there = {key: found.get(key, 0) for key in keys}
+        return {key: count for key, count in there.items() if count not in self._before(partition, key)}
+
+    def _before(self, partition: str, key: str) -> set[int]:
+        """What the count of a key may be, by the rows so far; 0: the key is not there."""
+        if (count := self.counts.get((partition, key))) is not None:
+            return {count % CYCLE}
+        return {count for parent in self._parents(partition) for count in self._before(parent, key)} or {0}
 
 
 def _wrong_rows(ended: RecordResult, asked: Mapping[str, Any]) -> str | None:

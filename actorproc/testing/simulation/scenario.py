@@ -132,7 +132,9 @@ class _Scenario:
             self._cluster.note_durable(partition, upto)
 
         handler = self._style.handler
-        self._counts = CountCheck(self._style.check) if self._style.counts else None
+        self._counts = (
+            CountCheck(self._style.check, (self._log or self._source).parents) if self._style.counts else None
+        )
         self._cluster = Cluster(
             type(handler.__name__, (handler,), {**self._style.traits, "durable": staticmethod(durable)}),
             self._log or self._source,
@@ -230,8 +232,8 @@ class _Scenario:
         store = Store(self._cluster.store.view("reader"), clock=VirtualClock("reader"))
         for partition in self._cluster.expected():
             found = dict((await read_state(store, self._cluster.layout, partition)).items("counts"))
-            if found != (expected := self._counts.state(partition)):
-                raise InvariantViolation(f"partition {partition}: the state is {found}, its rows say {expected}")
+            if wrong := self._counts.wrong_state(partition, found):
+                raise InvariantViolation(f"partition {partition}: the state has {wrong}, and its rows say otherwise")
 
     async def _append_good_records(self) -> None:
         """Append a good record. Without auto_commit only the handler commits, and not after a failure."""
