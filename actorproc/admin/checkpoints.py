@@ -60,6 +60,14 @@ class PartitionReset:
     """Id of the newest reset at the time of the dry run."""
     to_first_record: bool = False
 
+    def document(self) -> dict[str, object]:
+        """The JSON shape in docs/cli.md: a public contract."""
+        return {
+            "partition": self.partition, "from": self.first.sequence, "to": self.next.sequence,
+            "repeats": self.repeats, "skips": self.skips, "clears_state": self.clears_state,
+            "refusal": self.refusal or None,
+        }  # fmt: skip
+
 
 def parse_goal(text: str) -> Goal:
     """The goal that an operator typed.

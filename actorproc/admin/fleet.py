@@ -19,7 +19,7 @@ from actorproc.group.assignment import Lease
 from actorproc.group.heartbeat import Heartbeat, Incarnation, expiration_of, incarnation_of
 from actorproc.group.membership import GroupDocument
 from actorproc.group.reports import PartitionReport, TimesReport
-from actorproc.group.wishes import Wishes
+from actorproc.group.wishes import NO_WISHES, Wishes
 from actorproc.output.chain import OutputChain
 from actorproc.runtime.tasks import gather
 from actorproc.storage.document import SharedDocument
@@ -235,8 +235,9 @@ class FleetWatch:
                 verdict = Verdict("unreadable", seen.reason)
             elif lease.closed:
                 verdict = Verdict(lease.closed)
-            elif owner is None and self._is_paused(name):
-                verdict = Verdict("paused", "an operator has paused it, until `actorproc resume`")
+            elif owner is None and self._wishes.pauses(name):
+                why = self._wishes.why_paused(name)
+                verdict = Verdict("paused", f"an operator has paused it{why}, until `actorproc resume`")
             else:
                 verdict = self._orphan(owner, now)
             return msgspec.structs.replace(seen, **facts, **_verdict(verdict))
@@ -249,8 +250,9 @@ class FleetWatch:
             verdict = Verdict("moving", f"{lease.owner} hands it over to {lease.next or 'nobody'}")
         return PartitionView(**facts, **_verdict(verdict), **_progress(report))
 
-    def _is_paused(self, name: str) -> bool:
-        return self._group.current is not None and self._group.current.wishes.pauses(name)
+    @property
+    def _wishes(self) -> Wishes:
+        return NO_WISHES if self._group.current is None else self._group.current.wishes
 
     def _orphan(self, owner: Incarnation | None, now: float) -> Verdict:
         if owner is None:

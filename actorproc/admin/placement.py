@@ -68,7 +68,7 @@ class Placement:
             paused = {*wishes.paused_partitions, *_known(group, partitions)}
             return replace(wishes, paused_partitions=tuple(sorted(paused, key=natural)))
 
-        return await self._act("pause", {"partitions": _listed(partitions)}, change)
+        return await self._act("pause", {"partitions": _listed(partitions)}, change, partitions)
 
     async def resume(self, partitions: Collection[str] = ()) -> GroupDocument:
         """End the pause of these partitions, or every pause."""
@@ -92,7 +92,7 @@ class Placement:
             _member(group, host)
             return replace(group.wishes, drained=tuple(sorted({*group.wishes.drained, host})))
 
-        return await self._act("drain", {"host": host}, change)
+        return await self._act("drain", {"host": host}, change, [host])
 
     async def move(self, partition: str, host: str) -> GroupDocument:
         """Run a partition on this host for as long as it is alive, until `release`."""
@@ -104,7 +104,7 @@ class Placement:
                 raise UsageError(f"host {host!r} is drained: release it first")
             return replace(group.wishes, placed={**group.wishes.placed, partition: host})
 
-        return await self._act("move", {"partition": partition, "host": host}, change)
+        return await self._act("move", {"partition": partition, "host": host}, change, [partition])
 
     async def release(self, partition: str) -> GroupDocument:
         """End a `move`: the balance decides again which host runs the partition."""
@@ -128,14 +128,24 @@ class Placement:
 
         return await self._act("release", {"host": host}, change)
 
-    async def _act(self, what: str, to: Mapping[str, str], change: Callable[[GroupDocument], Wishes]) -> GroupDocument:
-        """Change the wishes, record it, and nudge the hosts."""
+    async def _act(
+        self,
+        what: str,
+        to: Mapping[str, str],
+        change: Callable[[GroupDocument], Wishes],
+        names: Collection[str] = (),
+    ) -> GroupDocument:
+        """Change the wishes, record it, and nudge the hosts. `names`: what begins to be so, for its reason."""
+        acts = [f"{what} {name}" for name in names] or [what]
 
         def changed(found: GroupDocument | None) -> GroupDocument:
             group = found or GroupDocument.of()
             if older := sorted(h for h, m in group.members.items() if highest_of(m.incarnation) < _FORMAT):
                 raise UsageError(f"these hosts run an earlier release, which knows no {what}: {', '.join(older)}")
-            return replace(group, wishes=change(group), format=_FORMAT)
+            wishes = change(group)
+            reasons = {**group.wishes.reasons, **dict.fromkeys(acts, self._reason)}
+            kept = {act: why for act, why in reasons.items() if why and act in wishes.acts()}
+            return replace(group, wishes=replace(wishes, reasons=kept), format=_FORMAT)
 
         group = await self._document.change(changed) or GroupDocument.of()
         arguments = {name: value for name, value in to.items() if value}
@@ -157,13 +167,15 @@ async def nudge_members(store: Store, layout: ProcessorLayout, nudges: Nudges, g
 
 def describe(wishes: Wishes) -> str:
     """All wishes, as a sentence."""
-    said = ["all partitions are paused"] if wishes.paused else []
+    said = [f"all partitions are paused{wishes.because('pause')}"] if wishes.paused else []
     if wishes.paused_partitions and not wishes.paused:
-        said.append(f"paused: {_listed(wishes.paused_partitions)}")
+        names = sorted(wishes.paused_partitions, key=natural)
+        said.append("paused: " + ", ".join(name + wishes.because(f"pause {name}") for name in names))
     if wishes.drained:
-        said.append(f"drained: {_listed(wishes.drained)}")
+        said.append("drained: " + ", ".join(host + wishes.because(f"drain {host}") for host in sorted(wishes.drained)))
     if wishes.placed:
-        said.append("placed: " + ", ".join(f"{name} on {host}" for name, host in sorted(wishes.placed.items())))
+        moves = [f"{name} on {host}{wishes.because(f'move {name}')}" for name, host in sorted(wishes.placed.items())]
+        said.append("placed: " + ", ".join(moves))
     return "; ".join(said) or "nothing is paused, drained or placed"
 
 

@@ -12,6 +12,7 @@ from actorproc.group.heartbeat import Heartbeat, expiration_of, read_heartbeats
 from actorproc.group.liveness import LivenessTracker
 from actorproc.group.membership import GroupDocument, read_group
 from actorproc.group.reports import PartitionReport
+from actorproc.group.wishes import NO_WISHES, Wishes
 from actorproc.output.chain import ChainEnd, OutputChain
 from actorproc.output.checkpoint import Totals
 from actorproc.records import Cursor
@@ -92,6 +93,8 @@ class ProcessorStatus:
     processor: str
     members: Sequence[MemberStatus]
     partitions: Sequence[PartitionStatus]
+    wishes: Wishes = NO_WISHES
+    """What operators ask of the group."""
 
     @property
     def lag(self) -> int | None:
@@ -148,7 +151,8 @@ async def read_status(
         return replace(status, error=failing.get(partition), fault=trouble.fault, failing_since=trouble.trouble_since)
 
     partitions = await gather(sorted(names, key=natural), read)
-    return ProcessorStatus(processor, _members(group, heartbeats, expiration), list(partitions.values()))
+    members = _members(group, heartbeats, expiration)
+    return ProcessorStatus(processor, members, list(partitions.values()), group.wishes)
 
 
 def _failing(group: GroupDocument, heartbeats: Iterable[tuple[Heartbeat, float]]) -> dict[str, str]:

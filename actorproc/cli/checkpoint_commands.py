@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from actorproc.cli.parameters import Config, Container, Json, Name, Set, SourceOption, location
+from actorproc.cli.parameters import Config, Container, Json, Name, Reason, Set, SourceOption, location
 from actorproc.cli.usage import Group
 
 app = typer.Typer(
@@ -36,7 +36,6 @@ OwnSource = Annotated[
     ),
 ]
 Yes = Annotated[bool, typer.Option("--yes", help="Do it. Without it, only the effect is shown.")]
-Reason = Annotated[str, typer.Option(metavar="TEXT", help="Why, for the audit.")]
 Id = Annotated[str, typer.Option("--id", metavar="ID", help="Carry on the command of this id, which was cut short.")]
 
 

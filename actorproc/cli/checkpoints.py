@@ -104,7 +104,7 @@ def reset(
                     found = [*refused, *await _carried_out(resets, found, to, command or store.clock.nonce())]
         found.sort(key=lambda one: natural(one.partition))
         if as_json:
-            print_json({"done": yes, "partitions": [_effect(one) for one in found]})
+            print_json({"done": yes, "partitions": [one.document() for one in found]})
         else:
             await _print(found, yes)
         return yes and any(one.refusal for one in found)
@@ -123,14 +123,6 @@ async def _carried_out(
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task("resetting", total=sum(not one.refusal for one in planned))
         return await resets.carry_out(planned, arguments, command=command, done=lambda _: progress.advance(task))
-
-
-def _effect(found: PartitionReset) -> dict[str, Any]:
-    return {
-        "partition": found.partition, "from": found.first.sequence, "to": found.next.sequence,
-        "repeats": found.repeats, "skips": found.skips, "clears_state": found.clears_state,
-        "refusal": found.refusal or None,
-    }  # fmt: skip
 
 
 async def _print(found: Sequence[PartitionReset], done: bool) -> None:

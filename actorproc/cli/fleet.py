@@ -18,12 +18,12 @@ from actorproc.group.membership import GroupDocument
 Act = Callable[[Placement], Awaitable[GroupDocument]]
 
 
-def carry_out(opened: OpenedProcessor, act: Act) -> None:
+def carry_out(opened: OpenedProcessor, act: Act, reason: str) -> None:
     """Act on the group, and print the wishes of operators that hold now."""
 
     async def work() -> str:
         async with opened as (store, layout, settings):
-            group = await act(Placement(store, layout, settings, operator()))
+            group = await act(Placement(store, layout, settings, operator(), reason=reason))
             return describe(group.wishes)
 
     typer.echo(escaped(run_async(work)), err=True)

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from actorproc.cli.parameters import Config, Container, Json, Name, Set, count
+from actorproc.cli.parameters import Config, Container, Json, Name, Reason, Set, count
 
 app = typer.Typer()
 
@@ -18,7 +18,12 @@ Partitions = Annotated[
 
 @app.command()
 def pause(
-    name: Name, container: Container, partition: Partitions = None, config: Config = None, settings: Set = None
+    name: Name,
+    container: Container,
+    partition: Partitions = None,
+    reason: Reason = "",
+    config: Config = None,
+    settings: Set = None,
 ) -> None:
     """Stop partitions until `actorproc resume`. They commit first, and go on where they stopped.
 
@@ -31,12 +36,17 @@ def pause(
     from actorproc.cli.common import opened_processor
     from actorproc.cli.fleet import carry_out
 
-    carry_out(opened_processor(name, container, config, settings), lambda group: group.pause(partition or ()))
+    carry_out(opened_processor(name, container, config, settings), lambda group: group.pause(partition or ()), reason)
 
 
 @app.command()
 def resume(
-    name: Name, container: Container, partition: Partitions = None, config: Config = None, settings: Set = None
+    name: Name,
+    container: Container,
+    partition: Partitions = None,
+    reason: Reason = "",
+    config: Config = None,
+    settings: Set = None,
 ) -> None:
     """End a pause.
 
@@ -47,7 +57,7 @@ def resume(
     from actorproc.cli.common import opened_processor
     from actorproc.cli.fleet import carry_out
 
-    carry_out(opened_processor(name, container, config, settings), lambda group: group.resume(partition or ()))
+    carry_out(opened_processor(name, container, config, settings), lambda group: group.resume(partition or ()), reason)
 
 
 @app.command()
@@ -55,6 +65,7 @@ def drain(
     host: Annotated[str, typer.Argument(metavar="HOST", help="Its name in `actorproc status`.")],
     name: Name,
     container: Container,
+    reason: Reason = "",
     config: Config = None,
     settings: Set = None,
 ) -> None:
@@ -68,7 +79,7 @@ def drain(
     from actorproc.cli.common import opened_processor
     from actorproc.cli.fleet import carry_out
 
-    carry_out(opened_processor(name, container, config, settings), lambda group: group.drain(host))
+    carry_out(opened_processor(name, container, config, settings), lambda group: group.drain(host), reason)
 
 
 @app.command()
@@ -77,6 +88,7 @@ def move(
     host: Annotated[str, typer.Argument(metavar="HOST", help="Its name in `actorproc status`.")],
     name: Name,
     container: Container,
+    reason: Reason = "",
     config: Config = None,
     settings: Set = None,
 ) -> None:
@@ -90,7 +102,7 @@ def move(
     from actorproc.cli.common import opened_processor
     from actorproc.cli.fleet import carry_out
 
-    carry_out(opened_processor(name, container, config, settings), lambda group: group.move(partition, host))
+    carry_out(opened_processor(name, container, config, settings), lambda group: group.move(partition, host), reason)
 
 
 @app.command()
@@ -99,6 +111,7 @@ def release(
     container: Container,
     partition: Annotated[str | None, typer.Argument(metavar="PARTITION", help="Ends its move.")] = None,
     host: Annotated[str | None, typer.Option(metavar="HOST", help="Ends the drain of this host.")] = None,
+    reason: Reason = "",
     config: Config = None,
     settings: Set = None,
 ) -> None:
@@ -111,7 +124,7 @@ def release(
     from actorproc.cli.common import opened_processor
     from actorproc.cli.fleet import carry_out, release
 
-    carry_out(opened_processor(name, container, config, settings), release(partition, host))
+    carry_out(opened_processor(name, container, config, settings), release(partition, host), reason)
 
 
 @app.command()

@@ -85,6 +85,7 @@ Container = Annotated[
         help="Folder or bucket that holds everything the processor owns.",
     ),
 ]
+Reason = Annotated[str, typer.Option(metavar="TEXT", help="Why, for the audit.")]
 MaybeName = Annotated[
     str | None,
     typer.Option("--name", metavar="PROCESSOR", envvar="ACTORPROC_NAME", help="The processor that owns the output."),

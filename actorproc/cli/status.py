@@ -14,12 +14,14 @@ from rich.live import Live
 from rich.table import Column, Table
 from rich.text import Text
 
+from actorproc.admin.placement import describe
 from actorproc.admin.status import MemberStatus, PartitionStatus, ProcessorStatus, next_plan, read_status
 from actorproc.cli.common import OpenedProcessor, run_async
 from actorproc.cli.loading import load_source
 from actorproc.cli.terminal import console, counted, print_json, text, utc
 from actorproc.errors import UsageError
 from actorproc.group.assignment import Plan
+from actorproc.group.wishes import NO_WISHES
 from actorproc.host.startup import check_consumers
 from actorproc.output.source_identity import check_source
 from actorproc.runtime.clock import SYSTEM
@@ -99,6 +101,7 @@ def _document(status: ProcessorStatus, plan: Plan | None) -> dict[str, Any]:
         "lag_seconds": _rounded(status.lag_seconds),
         "members": [_member(member) for member in status.members],
         "partitions": [_partition(partition) for partition in status.partitions],
+        "asked": None if status.wishes == NO_WISHES else describe(status.wishes),
     }
     if plan is not None:
         document["plan"] = [move._asdict() for move in plan.moves]
@@ -138,6 +141,8 @@ def _partition(partition: PartitionStatus) -> dict[str, Any]:
 
 def _tables(status: ProcessorStatus, plan: Plan | None, most: int | None = None) -> RenderableType:
     parts: list[RenderableType] = [_headline(status), _members(status)]
+    if status.wishes != NO_WISHES:
+        parts.append(text(describe(status.wishes), style="yellow"))
     if status.partitions:
         parts.append(_partitions(status.partitions[:most]))
     if most is not None and len(status.partitions) > most:

@@ -18,8 +18,25 @@ class Wishes(msgspec.Struct, frozen=True, omit_defaults=True):
     placed: Mapping[str, str] = {}
     """Partition -> the host that runs it while it is alive. The balance leaves these partitions there."""
 
+    reasons: Mapping[str, str] = {}
+    """Why, in the operators' words: of `pause`, `pause PARTITION`, `drain HOST`, `move PARTITION`."""
+
     def pauses(self, partition: str) -> bool:
         return self.paused or partition in self.paused_partitions
+
+    def why_paused(self, partition: str) -> str:
+        """The reason of a pause, as ` (...)`; "" if none was given."""
+        return self.because(f"pause {partition}") or self.because("pause")
+
+    def because(self, act: str) -> str:
+        """The reason of an act, as ` (...)`; "" if none was given."""
+        return f" ({self.reasons[act]})" if act in self.reasons else ""
+
+    def acts(self) -> set[str]:
+        """The acts that hold, by which `reasons` are known."""
+        pauses = {"pause"} if self.paused else {f"pause {partition}" for partition in self.paused_partitions}
+        drains, moves = {f"drain {host}" for host in self.drained}, {f"move {partition}" for partition in self.placed}
+        return pauses | drains | moves
 
 
 NO_WISHES = Wishes()

@@ -17,6 +17,17 @@ def own(state: Path, tmp_path: Path) -> list[object]:
     return ["--name", "Delays", "--container", tmp_path / "state"]
 
 
+def test_the_reason_of_an_act_is_shown_while_it_holds(run: Run, own: list[object]) -> None:
+    assert run("pause", *own, "--partition", "1", "--reason", "wrong").stderr == "paused: 1 (wrong)\n"
+    assert "paused: 1 (wrong)" in run("status", *own).stdout
+    [status] = lines(run("status", *own, "--json").stdout)
+    assert status["asked"] == "paused: 1 (wrong)"
+    run("resume", *own, "--reason", "right again")
+    assert run("pause", *own, "--partition", "1").stderr == "paused: 1\n"
+    acts = lines(run("audit", *own, "--json").stdout)
+    assert [act["reason"] for act in acts] == ["wrong", "right again", ""]
+
+
 def test_pauses_without_hosts_are_kept_and_audited(run: Run, own: list[object]) -> None:
     assert run("pause", *own, "--partition", "1", "--partition", "2").stderr == "paused: 1, 2\n"
     assert run("resume", *own, "--partition", "1").stderr == "paused: 2\n"

@@ -1,0 +1,78 @@
+"""`POST /api/processors/NAME/reset` and `.../undo`: resets of partitions, and their dry runs."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Annotated
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from actorproc.admin.checkpoints import Resets, parse_goal, summary
+from actorproc.admin.own_source import own_source
+from actorproc.config.settings import Settings
+from actorproc.errors import UsageError
+from actorproc.server.answers import json_answer, with_json_errors
+from actorproc.storage.names import ProcessorLayout
+from actorproc.stores import open_store
+
+_Text = Annotated[str, msgspec.Meta(min_length=1)]
+
+
+class _Body(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Of a POST. Without `yes` nothing is changed."""
+
+    to: _Text | None = None
+    partitions: Annotated[tuple[_Text, ...], msgspec.Meta(min_length=1)] | None = None
+    all: bool = False
+    yes: bool = False
+    reason: str = ""
+    id: str = ""
+
+    @classmethod
+    def of(cls, body: bytes, what: str) -> _Body:
+        """Raises UsageError: it is not JSON, has an unknown or empty field, or lacks a field."""
+        fields = '{"to": ..., ' if what == "reset" else "{"
+        wanted = f'POST {fields}"partitions": [...] or "all": true, "yes": true to do it, "reason": ..., "id": ...}}'
+        try:
+            given = msgspec.json.decode(body, type=cls)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise UsageError(f"{error}: {wanted}") from None
+        if given.all == (given.partitions is not None) or (given.to is None) == (what == "reset"):
+            raise UsageError(wanted)
+        return given
+
+
+class ResetRoutes:
+    """Resets the processors of a container. `Guard` asks for the write token."""
+
+    def __init__(self, container: str, settings: Settings) -> None:
+        self._container = container
+        self._settings = settings
+
+    def routes(self) -> list[Route]:
+        path = "/api/processors/{name}/"
+        return [
+            Route(path + what, with_json_errors(self._endpoint(what)), methods=["POST"]) for what in ("reset", "undo")
+        ]
+
+    def _endpoint(self, what: str) -> Callable[[Request], Awaitable[Response]]:
+        async def answer(request: Request) -> Response:
+            body = _Body.of(await request.body(), what)
+            goal = None if body.to is None else parse_goal(body.to)
+            layout, settings = ProcessorLayout(request.path_params["name"]), self._settings
+            who = f"http from {request.client.host if request.client else 'unknown'}"
+            partitions = body.partitions or ()
+            async with open_store(self._container, settings) as store, own_source(store, layout, settings) as source:
+                resets = Resets(store, layout, settings, source, who, body.reason)
+                found = await (resets.plan_undo(partitions) if goal is None else resets.plan(goal, partitions))
+                if body.yes:
+                    refused = [one for one in found if one.refusal]
+                    done = await resets.carry_out(found, {"to": body.to or "undo"}, command=body.id)
+                    found = [*refused, *done]
+            documents = [one.document() for one in found]
+            return json_answer({"done": body.yes, "effect": summary(found), "partitions": documents})
+
+        return answer
