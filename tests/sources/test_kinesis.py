@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
@@ -16,8 +17,11 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 from actorproc import Settings
 from actorproc.errors import PartitionGone, RecordsLost, SourceError, UsageError
-from actorproc.sources.kinesis import KinesisSource
+from actorproc.runtime.clock import Clock
+from actorproc.sources.kinesis import KinesisSource, newest
 from actorproc.sources.kinesis.aggregation import HashRange, user_records
+from actorproc.sources.kinesis.columns import decode
+from actorproc.sources.kinesis.pace import Pace
 from actorproc.sources.kinesis.position import SEQUENCE_BITS, Position, sequences
 from actorproc.sources.protocol import Chunk, Partition
 from actorproc.testing import check_source
@@ -120,11 +124,12 @@ async def test_reading_begins_at_the_end_or_at_a_time(stream: Stream) -> None:
         assert (await read(source, FIRST, latest))[0] == [6]
 
 
-async def test_the_end_is_found_behind_many_records(stream: Stream) -> None:
+async def test_the_end_is_found_behind_many_records(stream: Stream, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(newest, "_PAGE", 4)
     await stream.put(range(10))
     await anyio.sleep(1.1)
     await stream.put(range(10, 30))
-    async with stream.opened(stream.server.options | {"max_records": 4}) as source:
+    async with stream.opened() as source:
         end = await source.end(FIRST)
         numbers, last = await read(source, FIRST, await source.start(FIRST, "earliest"))
         assert numbers == list(range(30))
@@ -159,46 +164,63 @@ async def test_shards_that_split_and_merge_end_and_name_their_children(stream: S
 
 
 @asynccontextmanager
-async def through_faults(stream: Stream) -> AsyncIterator[tuple[KinesisSource, dict[str, list[str]]]]:
-    """A source, four records a read, and the errors that its next requests get."""
+async def through_faults(stream: Stream) -> AsyncIterator[tuple[KinesisSource, Faults]]:
+    """A source without patience, four records a read, and the proxy before its server."""
     async with (
         Faults(stream.server).running() as faults,
-        stream.opened(faults.options | {"max_records": 4}) as source,
+        stream.opened(faults.options | {"max_records": 4}, store_patience=0.001) as source,
     ):
-        yield source, faults.errors
+        yield source, faults
 
 
 async def test_throttling_and_expired_iterators_are_waited_for(stream: Stream) -> None:
     await stream.put(range(10))
-    async with through_faults(stream) as (source, errors):
-        errors["GetRecords"] = ["ProvisionedThroughputExceededException", "ExpiredIteratorException"] * 2
-        errors["GetShardIterator"] = ["ProvisionedThroughputExceededException"]
+    async with through_faults(stream) as (source, faults):
+        faults.errors["GetRecords"] = [*["ProvisionedThroughputExceededException"] * 3, "ExpiredIteratorException"]
+        faults.errors["GetShardIterator"] = ["ProvisionedThroughputExceededException"]
         assert (await read(source, FIRST, await source.start(FIRST, "earliest")))[0] == list(range(10))
-        assert not any(errors.values())
+        assert not any(faults.errors.values())
 
 
 async def test_iterators_that_expire_between_pages_repeat_nothing(stream: Stream) -> None:
     await stream.put(range(10))
-    async with through_faults(stream) as (source, errors):
+    async with through_faults(stream) as (source, faults):
         numbers: list[int] = []
         async for chunk in source.read(FIRST, await source.start(FIRST, "earliest")):
             if not len(chunk.batch):
                 break
             numbers += [record.json()["n"] for record in chunk.batch]
-            errors["GetRecords"] = ["ExpiredIteratorException"]
+            faults.errors["GetRecords"] = ["ExpiredIteratorException"]
         assert numbers == list(range(10))
+        assert faults.asked.count("GetShardIterator") == 4
 
 
-async def test_all_readers_of_a_shard_share_its_reads_per_second(stream: Stream) -> None:
+class NoWait(Clock):
+    """A clock that notes how long it should sleep."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.slept: list[float] = []
+
+    async def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+
+
+async def test_all_readers_of_a_shard_share_its_reads_and_bytes_per_second(stream: Stream) -> None:
     await stream.put([1])
-    source = KinesisSource(stream.url, stream.server.options | {"reads_per_second": 10})
+    clock = NoWait()
+    source = KinesisSource(stream.url, stream.server.options | {"reads_per_second": 0.01}, clock=clock)
     await source.open()
-    began = anyio.current_time()
     async with anyio.create_task_group() as group:
-        for _ in range(6):
+        for _ in range(4):
             group.start_soon(source.time_at, FIRST, str(Position()))
-    assert anyio.current_time() - began > 0.45
     await source.close()
+    assert sorted(round(seconds, -2) for seconds in clock.slept) == [100, 200, 300]
+    pace = Pace(clock, 0.2)
+    await pace.turn()
+    pace.spent(10 * 2**20)
+    await pace.turn()
+    assert 4.9 < clock.slept[-1] <= 5
 
 
 @pytest.mark.parametrize(
@@ -308,6 +330,19 @@ def test_sequences_do_not_depend_on_where_reading_begins() -> None:
     assert whole[0] == 5 << SEQUENCE_BITS
     for cut in range(1, len(times)):
         assert (sequences(times[cut:], int(whole[cut - 1])) == whole[cut:]).all()
+
+
+def test_records_before_the_time_at_which_reading_begins_are_dropped() -> None:
+    records = [
+        {"SequenceNumber": str(n), "Data": "", "PartitionKey": "k", "ApproximateArrivalTimestamp": time}
+        for n, time in ((1, 7.998), (2, 8.5), (3, 8.4))
+    ]
+    body = json.dumps({"Records": records, "NextShardIterator": "x", "MillisBehindLatest": 0}).encode()
+    begin = Position.at_time(8_500)
+    found = decode(body, FIRST, begin, _ALL)
+    assert found.batch.sequences == [8_500 << SEQUENCE_BITS, (8_500 << SEQUENCE_BITS) + 1]
+    assert found.place == Position("3", found.batch.last, 8_500)
+    assert decode(body, FIRST, Position.at_time(9_000), _ALL).place == Position.at_time(9_000)
 
 
 # Records of the Kinesis Producer Library
