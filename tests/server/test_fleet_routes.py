@@ -195,8 +195,8 @@ async def test_acts_change_the_group_and_wrong_bodies_are_refused(tmp_path: Path
             ]
         ]
         assert [answer.json()["now"] for answer in answers[2:]] == [
-            "paused: 3 (a service is down); drained: host-01; placed: 1 on host-00", "drained: host-01; placed: 1 on host-00",
-            "drained: host-01", "nothing is paused, drained or placed",
+            "paused: 3 (a service is down); drained: host-01; placed: 1 on host-00",
+            "drained: host-01; placed: 1 on host-00", "drained: host-01", "nothing is paused, drained or placed",
         ]  # fmt: skip
         assert (await http.post(f"{NAME}/pause", json={"all": True})).status_code == 401
         (last, *_, first) = (await http.get(f"{NAME}/audit", headers=token)).json()["acts"]

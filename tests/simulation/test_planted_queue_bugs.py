@@ -1,7 +1,7 @@
 """Rules of queues (tests/protocol/queue_model.py), left out one by one: each is found within a few seeds.
 
-Not here: `look`, `window` and `whole`, which break too rarely at random; and `drop` and `ordered`, because the reader of
-a queue has no way to leave them out.
+Not here: `look`, `window` and `whole`, which break too rarely at random; and `drop` and `ordered`, because the reader
+of a queue has no way to leave them out.
 """
 
 from __future__ import annotations
