@@ -29,6 +29,7 @@ try:
         TopicPosition,
         TransactionalWriter,
         Writer,
+        check_properties,
         copies_of,
         copy_of,
     )
@@ -78,11 +79,17 @@ class KafkaForwarder(PartitionHandler):
     @classmethod
     @asynccontextmanager
     async def shared(cls, options: Any) -> AsyncIterator[Any]:
-        """Yields the writer for all partitions of a host, if there are no transactions."""
+        """Yields the writer for all partitions of a host, if there are no transactions.
+
+        Raises:
+            UsageError: librdkafka refuses a property.
+        """
+        properties = _properties(options)
         if options.transactions:
+            await SYSTEM.run_in_thread(check_properties, properties)
             yield None
             return
-        writer = IdempotentWriter(_properties(options), options.topic, options.timeout)
+        writer = IdempotentWriter(properties, options.topic, options.timeout)
         try:
             yield writer
         finally:

@@ -10,6 +10,7 @@ import threading
 import time
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise, repeat
@@ -28,6 +29,12 @@ Properties = Mapping[str, str | int | float | bool]
 
 METADATA_LIMIT = 4096
 """Bytes of text beside an offset that a broker takes (its `offset.metadata.max.bytes`)."""
+
+_QUIET = {
+    "log_level": 0,
+    "reconnect.backoff.max.ms": 1_000,  # as in Kafka's Java client; by default a broker's outage lasts 10 s longer
+}
+_STUCK = 10.0  # seconds until a call that ignores its time-out is given up
 
 _POLL = 0.1  # seconds to wait for room in the producer's queue
 _TRIES = 50  # questions to a coordinator that has just started
@@ -169,6 +176,7 @@ class TransactionalWriter:
         self._properties, self._topic, self._name, self._timeout = properties, topic, name, timeout
         ours = {"transactional.id": name, "transaction.timeout.ms": int(timeout * 1000)}
         self._producer = _made(Producer, {**properties, **ours, "delivery.report.only.error": True})
+        self._is_stuck = False  # a call that was given up still uses the producer
 
     def open(self) -> TopicPosition:
         """Refuse earlier writers of this name, end their transactions, and read the position.
@@ -221,13 +229,41 @@ class TransactionalWriter:
             if refused:
                 self._producer.abort_transaction()
             else:
-                self._producer.send_offsets_to_transaction([offset], self._members, self._timeout)
+                self._send_offset(offset)
                 self._commit()
         except KafkaException as error:
             self._abort(error.args[0])
             own = [report for report in reports if report is None or report.code() not in _GONE]
             raise _failure(_main_error(own) or error.args[0]) from None
         return refused
+
+    def _send_offset(self, offset: TopicPartition) -> None:
+        """Add the position to the transaction.
+
+        After an outage librdkafka may wait without end for a coordinator that it has forgotten, whatever the time-out:
+        https://github.com/confluentinc/librdkafka/issues/5511 and 5456. So the call has a thread, and is given up.
+
+        Raises:
+            ProducerLost: there is no answer.
+            KafkaException: the transaction must be aborted, or the producer is lost.
+        """
+        producer, sent = self._producer, Future[None]()
+
+        def send() -> None:
+            try:
+                producer.send_offsets_to_transaction([offset], self._members, self._timeout)
+            except KafkaException as error:
+                sent.set_exception(error)
+            else:
+                sent.set_result(None)
+
+        threading.Thread(target=send, name="actorproc-kafka-offset", daemon=True).start()
+        try:
+            sent.result(min(self._timeout, _STUCK))
+        except TimeoutError:
+            self._is_stuck = True
+            sent.add_done_callback(lambda _: _drop(producer))
+            raise ProducerLost("Kafka does not answer that it has the position of a transaction") from None
 
     def _commit(self) -> None:
         """Commit. After a time-out the client goes on committing, so it is asked once more.
@@ -259,10 +295,9 @@ class TransactionalWriter:
             raise ProducerLost(f"a Kafka transaction could not be aborted: {error.args[0].str()}") from None
 
     def close(self) -> None:
-        """Drop uncommitted messages."""
-        with suppress(KafkaException):
-            self._producer.purge()
-            self._producer.close()
+        """Drop uncommitted messages. A producer in which a call is stuck is closed when that ends."""
+        if not self._is_stuck:
+            _drop(self._producer)
 
 
 class IdempotentWriter:
@@ -384,9 +419,24 @@ def _is_lost(error: KafkaError) -> bool:
     return error.fatal() or error.code() == KafkaError._FATAL or error.code() in _GONE
 
 
+def _drop(producer: Producer) -> None:
+    with suppress(KafkaException):
+        producer.purge()
+        producer.close()
+
+
+def check_properties(properties: Properties) -> None:
+    """Make a producer that does nothing.
+
+    Raises:
+        UsageError: librdkafka refuses a property.
+    """
+    _made(Producer, properties).close()
+
+
 def _made(kind: Callable[[dict[str, Any]], T], properties: Mapping[str, Any]) -> T:
     try:
-        return kind({"log_level": 0, **properties})
+        return kind({**_QUIET, **properties})
     except KafkaException as error:
         raise UsageError(f"Kafka properties: {error.args[0].str()}") from None
 

@@ -54,6 +54,8 @@ offsets.topic.replication.factor=1
 transaction.state.log.replication.factor=1
 transaction.state.log.min.isr=1
 group.initial.rebalance.delay.ms=0
+broker.session.timeout.ms=2000
+broker.heartbeat.interval.ms=500
 log.retention.check.interval.ms=1000
 log.segment.delete.delay.ms=0
 auto.create.topics.enable=false
@@ -117,7 +119,7 @@ class Broker:
         from confluent_kafka import KafkaException
         from confluent_kafka.admin import AdminClient
 
-        client = AdminClient({"bootstrap.servers": self.address, "log_level": 0})
+        client = AdminClient({"bootstrap.servers": self.address, "log_level": 0, "reconnect.backoff.max.ms": 100})
         end = time.monotonic() + _START
         while True:
             with suppress(KafkaException):

@@ -12,6 +12,7 @@ import anyio
 import pytest
 
 from actorproc import Processor, Record, Settings
+from actorproc.errors import UsageError
 from actorproc.output.dead_letters import dead_letters
 from actorproc.storage.store import Store
 from actorproc.stores.memory import MemoryStore
@@ -59,6 +60,12 @@ class Stage:
     @property
     def values(self) -> list[bytes | None]:
         return [message.value() for message in self.topic.messages()]
+
+    async def until(self, values: list[bytes]) -> None:
+        """Wait until the topic has these messages."""
+        with anyio.fail_after(60):
+            while await anyio.to_thread.run_sync(lambda: self.values) != values:
+                await anyio.sleep(0.05)
 
     async def letters(self, processor: Processor) -> list[int]:
         return [letter["sequence"] async for letter in dead_letters(self.store, processor.layout)]
@@ -113,9 +120,7 @@ async def test_a_crash_between_transaction_and_commit_repeats_nothing(broker: Br
         async with anyio.create_task_group() as tasks:
             processor = stage.processor(commit_interval=1000, idle_commit_interval=1000)
             tasks.start_soon(processor.run)
-            with anyio.fail_after(30):
-                while len(stage.values) < 50:
-                    await anyio.sleep(0.05)
+            await stage.until(numbered(50))
             tasks.cancel_scope.cancel()  # nothing is committed in the container
         stage.feed([b"new"])
         await stage.run()
@@ -180,6 +185,27 @@ async def test_brokers_that_are_away_are_waited_for(broker: Broker) -> None:
             broker.start()
         assert stage.values == [*numbered(10), *numbered(10)]
         assert await stage.letters(processor) == []
+
+
+@pytest.mark.slow
+async def test_forwarding_goes_on_soon_after_its_brokers_are_back(broker: Broker) -> None:
+    """librdkafka forgets the coordinator of the position's group, and would wait for it without end."""
+    async with staged(broker, timeout=3) as stage, anyio.create_task_group() as tasks:
+        tasks.start_soon(stage.processor().run)
+        stage.feed([b"before"])
+        await stage.until([b"before"])
+        broker.stop()
+        broker.start()
+        stage.feed([b"after"])
+        await stage.until([b"before", b"after"])
+        tasks.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("transactions", [True, False])
+async def test_a_wrong_property_is_refused_at_the_start(broker: Broker, transactions: bool) -> None:
+    async with staged(broker, properties={"no.such.property": 1}, transactions=transactions) as stage:
+        with pytest.raises(UsageError, match=r"no\.such\.property"):
+            await stage.run()
 
 
 async def test_a_missing_topic_is_named(broker: Broker, tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ DEFAULTS: Properties = {
     "queued.min.messages": 20_000,
     "queued.max.messages.kbytes": 16_384,  # over all partitions of the host
     "socket.keepalive.enable": True,
+    "reconnect.backoff.max.ms": 1_000,  # as in Kafka's Java client; by default a broker's outage lasts 10 s longer
 }
 """Properties that the user may override."""
 
