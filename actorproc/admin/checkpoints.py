@@ -30,7 +30,7 @@ from actorproc.storage.document import SharedDocument
 from actorproc.storage.names import ProcessorLayout, natural
 from actorproc.storage.store import Store
 
-Goal = Start | int
+ResetTarget = Start | int
 """'earliest', 'latest', a time, the sequence of the next record, or minus the number of sequences to go back."""
 
 _OTHERS = "'earliest', 'latest', a sequence, -N, or "
@@ -69,7 +69,7 @@ class PartitionReset:
         }  # fmt: skip
 
 
-def parse_goal(text: str) -> Goal:
+def parse_reset_target(text: str) -> ResetTarget:
     """The goal that an operator typed.
 
     Raises:
@@ -118,7 +118,7 @@ class Resets:
 
     # Dry runs
 
-    async def plan(self, goal: Goal, partitions: Collection[str] = ()) -> list[PartitionReset]:
+    async def plan(self, goal: ResetTarget, partitions: Collection[str] = ()) -> list[PartitionReset]:
         """What a reset of these partitions, or all, would do. Writes nothing."""
 
         async def planned(partition: str, tip: ChainEnd) -> PartitionReset:
@@ -173,7 +173,7 @@ class Resets:
             pass
         return tip
 
-    async def _target(self, partition: str, tip: ChainEnd, goal: Goal) -> Cursor | str:
+    async def _target(self, partition: str, tip: ChainEnd, goal: ResetTarget) -> Cursor | str:
         """The cursor that a goal means in this partition, or why it cannot be set."""
         source = self._source
         if goal == "latest" and (end := await source.end(partition)).sequence is not None:

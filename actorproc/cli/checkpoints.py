@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from actorproc.admin.audit import operator
-from actorproc.admin.checkpoints import PartitionReset, Resets, parse_goal, summary
+from actorproc.admin.checkpoints import PartitionReset, Resets, parse_reset_target, summary
 from actorproc.admin.own_source import own_source
 from actorproc.cli.common import OpenedProcessor, run_async
 from actorproc.cli.loading import load_source
@@ -91,7 +91,7 @@ def reset(
     as_json: bool,
 ) -> None:
     """Print what a reset does, or with `yes` has done. `to` None: undo the latest reset."""
-    goal = None if to is None else parse_goal(to)
+    goal = None if to is None else parse_reset_target(to)
 
     async def work() -> bool:
         async with opened as (store, layout, settings):

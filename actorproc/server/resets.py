@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from actorproc.admin.checkpoints import Resets, parse_goal, summary
+from actorproc.admin.checkpoints import Resets, parse_reset_target, summary
 from actorproc.admin.own_source import own_source
 from actorproc.config.settings import Settings
 from actorproc.errors import UsageError
@@ -61,7 +61,7 @@ class ResetRoutes:
     def _endpoint(self, what: str) -> Callable[[Request], Awaitable[Response]]:
         async def answer(request: Request) -> Response:
             body = _Body.of(await request.body(), what)
-            goal = None if body.to is None else parse_goal(body.to)
+            goal = None if body.to is None else parse_reset_target(body.to)
             layout, settings = ProcessorLayout(request.path_params["name"]), self._settings
             who = f"http from {request.client.host if request.client else 'unknown'}"
             partitions = body.partitions or ()

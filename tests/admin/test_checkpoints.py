@@ -11,7 +11,7 @@ import pytest
 
 from actorproc import Batch, PartitionContext, PartitionHandler
 from actorproc.admin.audit import read_audit
-from actorproc.admin.checkpoints import Goal, PartitionReset, Resets, parse_goal, summary
+from actorproc.admin.checkpoints import PartitionReset, Resets, ResetTarget, parse_reset_target, summary
 from actorproc.admin.damage import Verification
 from actorproc.admin.verify_output import PartitionCheck
 from actorproc.errors import Fenced, UsageError
@@ -62,7 +62,7 @@ def resets_of(world: World, who: str = "ann") -> Resets:
     return Resets(world.store, world.layout, world.settings, world.source, who)
 
 
-async def reset(world: World, goal: Goal, command: str = "") -> PartitionReset:
+async def reset(world: World, goal: ResetTarget, command: str = "") -> PartitionReset:
     resets = resets_of(world)
     [done] = await resets.carry_out(await resets.plan(goal), {"to": str(goal)}, command=command)
     return done
@@ -97,7 +97,7 @@ def times(*counts: tuple[range, int]) -> Counter[int]:
     ("goal", "repeats", "skips"),
     [("earliest", 10, 0), ("latest", 0, 5), (4, 6, 0), (12, 0, 2), (-3, 3, 0), (-99, 10, 0), (15, 0, 5)],
 )
-async def test_a_reset_repeats_and_skips_what_its_dry_run_says(goal: Goal, repeats: int, skips: int) -> None:
+async def test_a_reset_repeats_and_skips_what_its_dry_run_says(goal: ResetTarget, repeats: int, skips: int) -> None:
     world = await world_of(10)
     world.feed(5)
     [planned] = await resets_of(world).plan(goal)
@@ -244,9 +244,9 @@ async def test_a_verification_finds_no_damage_after_a_reset() -> None:
 
 
 def test_goals_are_words_times_and_numbers() -> None:
-    assert [parse_goal(text) for text in ("earliest", "41203", "-20")] == ["earliest", 41203, -20]
+    assert [parse_reset_target(text) for text in ("earliest", "41203", "-20")] == ["earliest", 41203, -20]
     with pytest.raises(UsageError, match=r"to = '1x': 'earliest', 'latest', a sequence, -N, or a time"):
-        parse_goal("1x")
+        parse_reset_target("1x")
 
 
 async def test_running_hosts_begin_at_the_reset_at_once_and_it_is_audited(tmp_path: Path) -> None:
