@@ -205,7 +205,7 @@ def _partitions(partitions: Sequence[PartitionStatus]) -> Table:
     table = Table(
         "partition", "owner", _right("epoch"), _right("sequence"), *([_right("begins at")] if begins else []),
         _right("lag"), *([_right("behind")] if timed else []), _right("rows"), _right("dead"),
-        *([_right("skipped")] if skipped else []), "last commit", box=SIMPLE_HEAD,
+        *([_right("skipped")] if skipped else []), "last commit", box=SIMPLE_HEAD, show_edge=False, pad_edge=False,
     )  # fmt: skip
     for partition in partitions:
         cursor, totals = partition.cursor, partition.totals
