@@ -21,7 +21,8 @@ from tests.servers import S3Server
 
 T = TypeVar("T")
 
-pytest.register_assert_rewrite("tests.group.site", "tests.partition.world", "tests.testing.sources")  # they assert, too
+# They assert, too.
+pytest.register_assert_rewrite("tests.group.simulated_group", "tests.partition.world", "tests.testing.sources")
 
 
 hypothesis.settings.register_profile("suite", deadline=None)  # a slow machine is not a failure

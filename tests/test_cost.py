@@ -10,7 +10,7 @@ from actorproc.admin.cost import Load, requests
 from benchmarks.cost import JITTER, Counted, measure
 
 INTERVALS = 40
-MANY = 500
+MANY = 200
 
 pytestmark = pytest.mark.slow
 

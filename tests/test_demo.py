@@ -45,6 +45,7 @@ def test_the_year_has_the_published_departures_and_cancellations() -> None:
 
 def test_times_of_the_events_give_the_delays_of_the_csv() -> None:
     departures = load_departures()
+    departures = departures.take(list(range(0, len(departures), 7)))  # of each day of the year
     delays: dict[str, list[float]] = {}
     never = 0
     for event in events(departures):
@@ -62,7 +63,7 @@ def test_times_of_the_events_give_the_delays_of_the_csv() -> None:
 
 
 def test_events_are_keyed_by_tail_number_and_in_order_of_time() -> None:
-    sent = list(events(load_departures(20_000)))
+    sent = list(events(load_departures().slice(0, 20_000)))
     assert len(sent) == 20_000
     assert [event.timestamp for event in sent] == sorted(event.timestamp for event in sent)
     keys = Counter(event.key for event in sent)
@@ -282,7 +283,7 @@ def test_the_demo_survives_a_kill_and_notices_damage(tmp_path: Path) -> None:
     run = subprocess.run(
         [*DEMO, "--events", "40000"], check=False, cwd=tmp_path, capture_output=True, text=True, timeout=400
     )
-    told = truth(load_departures(40_000))
+    told = truth(load_departures().slice(0, 40_000))
     assert run.returncode == 0, run.stdout + run.stderr
     assert "EQUAL: Spark's table is the one computed straight from the CSV" in run.stdout
     assert f"{40_000 - told.never_departed:,} rows + {told.never_departed:,} dead letters" in run.stdout

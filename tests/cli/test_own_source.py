@@ -74,7 +74,8 @@ def app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def serve(run: Run, source: str) -> Any:
-    return run("serve", "own_source_app:Lengths", "--source", source, "--container", "state", "--until-end")
+    quick = ["--until-end", "--set", "restart_backoff=1ms"]
+    return run("serve", "own_source_app:Lengths", "--source", source, "--container", "state", *quick)
 
 
 @pytest.mark.parametrize("source", [".", "./", "/", "file://."])

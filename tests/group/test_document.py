@@ -10,8 +10,7 @@ from actorproc.group.assignment import Lease, Member
 from actorproc.group.membership import GroupDocument
 from actorproc.group.wishes import Wishes
 from actorproc.testing.simulation.loop import run
-
-from .site import PartitionInfo
+from tests.group.simulated_group import SimulatedGroup
 
 # A host may crash between starting a task and its first step. That is no fault of the task.
 pytestmark = pytest.mark.filterwarnings("ignore:.*was never awaited")
@@ -33,27 +32,27 @@ def test_a_document_that_names_nobody_who_is_out_is_read() -> None:
 
 def test_a_deleted_group_document_is_made_anew_and_epochs_go_on() -> None:
     async def main() -> None:
-        site = PartitionInfo(6)
-        nodes = [site.start(name) for name in "ab"]
-        await site.until_even("a", "b", within=60)
+        fleet = SimulatedGroup(6)
+        nodes = [fleet.start(name) for name in "ab"]
+        await fleet.until_even("a", "b", within=60)
         await anyio.sleep(20)
-        before = {p: lease.epoch for p, lease in site.leases.items()}
-        await site.truth.delete(site.layout.group)
+        before = {p: lease.epoch for p, lease in fleet.leases.items()}
+        await fleet.truth.delete(fleet.layout.group)
         await anyio.sleep(20)
-        await site.until_even("a", "b", within=30)
-        assert [p for p, lease in site.leases.items() if lease.epoch <= before[p]] == []
-        await site.until(lambda: all(set(node.holds()) == site.of(node.label) for node in nodes), 1, "known to all")
+        await fleet.until_even("a", "b", within=30)
+        assert [p for p, lease in fleet.leases.items() if lease.epoch <= before[p]] == []
+        await fleet.until(lambda: all(set(node.holds()) == fleet.of(node.label) for node in nodes), 1, "known to all")
 
     run(main())
 
 
 def test_a_document_that_is_not_ours_is_refused_with_its_name() -> None:
     async def main() -> None:
-        site = PartitionInfo(1)
+        fleet = SimulatedGroup(1)
         for body, said in ((b"[1]", "is not a valid GroupDocument"), (b'{"version": 9}', "has format 9")):
-            await site.truth.put(site.layout.group, body)
+            await fleet.truth.put(fleet.layout.group, body)
             with pytest.raises(CorruptObject, match=f"p/group.json: .*{said}"):
-                await site.document()
+                await fleet.document()
 
     run(main())
 

@@ -9,8 +9,7 @@ from actorproc.errors import ReleaseRefused
 from actorproc.group.formats import Formats, agreed, highest_of, incarnation_name
 from actorproc.group.heartbeat import expiration_of
 from actorproc.testing.simulation.loop import run
-
-from .site import PartitionInfo
+from tests.group.simulated_group import SimulatedGroup
 
 # A host may crash between starting a task and its first step. That is no fault of the task.
 pytestmark = pytest.mark.filterwarnings("ignore:.*was never awaited")
@@ -33,61 +32,61 @@ def test_a_group_writes_what_all_members_read_and_never_less_than_before() -> No
 
 def test_a_rolling_upgrade_raises_the_format_with_its_last_host() -> None:
     async def main() -> None:
-        site = PartitionInfo(6)
-        nodes = {name: site.start(name, formats=OLD) for name in "abc"}
-        await site.until_even("a", "b", "c", within=60)
+        fleet = SimulatedGroup(6)
+        nodes = {name: fleet.start(name, formats=OLD) for name in "abc"}
+        await fleet.until_even("a", "b", "c", within=60)
         for name in "abc":
-            assert site.versions[-1].document.writes == 2
+            assert fleet.versions[-1].document.writes == 2
             await nodes[name].stop()
-            site.start(f"{name} of the next release", name=name, formats=NEW)
-            await site.until_even("a", "b", "c", within=120)
-        assert site.versions[-1].document.writes == 3
-        site.check_steps()
+            fleet.start(f"{name} of the next release", name=name, formats=NEW)
+            await fleet.until_even("a", "b", "c", within=120)
+        assert fleet.versions[-1].document.writes == 3
+        fleet.check_steps()
 
     run(main())
 
 
 def test_a_refused_host_leaves_no_trace() -> None:
     async def main() -> None:
-        site = PartitionInfo(6)
-        site.start("new", formats=NEW)
-        await site.until_even("new", within=60)
-        old = site.start("old", formats=OLD)
-        await site.until(lambda: old.error is not None, 5, "is refused")
+        fleet = SimulatedGroup(6)
+        fleet.start("new", formats=NEW)
+        await fleet.until_even("new", within=60)
+        old = fleet.start("old", formats=OLD)
+        await fleet.until(lambda: old.error is not None, 5, "is refused")
         assert isinstance(old.error, ReleaseRefused)
         assert "the group writes storage format 3, and this actorproc" in str(old.error)
         await anyio.sleep(200)
-        assert site.members == {"new"}
-        assert await site.heartbeats() == ["new"]
+        assert fleet.members == {"new"}
+        assert await fleet.heartbeats() == ["new"]
 
     run(main())
 
 
 def test_a_newer_host_waits_for_older_members_to_leave() -> None:
     async def main() -> None:
-        site = PartitionInfo(6)
-        old = site.start("old", formats=OLD)
-        await site.until_even("old", within=60)
-        newer = site.start("newer", formats=NEWER)
-        await site.until(lambda: newer.error is not None, 5, "is refused")
+        fleet = SimulatedGroup(6)
+        old = fleet.start("old", formats=OLD)
+        await fleet.until_even("old", within=60)
+        newer = fleet.start("newer", formats=NEWER)
+        await fleet.until(lambda: newer.error is not None, 5, "is refused")
         assert "which these hosts cannot read: old. Update them first" in str(newer.error)
         old.host.crash()
         await anyio.sleep(130)
-        site.start("newer again", name="newer", formats=NEWER)
-        await site.until_even("newer", within=60)
-        assert site.versions[-1].document.writes == 4
+        fleet.start("newer again", name="newer", formats=NEWER)
+        await fleet.until_even("newer", within=60)
+        assert fleet.versions[-1].document.writes == 4
 
     run(main())
 
 
 def test_a_host_of_an_earlier_release_is_not_written_in_by_others() -> None:
     async def main() -> None:
-        site = PartitionInfo(6)
-        site.start("a", formats=NEW)
-        await site.until_even("a", within=60)
-        await site.group("b", OLD).renew()  # and looks no more
-        await site.group("c", NEW).renew()
+        fleet = SimulatedGroup(6)
+        fleet.start("a", formats=NEW)
+        await fleet.until_even("a", within=60)
+        await fleet.group("b", OLD).renew()  # and looks no more
+        await fleet.group("c", NEW).renew()
         await anyio.sleep(29)
-        assert site.members == {"a", "c"}
+        assert fleet.members == {"a", "c"}
 
     run(main())

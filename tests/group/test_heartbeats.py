@@ -18,9 +18,7 @@ from actorproc.stores.memory import MemoryStore
 from actorproc.testing.simulation.clock import VirtualClock
 from actorproc.testing.simulation.faults import Faults
 from actorproc.testing.simulation.loop import run
-from tests.group.site import now
-
-from .site import PartitionInfo
+from tests.group.simulated_group import SimulatedGroup, now
 
 # A host may crash between starting a task and its first step. That is no fault of the task.
 pytestmark = pytest.mark.filterwarnings("ignore:.*was never awaited")
@@ -29,8 +27,8 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*was never awaited")
 def test_what_a_heartbeat_is_worth_counts_from_before_the_request() -> None:
     async def main() -> None:
         slow = Faults(latency=(5, 5), slow=0, lost_request=0, lost_reply=0, late_write=0, busy=0)
-        site = PartitionInfo(1, faults=slow)
-        group = site.group("a")
+        fleet = SimulatedGroup(1, faults=slow)
+        group = fleet.group("a")
         assert group.fenced()
         start = now()
         await group.renew()
@@ -46,9 +44,9 @@ def test_what_a_heartbeat_is_worth_counts_from_before_the_request() -> None:
 
 def test_a_failing_heartbeat_ends_within_the_renew_interval() -> None:
     async def main() -> None:
-        site = PartitionInfo(1)
-        group = site.group("a")
-        site.backend.outage(100)
+        fleet = SimulatedGroup(1)
+        group = fleet.group("a")
+        fleet.backend.outage(100)
         start = now()
         with pytest.raises(StoreUnavailable, match="no heartbeat written within 13 s"):
             await group.renew()
@@ -60,21 +58,21 @@ def test_a_failing_heartbeat_ends_within_the_renew_interval() -> None:
 
 def test_a_heartbeat_says_who_it_is_and_differs_each_time() -> None:
     async def main() -> None:
-        site = PartitionInfo(1)
-        group = site.group("a")
+        fleet = SimulatedGroup(1)
+        group = fleet.group("a")
         await group.renew(HostReport(partitions=3))
         await group.renew(HostReport(partitions=3))
-        [(heartbeat, age)] = await read_heartbeats(site.reader(), site.layout)
+        [(heartbeat, age)] = await read_heartbeats(fleet.reader(), fleet.layout)
         assert (heartbeat.host, heartbeat.incarnation, heartbeat.beat) == ("a", group.incarnation, 2)
         assert heartbeat.report == HostReport(partitions=3)
         assert heartbeat.pid == os.getpid()
         assert 0 <= age < 1
         await anyio.sleep(10)
-        [(heartbeat, age)] = await read_heartbeats(site.reader(), site.layout)
+        [(heartbeat, age)] = await read_heartbeats(fleet.reader(), fleet.layout)
         assert 10 <= age < 11
-        await site.truth.put(site.layout.host("x", "1"), b"{}")
+        await fleet.truth.put(fleet.layout.host("x", "1"), b"{}")
         with capture_logs() as logs:
-            assert [beat.host for beat, _ in await read_heartbeats(site.reader(), site.layout)] == ["a"], (
+            assert [beat.host for beat, _ in await read_heartbeats(fleet.reader(), fleet.layout)] == ["a"], (
                 "it hides no other"
             )
         (told,) = (entry for entry in logs if entry["event"] == "heartbeat.unreadable")
@@ -86,7 +84,7 @@ def test_a_heartbeat_says_who_it_is_and_differs_each_time() -> None:
 def test_a_late_heartbeat_of_an_earlier_incarnation_does_not_renew_the_next() -> None:
     async def main() -> None:
         slow = Faults(latency=(5, 5), slow=0, lost_request=0, lost_reply=0, late_write=0, busy=0)
-        group = PartitionInfo(1, faults=slow).group("a")
+        group = SimulatedGroup(1, faults=slow).group("a")
         await group.renew()
         assert not group.fenced()
         async with anyio.create_task_group() as tasks:
@@ -108,17 +106,17 @@ def test_a_heartbeat_is_not_written_after_its_host_has_left() -> None:
             return await super().put(key, body)
 
     async def main() -> None:
-        site, clock = PartitionInfo(1), VirtualClock("a")
+        fleet, clock = SimulatedGroup(1), VirtualClock("a")
         store = Store(Slow(clock=clock), clock=clock)
-        group = Group(store, site.layout, "a", site.settings, clock=clock)
+        group = Group(store, fleet.layout, "a", fleet.settings, clock=clock)
         await group.renew()
-        await group.look(site.listed)
+        await group.look(fleet.listed)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(group.renew)
             await anyio.sleep(1)
             await group.leave()
         await anyio.sleep(30)
-        assert await read_heartbeats(store, site.layout) == []
+        assert await read_heartbeats(store, fleet.layout) == []
 
     run(main())
 
@@ -131,11 +129,11 @@ def test_a_heartbeat_that_goes_while_all_are_read_is_passed_over() -> None:
             return await super().get(key, unless=unless, tail=tail)
 
     async def main() -> None:
-        site, clock = PartitionInfo(1), VirtualClock("a")
+        fleet, clock = SimulatedGroup(1), VirtualClock("a")
         store = Store(Goes(clock=clock), clock=clock)
         for host in ("gone", "here"):
-            await Group(store, site.layout, host, site.settings, clock=VirtualClock(host)).renew()
-        assert [beat.host for beat, _ in await read_heartbeats(store, site.layout)] == ["here"]
+            await Group(store, fleet.layout, host, fleet.settings, clock=VirtualClock(host)).renew()
+        assert [beat.host for beat, _ in await read_heartbeats(store, fleet.layout)] == ["here"]
 
     run(main())
 

@@ -10,9 +10,7 @@ import structlog
 
 from actorproc.group.assignment import Lease
 from actorproc.testing.simulation.loop import run
-from tests.group.site import now
-
-from .site import PartitionInfo
+from tests.group.simulated_group import SimulatedGroup, now
 
 # A host may crash between starting a task and its first step. That is no fault of the task.
 pytestmark = pytest.mark.filterwarnings("ignore:.*was never awaited")
@@ -20,39 +18,39 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*was never awaited")
 
 def test_a_second_host_has_its_half_soon_after_the_delay() -> None:
     async def main() -> None:
-        site = PartitionInfo(256)
-        first = site.start("a", drain=0.1)
-        await site.until_even("a", within=2)
+        fleet = SimulatedGroup(256)
+        first = fleet.start("a", drain=0.1)
+        await fleet.until_even("a", within=2)
         await anyio.sleep(20)
-        site.start("b")
+        fleet.start("b")
         joined = now()
-        await site.until(lambda: "b" in site.members, 1, "joined")
-        took = await site.until_even("a", "b", within=10)
+        await fleet.until(lambda: "b" in fleet.members, 1, "joined")
+        took = await fleet.until_even("a", "b", within=10)
         assert 5 <= took <= 5 + 2
-        for version in site.versions:
+        for version in fleet.versions:
             if version.at < joined + 5:
                 assert all(lease.owner == "a" and not lease.next for lease in version.document.leases.values())
-        stayed = [lease.epoch for p, lease in site.leases.items() if lease.owner == "a"]
-        moved = [lease.epoch for p, lease in site.leases.items() if lease.owner == "b"]
+        stayed = [lease.epoch for p, lease in fleet.leases.items() if lease.owner == "a"]
+        moved = [lease.epoch for p, lease in fleet.leases.items() if lease.owner == "b"]
         assert Counter(stayed) == {1: 128}
         assert Counter(moved) == {2: 128}
         await anyio.sleep(1)
-        assert set(first.holds()) == site.of("a")
-        site.check_steps()
+        assert set(first.holds()) == fleet.of("a")
+        fleet.check_steps()
 
     run(main())
 
 
 def test_the_owner_is_told_why_a_lease_moves() -> None:
     async def main() -> None:
-        site = PartitionInfo(4, nudging=False)
+        fleet = SimulatedGroup(4, nudging=False)
         seen: set[str] = set()
-        site.start("a")
-        await site.until_even("a", within=2)
-        site.start("b")
-        while not site.is_even("a", "b"):
+        fleet.start("a")
+        await fleet.until_even("a", within=2)
+        fleet.start("b")
+        while not fleet.is_even("a", "b"):
             await anyio.sleep(0.01)
-            for node in site.nodes.values():
+            for node in fleet.nodes.values():
                 seen |= {move.reason for move in node.view.moves} if node.view else set()
         assert seen >= {"it has no owner", "a holds 4, b holds 0"}
 
@@ -61,11 +59,11 @@ def test_the_owner_is_told_why_a_lease_moves() -> None:
 
 def test_one_log_line_says_why_leases_move() -> None:
     async def main() -> None:
-        site = PartitionInfo(256)
-        site.start("a")
-        await site.until_even("a", within=2)
-        site.start("b")
-        await site.until_even("a", "b", within=10)
+        fleet = SimulatedGroup(256)
+        fleet.start("a")
+        await fleet.until_even("a", within=2)
+        fleet.start("b")
+        await fleet.until_even("a", "b", within=10)
 
     with structlog.testing.capture_logs() as logs:
         run(main())
@@ -80,92 +78,92 @@ def test_one_log_line_says_why_leases_move() -> None:
 
 def test_a_retiring_host_may_hand_over_before_anybody_has_marked_its_leases() -> None:
     async def main() -> None:
-        site = PartitionInfo(4)
-        a, b = site.group("a"), site.group("b")
+        fleet = SimulatedGroup(4)
+        a, b = fleet.group("a"), fleet.group("b")
         for group in (a, b):
             await group.renew()
-        await a.look(site.listed)
-        assert site.of("a") == {"0000", "0002"}
+        await a.look(fleet.listed)
+        assert fleet.of("a") == {"0000", "0002"}
         a.retire()
         await a.hand_over(["0000"])
-        assert site.leases["0000"] == Lease("b", 2)
-        assert site.leases["0002"] == Lease("a", 1, "b")
-        assert site.versions[-1].document.members["a"].leaving
+        assert fleet.leases["0000"] == Lease("b", 2)
+        assert fleet.leases["0002"] == Lease("a", 1, "b")
+        assert fleet.versions[-1].document.members["a"].leaving
 
     run(main())
 
 
 def test_leases_of_others_and_leases_that_shall_stay_are_not_handed_over() -> None:
     async def main() -> None:
-        site = PartitionInfo(4)
-        a, b = site.group("a"), site.group("b")
+        fleet = SimulatedGroup(4)
+        a, b = fleet.group("a"), fleet.group("b")
         for group in (a, b):
             await group.renew()
-        await a.look(site.listed)
-        versions = len(site.versions)
-        await a.hand_over(site.partitions)
-        await b.hand_over(site.partitions)  # it has never looked
-        assert len(site.versions) == versions
+        await a.look(fleet.listed)
+        versions = len(fleet.versions)
+        await a.hand_over(fleet.partitions)
+        await b.hand_over(fleet.partitions)  # it has never looked
+        assert len(fleet.versions) == versions
 
     run(main())
 
 
 def test_a_late_handover_is_forced_in_time_and_not_before() -> None:
     async def main() -> None:
-        site = PartitionInfo(4)
-        site.start("a", drain=None)
-        await site.until_even("a", within=2)
-        site.start("b")
-        await site.until(lambda: any(lease.next for lease in site.leases.values()), 10, "marked")
+        fleet = SimulatedGroup(4)
+        fleet.start("a", drain=None)
+        await fleet.until_even("a", within=2)
+        fleet.start("b")
+        await fleet.until(lambda: any(lease.next for lease in fleet.leases.values()), 10, "marked")
         marked = now()
-        await site.until_even("a", "b", within=30 + 17 + 17 * 1.1 + 1)
+        await fleet.until_even("a", "b", within=30 + 17 + 17 * 1.1 + 1)
         assert now() - marked > 30 + 17
-        assert {lease.epoch for lease in site.leases.values() if lease.owner == "b"} == {2}
-        site.check_steps()
+        assert {lease.epoch for lease in fleet.leases.values() if lease.owner == "b"} == {2}
+        fleet.check_steps()
 
     run(main())
 
 
 def test_unrelated_changes_do_not_extend_a_handover() -> None:
     async def main() -> None:
-        site = PartitionInfo(4)
-        site.start("a", drain=None)
-        await site.until_even("a", within=2)
-        site.start("b")
-        await site.until(lambda: any(lease.next for lease in site.leases.values()), 10, "marked")
-        marked = {p for p, lease in site.leases.items() if lease.next}
+        fleet = SimulatedGroup(4)
+        fleet.start("a", drain=None)
+        await fleet.until_even("a", within=2)
+        fleet.start("b")
+        await fleet.until(lambda: any(lease.next for lease in fleet.leases.values()), 10, "marked")
+        marked = {p for p, lease in fleet.leases.items() if lease.next}
 
         async def grow() -> None:
             for number in range(6):
                 await anyio.sleep(12)
-                site.partitions.append(f"more {number}")
+                fleet.partitions.append(f"more {number}")
 
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(grow)
-            await site.until(lambda: marked <= site.of("b"), 30 + 17 + 17 * 1.1 + 1, "taken by force")
+            await fleet.until(lambda: marked <= fleet.of("b"), 30 + 17 + 17 * 1.1 + 1, "taken by force")
 
     run(main())
 
 
 def test_leases_move_only_after_quiet_membership() -> None:
     async def main() -> None:
-        site = PartitionInfo(4)
-        a, b = site.group("a"), site.group("b")
+        fleet = SimulatedGroup(4)
+        a, b = fleet.group("a"), fleet.group("b")
         await a.renew()
-        assert (await a.look(site.listed)).look_again_in is None
+        assert (await a.look(fleet.listed)).look_again_in is None
         await anyio.sleep(20)
         await b.renew()
-        await b.look(site.listed)
+        await b.look(fleet.listed)
         joined = now()
         while now() - joined < 4.9:
             for group in (a, b):
-                view = await group.look(site.listed)
+                view = await group.look(fleet.listed)
                 assert not any(lease.next for lease in view.leases.values())
                 assert view.look_again_in is not None
                 assert 0 <= view.look_again_in - (5 - (now() - joined)) <= 0.5 + 0.3
             await anyio.sleep(0.3)
         await anyio.sleep(0.5)
-        view = await a.look(site.listed)
+        view = await a.look(fleet.listed)
         assert [lease.next for lease in view.leases.values()] == [None, None, "b", "b"]
         assert view.look_again_in is None
 
@@ -174,45 +172,45 @@ def test_leases_move_only_after_quiet_membership() -> None:
 
 def test_marks_for_a_host_that_dies_are_called_off() -> None:
     async def main() -> None:
-        site = PartitionInfo(4, max_handoff_time=300)
-        a = site.start("a", drain=None)
-        await site.until_even("a", within=2)
-        b = site.start("b")
-        await site.until(lambda: any(lease.next for lease in site.leases.values()), 10, "marked")
+        fleet = SimulatedGroup(4, max_handoff_time=300)
+        a = fleet.start("a", drain=None)
+        await fleet.until_even("a", within=2)
+        b = fleet.start("b")
+        await fleet.until(lambda: any(lease.next for lease in fleet.leases.values()), 10, "marked")
         b.host.crash()
-        await site.until_even("a", within=60 + 20)
-        assert site.leases == {p: Lease("a", 1) for p in site.partitions}
-        assert set(a.holds()) == set(site.partitions)
+        await fleet.until_even("a", within=60 + 20)
+        assert fleet.leases == {p: Lease("a", 1) for p in fleet.partitions}
+        assert set(a.holds()) == set(fleet.partitions)
 
     run(main())
 
 
 def test_a_rolling_restart_moves_each_lease_only_because_its_own_host_stops() -> None:
     async def main() -> None:
-        site = PartitionInfo(12)
-        nodes = {name: site.start(name) for name in "abc"}
-        await site.until_even(*"abc", within=60)
-        before = {p: lease.epoch for p, lease in site.leases.items()}
+        fleet = SimulatedGroup(12)
+        nodes = {name: fleet.start(name) for name in "abc"}
+        await fleet.until_even(*"abc", within=60)
+        before = {p: lease.epoch for p, lease in fleet.leases.items()}
         for name in "abc":
             await nodes[name].stop()
-            site.start(f"{name} again", name=name)
+            fleet.start(f"{name} again", name=name)
             await anyio.sleep(15)
-        assert site.is_even(*"abc")
-        moves = sum(lease.epoch - before[p] for p, lease in site.leases.items())
+        assert fleet.is_even(*"abc")
+        moves = sum(lease.epoch - before[p] for p, lease in fleet.leases.items())
         assert moves <= 2 * 12 + 4, "away and back, with little that was not needed"
-        site.check_steps()
+        fleet.check_steps()
 
     run(main())
 
 
 def test_new_partitions_are_given_away_at_once() -> None:
     async def main() -> None:
-        site = PartitionInfo(4)
-        site.start("a")
-        site.start("b")
-        await site.until_even("a", "b", within=60)
-        site.partitions += ["more", "and more"]
-        await site.until_even("a", "b", within=20)
-        site.check_steps()
+        fleet = SimulatedGroup(4)
+        fleet.start("a")
+        fleet.start("b")
+        await fleet.until_even("a", "b", within=60)
+        fleet.partitions += ["more", "and more"]
+        await fleet.until_even("a", "b", within=20)
+        fleet.check_steps()
 
     run(main())

@@ -10,8 +10,7 @@ import pytest
 
 from actorproc.testing.simulation.faults import LATENCY_ONLY, Faults
 from actorproc.testing.simulation.loop import run
-
-from .site import Node, PartitionInfo
+from tests.group.simulated_group import Node, SimulatedGroup
 
 # A host may crash between starting a task and its first step. That is no fault of the task.
 pytestmark = pytest.mark.filterwarnings("ignore:.*was never awaited")
@@ -21,16 +20,16 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*was never awaited")
 def test_lost_replies_neither_lose_nor_repeat_a_step(seed: int) -> None:
     async def main() -> None:
         faults = Faults(slow=0, lost_request=0, lost_reply=0.5, late_write=0, busy=0, silence=(1, 3))
-        site = PartitionInfo(12, faults=faults, seed=seed)
-        nodes = {name: site.start(name) for name in "abcd"}
-        await site.until_even(*"abcd", within=300)
+        fleet = SimulatedGroup(12, faults=faults, seed=seed)
+        nodes = {name: fleet.start(name) for name in "abcd"}
+        await fleet.until_even(*"abcd", within=300)
         await nodes["c"].stop()
-        await site.until_even(*"abd", within=300)
+        await fleet.until_even(*"abd", within=300)
         await anyio.sleep(300)
-        site.start("e")
-        await site.until_even(*"abde", within=300)
-        assert site.backend.injected["lost_reply"] > 50
-        site.check_steps()
+        fleet.start("e")
+        await fleet.until_even(*"abde", within=300)
+        assert fleet.backend.injected["lost_reply"] > 50
+        fleet.check_steps()
 
     run(main(), seed=seed)
 
@@ -41,10 +40,10 @@ def test_no_two_hosts_rely_on_the_same_lease_whatever_goes_wrong(seed: int) -> N
 
     async def main() -> None:
         random = Random(seed)
-        site = PartitionInfo(16, faults=Faults(), seed=seed, max_handoff_time=3_000)
+        fleet = SimulatedGroup(16, faults=Faults(), seed=seed, max_handoff_time=3_000)
         for name in "abcde":
-            site.start(name, rate=random.uniform(0.98, 1.02), offset=random.uniform(-300, 300))
-        alive = dict(site.nodes)
+            fleet.start(name, rate=random.uniform(0.98, 1.02), offset=random.uniform(-300, 300))
+        alive = dict(fleet.nodes)
 
         over = anyio.Event()
 
@@ -63,13 +62,13 @@ def test_no_two_hosts_rely_on_the_same_lease_whatever_goes_wrong(seed: int) -> N
                         del alive[label]
                         await anyio.sleep(random.uniform(0, 100))
                         again = f"{node.label} {number}"
-                        alive[again] = site.start(again, rate=random.uniform(0.98, 1.02))
+                        alive[again] = fleet.start(again, rate=random.uniform(0.98, 1.02))
                     case "cut":
                         node.store.backend.cut(random.uniform(2, 200))  # type: ignore[attr-defined]
                     case "outage":
-                        site.backend.outage(random.uniform(2, 100))
-            site.backend.heal()
-            site.backend.faults = LATENCY_ONLY
+                        fleet.backend.outage(random.uniform(2, 100))
+            fleet.backend.heal()
+            fleet.backend.faults = LATENCY_ONLY
             over.set()
 
         async with anyio.create_task_group() as tasks:
@@ -78,7 +77,7 @@ def test_no_two_hosts_rely_on_the_same_lease_whatever_goes_wrong(seed: int) -> N
                 await anyio.sleep(0.25)
                 held = Counter(p for node in alive.values() if node.host.running for p in node.holds())
                 assert not {p: n for p, n in held.items() if n > 1}
-        await site.until_even(*alive, within=200)
-        site.check_steps()
+        await fleet.until_even(*alive, within=200)
+        fleet.check_steps()
 
     run(main(), seed=seed)

@@ -320,9 +320,7 @@ def test_send_waits_while_the_buffer_is_full_and_memory_stays_bounded() -> None:
 
 
 @pytest.mark.parametrize("headers", [False, True])
-async def test_send_many_encodes_about_one_batch_at_a_time(
-    headers: bool, store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_send_many_encodes_about_one_batch_at_a_time(headers: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     taken = list[tuple[int, int]]()
 
     def note(*given: Any) -> pa.RecordBatch | None:
@@ -339,7 +337,7 @@ async def test_send_many_encodes_about_one_batch_at_a_time(
 
     monkeypatch.setattr("actorproc.log.producer.columns", note)
     size = 100_000
-    async with Producer(store, partitions=2, batch_bytes=size) as producer:
+    async with Producer(Store(MemoryStore()), partitions=2, batch_bytes=size) as producer:
         small = [b"x" * 100] * 1_500
         assert (await taken_of(small))[0][0] == 64, "nothing is known of the first"
         first, _ = (await taken_of(small))[0]

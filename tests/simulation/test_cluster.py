@@ -42,7 +42,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "simulation.md"
 @pytest.mark.parametrize(("seed", "style"), list(enumerate(STYLES)))
 def test_every_record_has_one_result_despite_faults(seed: int, style: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(context, "PIECE", 5)  # batches are small here
-    result = simulate(seed, hours=0.2)
+    result = simulate(seed, hours=0.15)
     assert result.style == style
     assert result.seen["records"] > 300  # it was no empty play
     assert result.seen["dead_letters"] > 10
@@ -61,9 +61,9 @@ def test_every_style_runs_with_every_kind_of_stream() -> None:
 
 
 def test_a_seed_gives_the_same_run_again() -> None:
-    first = simulate(11, hours=0.1)
-    assert simulate(11, hours=0.1) == first
-    assert simulate(12, hours=0.1).fingerprint != first.fingerprint
+    first = simulate(11, hours=0.05)
+    assert simulate(11, hours=0.05) == first
+    assert simulate(12, hours=0.05).fingerprint != first.fingerprint
 
 
 # Stories

@@ -95,7 +95,7 @@ def test_a_damaged_byte_is_noticed_on_reading() -> None:
 
 
 def test_only_texts_that_repeat_throughout_are_read_as_dictionaries() -> None:
-    rows = 200_000
+    rows = 60_000
     table = pa.table(
         {
             "few": [f"N{number % 400}" for number in range(rows)],
@@ -108,7 +108,8 @@ def test_only_texts_that_repeat_throughout_are_read_as_dictionaries() -> None:
     body = write_parquet(table, {})
     read = open_parquet(body, dictionaries=True).read()
     assert [field.name for field in read.schema if pa.types.is_dictionary(field.type)] == ["few", "none"]
-    assert read.to_pylist() == open_parquet(body).read().to_pylist() == table.to_pylist()
+    assert read.cast(table.schema).equals(table)
+    assert open_parquet(body).read().equals(table)
 
 
 def test_many_columns_or_chunks_raise_the_encoding_cost() -> None:

@@ -63,11 +63,11 @@ class Recorder(MemoryStore):
 
 
 class Mail(Nudges):
-    """Nudges between the hosts of a site, with a moment on the way."""
+    """Nudges between the hosts of one group, with a moment on the way."""
 
-    def __init__(self, site: PartitionInfo, address: str) -> None:
+    def __init__(self, fleet: SimulatedGroup, address: str) -> None:
         self.address = address
-        self._site = site
+        self._site = fleet
 
     async def open(self, on_nudge: Callable[[], None]) -> None:
         pass
@@ -91,7 +91,7 @@ class Node:
 
     def __init__(
         self,
-        site: PartitionInfo,
+        fleet: SimulatedGroup,
         label: str,
         name: str,
         drain: float | None,
@@ -99,13 +99,13 @@ class Node:
         offset: float,
         formats: Formats,
     ) -> None:
-        self.site = site
+        self.fleet = fleet
         self.label = label
         self.drain = drain
-        self.settings = site.settings  # as they are when it starts
+        self.settings = fleet.settings  # as they are when it starts
         self.host: Host = current_loop().host(label, rate=rate, offset=offset)
-        self.clock = VirtualClock(f"{site.seed}/{label}", offset=offset)
-        self.store = Store(site.backend.view(label), clock=self.clock)
+        self.clock = VirtualClock(f"{fleet.seed}/{label}", offset=offset)
+        self.store = Store(fleet.backend.view(label), clock=self.clock)
         self.view: GroupView | None = None
         self.error: Exception | None = None
         self.looks = self.times_removed = 0
@@ -115,8 +115,8 @@ class Node:
         self._drained: set[tuple[str, int]] = set()
 
         async def make() -> Group:  # on the host: it asks the host's clock
-            mail = Mail(site, label) if site.nudging else None
-            return Group(self.store, site.layout, name, self.settings, clock=self.clock, nudges=mail, formats=formats)
+            mail = Mail(fleet, label) if fleet.nudging else None
+            return Group(self.store, fleet.layout, name, self.settings, clock=self.clock, nudges=mail, formats=formats)
 
         self._make = make
         self.group: Group | None = None
@@ -184,7 +184,7 @@ class Node:
     async def _look(self, group: Group, tasks: Any) -> float:
         interval = self.clock.jitter(self.settings.lease_acquire_interval)
         try:
-            self.view = view = await group.look(self.site.listed)
+            self.view = view = await group.look(self.fleet.listed)
             self.looks += 1
         except RemovedFromGroup:
             self.times_removed += 1
@@ -213,14 +213,14 @@ class Node:
 
     async def _leave(self, group: Group) -> None:
         group.retire()
-        view = await group.look(self.site.listed)
+        view = await group.look(self.fleet.listed)
         await self.clock.sleep(self.drain or 0)
         self.view = None
         await group.hand_over(list(view.mine))
         await group.leave()
 
 
-class PartitionInfo:
+class SimulatedGroup:
     """The hosts, their store, and what was written there."""
 
     def __init__(
