@@ -9,6 +9,7 @@ kinesis-local does all that shards do; kinesalite takes many records. Neither th
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import socket
@@ -119,11 +120,13 @@ class Faults:
 
     Attributes:
         errors: codes with which the next requests of an operation are answered, by the operation.
+        halves: of so many of the next PutRecords, every other record is refused.
         asked: operations of all requests, in order.
     """
 
     server: KinesisServer
     errors: dict[str, list[str]] = field(default_factory=dict)
+    halves: int = 0
     asked: list[str] = field(default_factory=list)
     port: int = 0
 
@@ -149,11 +152,27 @@ class Faults:
         self.asked.append(operation)
         if errors := self.errors.get(operation):
             return web.json_response({"__type": errors.pop(0), "message": "injected"}, status=400)
-        url, headers = f"http://127.0.0.1:{self.server.port}/", dict(request.headers)
         body = await request.read()
+        if operation == "PutRecords" and self.halves:
+            self.halves -= 1
+            return await self._half(request, json.loads(body))
+        return await self._forwarded(request, body)
+
+    async def _forwarded(self, request: web.Request, body: bytes) -> web.Response:
+        url = f"http://127.0.0.1:{self.server.port}/"
+        headers = {name: value for name, value in request.headers.items() if name != "Content-Length"}
         async with aiohttp.ClientSession() as session, session.post(url, data=body, headers=headers) as reply:
             kind = {"Content-Type": reply.headers["Content-Type"]}
             return web.Response(body=await reply.read(), status=reply.status, headers=kind)
+
+    async def _half(self, request: web.Request, asked: dict[str, Any]) -> web.Response:
+        """The answer of a service that takes the first, the third, and so on."""
+        taken = asked | {"Records": asked["Records"][::2]}
+        reply = await self._forwarded(request, json.dumps(taken).encode())
+        answers = iter(json.loads(reply.body)["Records"])  # type: ignore[arg-type]
+        refused = {"ErrorCode": "ProvisionedThroughputExceededException", "ErrorMessage": "injected"}
+        records = [refused if index % 2 else next(answers) for index in range(len(asked["Records"]))]
+        return web.json_response({"FailedRecordCount": len(records) // 2, "Records": records})
 
 
 @contextmanager

@@ -175,6 +175,7 @@ class Stream:
             try:
                 reply = await self._asked_of(shard, partial(self._records, shard, place, iterator, most), patience)
             except _IteratorExpired:
+                iterator = None
                 continue
             body: bytes = reply["Page"]
             parse = partial(decode, body, shard, place, hashes)
