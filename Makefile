@@ -4,8 +4,9 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 ARGS   ?=
+CONSTRAINTS := $(wildcard constraints.txt)
 
-.PHONY: help demo test test-long check bench bench-kafka bench-spark chaos simulate docs install format clean
+.PHONY: help demo test test-long check bench bench-kafka bench-spark chaos simulate docs install lock dist audit format clean
 help:            ## this list
 	@grep -E '^[a-z-]+: .*##' $(MAKEFILE_LIST) | awk -F ':.*## *' '{printf "  make %-11s %s\n", $$1, $$2}'
 
@@ -47,16 +48,26 @@ docs: $(STAMP)   ## the documentation as a site, in site/; ARGS=serve shows it w
 	@$(if $(ARGS),,echo "open site/index.html")
 
 install: $(STAMP) ## only the environment
-$(STAMP): pyproject.toml Makefile
+$(STAMP): pyproject.toml Makefile $(CONSTRAINTS)
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "actorproc needs Python 3.11 or newer; this is " + sys.version.split()[0] + ". Point PYTHON= at one.")'
 	@echo "installing into $(VENV), a minute or two ..."
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check 'uv>=0.8,<1'
 	@# Compiled: where Python may not write bytecode itself, as in many containers, each process would take half a second more.
 	@# compat: the checkout on sys.path, where Spark finds pyspark_actorproc; an import hook, the default, lists no modules.
-	@$(BIN)/uv pip install --quiet --compile-bytecode --python $(BIN)/python --config-settings editable_mode=compat -e '.[dev]'
+	@$(BIN)/uv pip install --quiet --compile-bytecode --python $(BIN)/python --config-settings editable_mode=compat $(CONSTRAINTS:%=-c %) -e '.[dev]'
 	@$(BIN)/python -m compileall -q actorproc
 	@touch $@
+
+lock: $(STAMP)   ## constraints.txt for `make install`: adds what is missing; ARGS="--upgrade" takes the newest versions
+	@$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --extra dev $(ARGS) --no-header --no-annotate --no-emit-index-url \
+		--output-file constraints.txt pyproject.toml
+
+dist: $(STAMP)   ## sdist and wheel in dist/, the same bytes for each build of a commit, checked by twine
+	@rm -rf dist && $(BIN)/python -m tests.releases.distributions dist && $(BIN)/twine check --strict dist/*
+
+audit: $(STAMP)  ## known vulnerabilities of what constraints.txt names; fails where PyPI does not answer
+	@$(BIN)/uv tool run pip-audit --strict --requirement constraints.txt --no-deps --disable-pip
 
 clean:           ## remove the environment and everything built
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache demo-data

@@ -1,14 +1,23 @@
-"""The wheel holds two folders of the root as parts of `actorproc`, and only the module for Spark beside it."""
+"""The wheel holds two folders of the root as parts of `actorproc`, and only the module for Spark beside it.
+
+Built twice it is the same, and it works in an environment of its own.
+"""
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import subprocess
 import sys
+import tomllib
 import zipfile
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+
+from tests.releases.distributions import build
 
 ROOT = Path(__file__).parent.parent
 
@@ -22,20 +31,14 @@ def test_the_folders_at_the_root_are_linked_into_the_package(folder: str) -> Non
 
 
 @pytest.fixture(scope="session")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Built from a copy of the checkout."""
-    copy, out = tmp_path_factory.mktemp("source") / "copy", tmp_path_factory.mktemp("wheel")
-    files = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split("\n")
-    for name in filter(None, files):
-        target = copy / name
-        target.parent.mkdir(parents=True, exist_ok=True)
-        if (ROOT / name).is_symlink():
-            target.symlink_to((ROOT / name).readlink())
-        elif (ROOT / name).is_file():
-            target.write_bytes((ROOT / name).read_bytes())
-    uv = Path(sys.executable).parent / "uv"
-    subprocess.run([uv, "build", "--wheel", "--quiet", "--out-dir", out, copy], check=True, capture_output=True)
-    return next(out.glob("*.whl"))
+def release(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """The sdist, and the wheel built from it."""
+    return build(tmp_path_factory.mktemp("release"))
+
+
+@pytest.fixture(scope="session")
+def wheel(release: tuple[Path, Path]) -> Path:
+    return release[1]
 
 
 @pytest.mark.slow
@@ -93,3 +96,62 @@ def test_spark_finds_the_data_source_of_an_installed_wheel(wheel: Path, tmp_path
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(installed)
     assert discovered(tmp_path, str(installed)) == ["actorproc", str(installed / "pyspark_actorproc.py")]
+
+
+# A release
+
+
+@pytest.mark.long
+def test_a_release_that_is_built_twice_has_the_same_bytes(release: tuple[Path, Path], tmp_path: Path) -> None:
+    again = build(tmp_path)
+    assert [path.name for path in again] == [path.name for path in release]
+    assert [path.read_bytes() for path in again] == [path.read_bytes() for path in release]
+
+
+@pytest.mark.long
+def test_twine_accepts_the_release(release: tuple[Path, Path]) -> None:
+    command = [sys.executable, "-m", "twine", "check", "--strict", *map(str, release)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+APP = """
+from actorproc import RecordHandler
+
+class Twice(RecordHandler):
+    output_schema = "n long"
+
+    def process_record(self, record, ctx):
+        return {"n": 2 * record.json()["n"]}
+"""
+
+
+@pytest.mark.long
+def test_a_newcomer_serves_with_nothing_but_the_wheel_installed(wheel: Path, tmp_path: Path) -> None:
+    uv, environment = Path(sys.executable).parent / "uv", tmp_path / "env"
+    subprocess.run([uv, "venv", "--quiet", "--python", sys.executable, environment], check=True)
+    python = environment / "bin" / "python"
+    subprocess.run([uv, "pip", "install", "--quiet", "--python", python, wheel], check=True)
+    (tmp_path / "app.py").write_text(APP)
+    (tmp_path / "numbers.jsonl").write_text("".join(f'{{"n": {n}}}\n' for n in range(10)))
+
+    def actorproc(*arguments: str) -> str:
+        command = [str(environment / "bin" / "actorproc"), *arguments]
+        clean = {name: value for name, value in os.environ.items() if not name.startswith(("ACTORPROC_", "PYTHON"))}
+        done = subprocess.run(command, cwd=tmp_path, env=clean, capture_output=True, text=True, check=True)
+        return str(done.stdout)
+
+    actorproc("produce", "--log", "events", "--partitions", "2", "--key", "n", "numbers.jsonl")
+    actorproc("serve", "app:Twice", "--source", "events", "--container", "state", "--until-end")
+    rows = actorproc("output", "--name", "Twice", "--container", "state", "--json").splitlines()
+    assert sorted(json.loads(row)["n"] for row in rows) == list(range(0, 20, 2))
+
+
+def test_the_constraints_of_make_install_are_within_the_ranges_of_pyproject() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"].values()
+    wanted = [Requirement(text) for some in (project["dependencies"], *extras) for text in some]
+    pinned = dict(re.findall(r"^([\w.-]+)==([\w.]+)", (ROOT / "constraints.txt").read_text(), re.MULTILINE))
+    assert len(pinned) > 100
+    wrong = [f"{r} but {pinned[r.name]}" for r in wanted if r.name in pinned and pinned[r.name] not in r.specifier]
+    assert wrong == [], "run: make lock"

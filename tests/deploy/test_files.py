@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 import shlex
-import shutil
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +14,7 @@ import yaml
 
 from actorproc.cli import app
 from actorproc.config.settings import Settings
+from tests.deploy.tools import lint
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 KUBERNETES = DEPLOY / "kubernetes"
@@ -62,16 +61,6 @@ def test_the_time_for_draining_is_longer_than_a_drain_may_take() -> None:
     assert int(re.findall(r"TimeoutStopSec=(\d+)", unit)[0]) > drain
 
 
-def lint(*command: str | Path) -> str:
-    """What the tool prints. Fails if it refuses the file, and skips if it is not installed."""
-    tool = shutil.which(str(command[0]))
-    if tool is None:
-        pytest.skip(f"{command[0]} is not installed")
-    done = subprocess.run([tool, *map(str, command[1:])], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
-
-
 @pytest.mark.parametrize("name", ["Dockerfile", "app.Dockerfile"])
 def test_hadolint_accepts_the_dockerfiles(name: str) -> None:
     lint("hadolint", DEPLOY / name)
@@ -83,7 +72,7 @@ def test_the_compose_file_fits_its_schema() -> None:
 
 @pytest.mark.parametrize("name", ["base", "keda"])
 def test_kubernetes_accepts_what_kustomize_builds(name: str, tmp_path: Path) -> None:
-    built = lint("kustomize", "build", KUBERNETES / name)
+    built = lint("kubectl", "kustomize", KUBERNETES / name)
     documents = [d for d in yaml.safe_load_all(built) if not d["apiVersion"].startswith("keda.sh/")]
     (tmp_path / "built.yaml").write_text(yaml.safe_dump_all(documents))
     lint("kubernetes-validate", "--strict", tmp_path / "built.yaml")

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -19,6 +17,7 @@ from actorproc.runtime.clock import SYSTEM
 from actorproc.server.metrics import HostCollector
 from actorproc.storage.store import Store
 from actorproc.stores.memory import MemoryStore
+from tests.deploy.tools import lint, promtool
 from tests.processor.doubling import QUICK, Double, fed
 
 PAGE = (Path(__file__).parents[2] / "docs" / "operations.md").read_text()
@@ -58,10 +57,6 @@ def test_each_alert_has_a_section_that_says_what_to_do(alert: tuple[str, ...]) -
 
 
 def test_prometheus_accepts_the_rules(tmp_path: Path) -> None:
-    promtool = shutil.which("promtool")
-    if promtool is None:
-        pytest.skip("promtool is not installed: it comes with Debian's package prometheus")
     file = tmp_path / "rules.yml"
     file.write_text(printed("alerts"))
-    checked = subprocess.run([promtool, "check", "rules", file], capture_output=True, text=True, check=False)
-    assert checked.returncode == 0, checked.stdout + checked.stderr
+    lint(promtool(), "check", "rules", file)

@@ -1,0 +1,52 @@
+"""The tools that read the files in deploy/: from the environment, from PATH, or from a package of Debian."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+
+from tests.servers import CACHE
+
+_PROMTOOL = CACHE / "debian" / "promtool"
+
+
+def lint(tool: str | Path, *arguments: str | Path) -> str:
+    """What the tool prints. Fails if it refuses the file, and skips if it is not installed."""
+    found = shutil.which(str(tool), path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+    if found is None:
+        pytest.skip(f"{tool} is not installed")
+    done = subprocess.run([found, *map(str, arguments)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def promtool() -> Path:
+    """Prometheus' own checker: installed, or out of Debian's package, which is fetched once per machine."""
+    if (found := shutil.which("promtool")) is not None:
+        return Path(found)
+    if not _PROMTOOL.exists():
+        if shutil.which("apt-get") is None or shutil.which("dpkg") is None:
+            pytest.skip("promtool is not installed: it comes with Prometheus")
+        with TemporaryDirectory() as name:
+            _fetch(Path(name))
+    return _PROMTOOL
+
+
+def _fetch(folder: Path) -> None:
+    fetched = subprocess.run(
+        ["apt-get", "download", "--quiet", "prometheus"], cwd=folder, capture_output=True, text=True, check=False
+    )
+    packages = list(folder.glob("*.deb"))
+    if not packages:
+        pytest.skip(f"promtool is not installed, and its package cannot be had: {fetched.stderr.strip()[-300:]}")
+    subprocess.run(["dpkg", "--extract", packages[0], folder / "files"], check=True)
+    _PROMTOOL.parent.mkdir(parents=True, exist_ok=True)
+    part = _PROMTOOL.with_suffix(f".{os.getpid()}")
+    shutil.copy(folder / "files" / "usr" / "bin" / "promtool", part)
+    part.replace(_PROMTOOL)  # whole or not at all: another run may be fetching, too
