@@ -20,19 +20,10 @@ from actorproc.runtime.requirements import how_to_install
 from actorproc.runtime.user_code import failure_of
 
 try:
-    from actorproc.handlers.kafka_writers import (
-        IdempotentWriter,
-        KafkaMessage,
-        KafkaUnavailable,
-        Numbered,
-        ProducerLost,
-        TopicPosition,
-        TransactionalWriter,
-        Writer,
-        check_properties,
-        copies_of,
-        copy_of,
-    )
+    from actorproc.handlers.kafka_errors import KafkaUnavailable, ProducerLost
+    from actorproc.handlers.kafka_messages import KafkaMessage, Numbered, copies_of, copy_of
+    from actorproc.handlers.kafka_position import TopicPosition
+    from actorproc.handlers.kafka_writers import IdempotentWriter, TransactionalWriter, Writer, check_properties
 except ImportError:
     raise ImportError(f"KafkaForwarder needs confluent-kafka: {how_to_install('kafka')}") from None
 

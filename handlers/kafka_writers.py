@@ -5,133 +5,38 @@ The protocol of the transactions: docs/protocol.md. Model: tests/protocol/forwar
 
 from __future__ import annotations
 
-import base64
+import logging
 import threading
 import time
-import zlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from itertools import accumulate, pairwise, repeat
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
-import pyarrow as pa
-import pyarrow.compute as pc
-from confluent_kafka import OFFSET_INVALID, Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
 from actorproc.errors import HandlerError, UsageError
-from actorproc.records import Batch, Record
+from actorproc.handlers.kafka_errors import GONE, REFUSED, ProducerLost, handler_error, is_lost, is_passing, main_error
+from actorproc.handlers.kafka_messages import Numbered
+from actorproc.handlers.kafka_position import TopicPosition
 
 T = TypeVar("T")
 
 Properties = Mapping[str, str | int | float | bool]
 
-METADATA_LIMIT = 4096
-"""Bytes of text beside an offset that a broker takes (its `offset.metadata.max.bytes`)."""
-
+_SILENT = logging.getLogger("actorproc.librdkafka")
+_SILENT.propagate = False
+_SILENT.addHandler(logging.NullHandler())
 _QUIET = {
+    "logger": _SILENT,  # what it has to say is raised; it prints fatal errors whatever `log_level` is
     "log_level": 0,
     "reconnect.backoff.max.ms": 1_000,  # as in Kafka's Java client; by default a broker's outage lasts 10 s longer
 }
 _STUCK = 10.0  # seconds until a call that ignores its time-out is given up
 
+_BY_KEY, _NOW = -1, 0  # for `produce`: the partition, the timestamp
 _POLL = 0.1  # seconds to wait for room in the producer's queue
 _TRIES = 50  # questions to a coordinator that has just started
-_GONE = {KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT}  # messages that an abort or a fatal error dropped
-_REFUSED = {
-    KafkaError.MSG_SIZE_TOO_LARGE, KafkaError._INVALID_ARG, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION
-}  # fmt: skip
-_DOWN = {
-    KafkaError._MSG_TIMED_OUT, KafkaError._TIMED_OUT, KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN,
-    KafkaError.NOT_COORDINATOR, KafkaError.COORDINATOR_NOT_AVAILABLE, KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
-}  # fmt: skip
-
-
-class KafkaMessage(NamedTuple):
-    """A message to send. `topic` None: the handler's; `partition` None: by the key. `timestamp`: ms since 1970."""
-
-    value: bytes | None
-    key: bytes | None = None
-    headers: Sequence[tuple[str, bytes | None]] = ()
-    topic: str | None = None
-    partition: int | None = None
-    timestamp: int | None = None
-
-
-def copy_of(record: Record) -> KafkaMessage:
-    """A message with key, value, headers and timestamp of the record."""
-    time = record.timestamp
-    milliseconds = None if time is None else round(time.timestamp() * 1000)
-    return KafkaMessage(record.value, record.key, record.headers, timestamp=milliseconds)
-
-
-def copies_of(batch: Batch) -> list[Numbered]:
-    """The same for a whole batch, with the sequences. By column: a tenth of the time."""
-    micros = batch.data.column("timestamp").cast(pa.int64())
-    milliseconds = pc.divide(pc.add(micros, 500), 1000).to_pylist()
-    none = repeat(None)
-    messages = map(KafkaMessage, batch.values, batch.keys, batch.headers, none, none, milliseconds)
-    return list(zip(batch.sequences, messages, strict=True))
-
-
-Numbered = tuple[int, KafkaMessage]
-"""A message and the sequence of its record."""
-
-
-class KafkaUnavailable(HandlerError):
-    """The brokers do not answer, or not in time. Nothing was sent; try again."""
-
-
-class ProducerLost(HandlerError):
-    """The producer cannot go on: another one has its transactional id, or it does not know how a transaction ended.
-
-    A new one finds out.
-    """
-
-
-@dataclass(frozen=True, slots=True)
-class TopicPosition:
-    """Records up to sequence `upto` were sent, but for those `left_out`."""
-
-    upto: int = -1
-    left_out: frozenset[int] = frozenset()
-
-    def __contains__(self, sequence: int) -> bool:
-        return sequence <= self.upto and sequence not in self.left_out
-
-    def committed(self, sequence: int) -> TopicPosition:
-        """Without the left-out records up to `sequence`: they are committed, so they do not come again."""
-        return replace(self, left_out=frozenset(s for s in self.left_out if s > sequence))
-
-    def begun(self, sequences: Sequence[int]) -> TopicPosition:
-        """These records are at work, and not sent yet."""
-        new = [sequence for sequence in sequences if sequence not in self]
-        return TopicPosition(max(self.upto, *sequences), self.left_out.union(new))
-
-    def sent(self, sequences: Iterable[int]) -> TopicPosition:
-        return replace(self, left_out=self.left_out.difference(sequences))
-
-    def to_offset(self, topic: str) -> TopicPartition:
-        """As an offset with text: the next sequence, and the gaps between the left-out ones, packed.
-
-        Raises:
-            KafkaUnavailable: too many are left out. A commit of the partition makes room.
-        """
-        gaps = [b - a for a, b in pairwise([-1, *sorted(self.left_out)])]
-        packed = base64.b64encode(zlib.compress(",".join(map(str, gaps)).encode())).decode() if gaps else ""
-        if len(packed) > METADATA_LIMIT:
-            raise KafkaUnavailable(f"{len(gaps)} failed records wait for a commit, more than a position can name")
-        return TopicPartition(topic, 0, self.upto + 1, packed)
-
-    @classmethod
-    def of_offset(cls, stored: TopicPartition) -> TopicPosition:
-        """From `to_offset`. Where nothing is stored: of no records."""
-        if stored.offset == OFFSET_INVALID:
-            return cls()
-        packed = stored.metadata
-        gaps = zlib.decompress(base64.b64decode(packed)).split(b",") if packed else []
-        return cls(stored.offset - 1, frozenset(accumulate(map(int, gaps), initial=-1)) - {-1})
 
 
 class Writer(Protocol):
@@ -192,7 +97,7 @@ class TransactionalWriter:
             self._patiently(lambda: self._producer.init_transactions(self._timeout))
             stored = self._patiently(self._stored_offset)
         except KafkaException as error:
-            raise _failure(error.args[0]) from None
+            raise handler_error(error.args[0]) from None
         return TopicPosition.of_offset(stored)
 
     def _patiently(self, question: Callable[[], T]) -> T:
@@ -201,7 +106,7 @@ class TransactionalWriter:
             try:
                 return question()
             except KafkaException as error:
-                if not _is_passing(error.args[0]):
+                if not is_passing(error.args[0]):
                     raise
             self._producer.poll(_POLL)
         return question()
@@ -233,8 +138,8 @@ class TransactionalWriter:
                 self._commit()
         except KafkaException as error:
             self._abort(error.args[0])
-            own = [report for report in reports if report is None or report.code() not in _GONE]
-            raise _failure(_main_error(own) or error.args[0]) from None
+            own = [report for report in reports if report is None or report.code() not in GONE]
+            raise handler_error(main_error(own) or error.args[0]) from None
         return refused
 
     def _send_offset(self, offset: TopicPartition) -> None:
@@ -287,7 +192,7 @@ class TransactionalWriter:
         Raises:
             ProducerLost: that is not possible.
         """
-        if _is_lost(cause):
+        if is_lost(cause):
             raise ProducerLost(f"the Kafka producer cannot go on: {cause.str()}")
         try:
             self._producer.abort_transaction()
@@ -330,7 +235,7 @@ class IdempotentWriter:
             self._await(producer, reports, len(messages) - len(refused))
         except KafkaException as error:
             raise self._failure(producer, error.args[0]) from None
-        if (failed := _main_error(reports)) is not None:
+        if (failed := main_error(reports)) is not None:
             raise self._failure(producer, failed)
         return refused
 
@@ -349,9 +254,9 @@ class IdempotentWriter:
             producer.poll(_POLL)
 
     def _failure(self, producer: Producer, error: KafkaError) -> HandlerError:
-        if _is_lost(error):
+        if is_lost(error):
             self._replace(producer)
-        return _failure(error)
+        return handler_error(error)
 
     def _replace(self, lost: Producer) -> None:
         """Make a new producer, unless another thread has replaced this one already."""
@@ -378,45 +283,23 @@ def _produce(
     def note(error: KafkaError | None, _: object) -> None:
         reports.append(error)
 
+    produce: Callable[..., None] = producer.produce
     for sequence, (value, key, headers, other_topic, partition, timestamp) in messages:
-        more: dict[str, Any] = {}
-        if partition is not None:
-            more["partition"] = partition
-        if timestamp is not None:
-            more["timestamp"] = timestamp
-        if headers:
-            more["headers"] = list(headers)
+        more = (list(headers),) if headers else ()
+        number = _BY_KEY if partition is None else partition
         while True:
-            try:
-                producer.produce(other_topic or topic, value, key, on_delivery=note, **more)
+            try:  # by position: names would double the cost of a message
+                produce(other_topic or topic, value, key, number, note, None, timestamp or _NOW, *more)
             except BufferError:
                 producer.poll(_POLL)
                 continue
             except KafkaException as error:
-                if error.args[0].code() not in _REFUSED:
+                if error.args[0].code() not in REFUSED:
                     raise
                 refused[sequence] = error.args[0]
             break
     producer.poll(0)
     return refused
-
-
-def _main_error(reports: Sequence[KafkaError | None]) -> KafkaError | None:
-    """The failed delivery that says most: a lost producer, else one that trying again does not help, else the first."""
-    failed = [error for error in reports if error is not None]
-    return max(failed, key=lambda error: (_is_lost(error), not _is_passing(error)), default=None)
-
-
-def _is_passing(error: KafkaError) -> bool:
-    return error.code() in _DOWN or error.retriable()
-
-
-def _is_lost(error: KafkaError) -> bool:
-    """Whether the producer can send nothing more. Reports and `produce` show it in the code alone.
-
-    librdkafka drops queued messages when a fatal error comes.
-    """
-    return error.fatal() or error.code() == KafkaError._FATAL or error.code() in _GONE
 
 
 def _drop(producer: Producer) -> None:
@@ -439,11 +322,3 @@ def _made(kind: Callable[[dict[str, Any]], T], properties: Mapping[str, Any]) ->
         return kind({**_QUIET, **properties})
     except KafkaException as error:
         raise UsageError(f"Kafka properties: {error.args[0].str()}") from None
-
-
-def _failure(error: KafkaError) -> HandlerError:
-    """The error to raise for one of the client's."""
-    text = f"Kafka: {error.str()}"
-    if _is_lost(error) or error.code() in (KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH):
-        return ProducerLost(text)
-    return KafkaUnavailable(text) if _is_passing(error) or error.txn_requires_abort() else HandlerError(text)

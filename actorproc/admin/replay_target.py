@@ -130,7 +130,9 @@ class KafkaTarget:
         await SYSTEM.run_in_thread(self._append, f"actorproc-{transaction}", batch, partition, records)
 
     def _append(self, transaction: str, batch: int, partition: str, records: pa.RecordBatch) -> None:
-        from actorproc.handlers.kafka_writers import TopicPosition, TransactionalWriter, copy_of
+        from actorproc.handlers.kafka_messages import copy_of
+        from actorproc.handlers.kafka_position import TopicPosition
+        from actorproc.handlers.kafka_writers import TransactionalWriter
 
         topic, _, number = partition.rpartition("-")
         writer = TransactionalWriter(self._properties, topic, transaction, timeout=60.0)

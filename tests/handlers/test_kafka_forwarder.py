@@ -24,7 +24,9 @@ pytest.importorskip("confluent_kafka", reason="confluent-kafka is not installed"
 from confluent_kafka import TopicPartition
 
 from actorproc.handlers.kafka import PARTITION, SEQUENCE, KafkaForwarder, KafkaMessage
-from actorproc.handlers.kafka_writers import KafkaUnavailable, ProducerLost, TopicPosition, TransactionalWriter
+from actorproc.handlers.kafka_errors import KafkaUnavailable, ProducerLost
+from actorproc.handlers.kafka_position import TopicPosition
+from actorproc.handlers.kafka_writers import TransactionalWriter
 from actorproc.sources.kafka.presets import parse_url
 from tests.kafka_topics import Topic
 

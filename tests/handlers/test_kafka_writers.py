@@ -14,13 +14,10 @@ pytest.importorskip("confluent_kafka", reason="confluent-kafka is not installed"
 from confluent_kafka import KafkaError, Producer, cimpl
 
 from actorproc.handlers.kafka import ForwarderOptions, KafkaForwarder
-from actorproc.handlers.kafka_writers import (
-    IdempotentWriter,
-    KafkaMessage,
-    KafkaUnavailable,
-    ProducerLost,
-    TopicPosition,
-)
+from actorproc.handlers.kafka_errors import KafkaUnavailable, ProducerLost
+from actorproc.handlers.kafka_messages import KafkaMessage
+from actorproc.handlers.kafka_position import TopicPosition
+from actorproc.handlers.kafka_writers import IdempotentWriter
 
 NOWHERE = "127.0.0.1:1"
 
