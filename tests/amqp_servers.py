@@ -12,7 +12,6 @@ import json
 import os
 import re
 import shutil
-import socket
 import subprocess
 import tarfile
 import time
@@ -86,11 +85,8 @@ class AmqpBroker:
     def send(self, queue: str, messages: Sequence[Any]) -> None:
         """Send messages, each a `proton.Message`, or bytes with a message id and group id of their own."""
         from proton import Message
-        from proton.utils import BlockingConnection
 
-        connection = BlockingConnection(
-            f"127.0.0.1:{self.port}", user=USER, password=PASSWORD, allowed_mechs="PLAIN", allow_insecure_mechs=True
-        )
+        connection = self._connect(30)
         sender = connection.create_sender(queue)
         for message in messages:
             if isinstance(message, bytes):
@@ -98,10 +94,24 @@ class AmqpBroker:
             sender.send(message, timeout=30)
         connection.close()
 
+    def _connect(self, timeout: float) -> Any:
+        from proton.utils import BlockingConnection
+
+        login: dict[str, Any] = {
+            "user": USER,
+            "password": PASSWORD,
+            "allowed_mechs": "PLAIN",
+            "allow_insecure_mechs": True,
+        }
+        return BlockingConnection(f"127.0.0.1:{self.port}", timeout=timeout, **login)
+
     def _answers(self) -> bool:
-        with suppress(OSError), socket.create_connection(("127.0.0.1", self.port), timeout=1) as connection:
-            connection.sendall(b"AMQP\x03\x01\x00\x00")
-            return connection.recv(8)[:4] == b"AMQP"
+        """Whether it accepts a login, which a broker that listens may refuse until its store is there."""
+        from proton import ProtonException
+
+        with suppress(OSError, ProtonException):
+            self._connect(2).close()
+            return True
         return False
 
 
@@ -131,8 +141,8 @@ def artemis(folder: Path) -> Iterator[AmqpBroker]:
 
 
 @contextmanager
-def broker_j(folder: Path) -> Iterator[AmqpBroker]:
-    """Apache Qpid Broker-J, in memory: its queues refuse a second consumer."""
+def broker_j(folder: Path, *, durable: bool = False) -> Iterator[AmqpBroker]:
+    """Apache Qpid Broker-J: its queues refuse a second consumer. `durable`: in Derby, and not in memory."""
     home = _fetched(*_BROKER_J)
     (port,) = free_ports(1)
     exclusive = {"exclusive": "LINK"}
@@ -154,10 +164,10 @@ def broker_j(folder: Path) -> Iterator[AmqpBroker]:
         "defaultVirtualHost": "default",
         "virtualhostnodes": [
             {
-                "name": "default", "type": "Memory", "defaultVirtualHostNode": "true",
+                "name": "default", "type": "JSON" if durable else "Memory", "defaultVirtualHostNode": "true",
                 "virtualHostInitialConfiguration": json.dumps(
                     {
-                        "type": "Memory", "name": "default",
+                        "type": "DERBY" if durable else "Memory", "name": "default",
                         "nodeAutoCreationPolicies": [
                             {
                                 "pattern": ".*", "nodeType": "queue", "attributes": exclusive,
@@ -176,7 +186,7 @@ def broker_j(folder: Path) -> Iterator[AmqpBroker]:
         "QPID_OPTS": "-Djava.net.preferIPv4Stack=true",
     }
     command = [str(home / "bin" / "qpid-server"), "-icp", str(folder / "initial.json")]
-    yield from _running(AmqpBroker("broker-j", port, folder, command, environment, durable=False))
+    yield from _running(AmqpBroker("broker-j", port, folder, command, environment, durable))
 
 
 def _running(broker: AmqpBroker) -> Iterator[AmqpBroker]:

@@ -86,6 +86,14 @@ def test_every_record_of_a_topic_ends_once_and_is_forwarded(tmp_path: Path, more
     chaos("folder", tmp_path / "run", "--source", "kafka", "--seconds", "20", *more)
 
 
+@pytest.mark.long
+@pytest.mark.servers
+@pytest.mark.parametrize("broker", ["artemis", "broker-j"])
+def test_every_message_of_a_queue_ends_once(tmp_path: Path, broker: str) -> None:
+    pytest.importorskip("proton", reason="python-qpid-proton is not installed")
+    chaos("folder", tmp_path / "run", "--source", broker, "--seconds", "20", "--partitions", "4", "--rate", "200")
+
+
 # The check can fail
 
 

@@ -268,6 +268,6 @@ def refuse_source(subject: str, url: str, *, own: bool) -> None:
     else:
         return
     raise UsageError(
-        f"{subject}: dead letters are appended to a log, a topic, a hub or a stream of Kinesis, and this is {source}. "
-        "Replay them into a log of their own (`dead-letters replay --into LOG`), and process that one"
+        f"{subject}: dead letters are appended to a log, a topic, a hub, a stream of Kinesis or a queue, and this is "
+        f"{source}. Replay them into a log of their own (`dead-letters replay --into LOG`), and process that one"
     )

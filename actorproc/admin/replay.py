@@ -104,7 +104,8 @@ class Replay:
         async with target as entered:
             if is_source:
                 with located(store.url):
-                    await check_source(store, ProcessorLayout(processor), entered.identity, entered.url)
+                    identity = None if entered.kind else entered.identity
+                    await check_source(store, ProcessorLayout(processor), identity, entered.url, entered.kind)
             yield cls(store, processor, entered)
 
     async def file(self, key: str, wanted: Callable[[Letter], bool] = lambda letter: True) -> tuple[int, int] | None:

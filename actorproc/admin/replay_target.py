@@ -34,11 +34,13 @@ class ReplayTarget(Protocol):
     """A stream to which records can be appended.
 
     Attributes:
+        kind: class name of a source that has no identity.
         letters_at_once: of a batch, at most; None: no limit.
     """
 
     url: str
     identity: str
+    kind: str
     letters_at_once: int | None
 
     def has_partition(self, partition: str) -> bool:
@@ -67,6 +69,7 @@ class LogTarget:
         by_key: choose partitions as a producer does, for records that come from elsewhere.
     """
 
+    kind = ""
     letters_at_once: int | None = None
 
     def __init__(self, log: Store, metadata: LogMetadata, transactions: Transactions, *, by_key: bool) -> None:
@@ -105,6 +108,7 @@ class LogTarget:
 class KafkaTarget:
     """The topics of a Kafka source. A record goes to the partition from which it came."""
 
+    kind = ""
     letters_at_once: int | None = None
 
     def __init__(self, source: KafkaSource, partitions: frozenset[str]) -> None:
@@ -158,8 +162,8 @@ class _AppendableSource(Source, Appendable):
 class AppendableTarget:
     """A source without transactions: records are appended at least once."""
 
-    def __init__(self, url: str, identity: str, source: Appendable) -> None:
-        self.url, self.identity = url, identity
+    def __init__(self, url: str, identity: str, source: Appendable, *, kind: str = "") -> None:
+        self.url, self.identity, self.kind = url, identity, kind
         self.letters_at_once: int | None = source.appended_at_once
         self._source = source
 
@@ -168,9 +172,11 @@ class AppendableTarget:
     async def opened(cls, url: str, settings: Settings) -> AsyncIterator[AppendableTarget]:
         """Raises UsageError or SourceError as the source does."""
         source: _AppendableSource = open_source(url, settings=settings)  # type: ignore[assignment]  # by its scheme
+        source.check_appendable()
         await source.open()
+        kind = "" if source.identity else type(source).__name__
         try:
-            yield cls(url, source.identity or "", source)
+            yield cls(url, source.identity or url, source, kind=kind)
         finally:
             await source.close()
 

@@ -116,8 +116,8 @@ def replay_letters(
       actorproc dead-letters replay --into s3://bucket/letters
 
     Key, value, timestamp and headers are those of the original record. Headers actorproc.dead_letter.* are added with
-    its history. The letters stay until they are purged. Streams without transactions (Kinesis, Event Hubs over AMQP)
-    may get a letter twice if this is killed.
+    its history. The letters stay until they are purged. Streams without transactions (Kinesis, Event Hubs over AMQP,
+    queues) may get a letter twice if this is killed.
     """
     from actorproc.cli.common import opened_processor
     from actorproc.cli.dead_letters import replay

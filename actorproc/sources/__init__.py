@@ -20,7 +20,7 @@ KAFKA_SCHEMES = ("kafka", "eventhubs", "oci-streaming")
 EVENT_HUBS_SCHEME = "eventhubs+amqp"
 COSMOS_SCHEME = "cosmos"
 KINESIS_SCHEME = "kinesis"
-APPENDABLE_SCHEMES = (EVENT_HUBS_SCHEME, KINESIS_SCHEME)
+APPENDABLE_SCHEMES = (EVENT_HUBS_SCHEME, KINESIS_SCHEME, *AMQP_SCHEMES)
 """Of sources that are `Appendable`."""
 
 

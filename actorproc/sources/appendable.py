@@ -13,6 +13,9 @@ class Appendable(ABC):
     appended_at_once: int = 500
     """Dead letters of one `append`. If its outcome is unknown, it is repeated, so as many may come twice."""
 
+    def check_appendable(self) -> None:
+        """Raises UsageError: what is appended would not be read as a new record."""
+
     @abstractmethod
     async def append(self, partition: str, records: Batch) -> None:
         """Append records to an open source.

@@ -14,32 +14,37 @@ from pathlib import Path
 import anyio
 from rich.console import Console
 
+from tests.amqp_servers import AmqpBroker
 from tests.chaos.place import STORES, Place, opened_place
 from tests.chaos.run import PROCESSOR, Beside, Orders, Report, run
 from tests.chaos.show import Screen, show_report
 from tests.servers import Unavailable
 
+QUEUES = ("artemis", "broker-j")
+
 
 def main() -> int:
     """Run as the arguments say; the exit code."""
     given = _arguments()
-    kafka = given.source == "kafka"
-    slow = given.store != "folder" or given.spark is not None or kafka  # which needs its share of the machine
+    broker = given.source != "log"
+    slow = given.store != "folder" or given.spark is not None or broker  # which needs its share of the machine
     rate, pace = given.rate or (300 if slow else 600), given.pace or (2.0 if slow else 0.8)
-    few = kafka or given.spark is not None
+    few = broker or given.spark is not None
     hosts, partitions = given.hosts or (3 if few else 10), given.partitions or (6 if few else 32)
     seed = random.randrange(10**6) if given.seed is None else given.seed
     folder = Path(given.folder or tempfile.mkdtemp(prefix="actorproc-chaos-")).absolute()
     console = Console(highlight=False)
-    orders = Orders(given.seconds, hosts, partitions, rate=rate, pace=pace, seed=seed)
+    producers = 1 if given.source in QUEUES else 2  # one alone: so the order of a queue is known
+    orders = Orders(given.seconds, hosts, partitions, producers, rate=rate, pace=pace, seed=seed)
     console.print(f"chaos on {given.store}, seed {seed}, in {folder}", soft_wrap=True)
     screen = Screen(console)
 
     async def play() -> Report:
-        async with opened_place("seaweedfs" if given.store == "s3" else given.store, folder, given.source) as place:
+        store = "seaweedfs" if given.store == "s3" else given.store
+        async with opened_place(store, folder, given.source, partitions) as place:
             with screen.live(), ExitStack() as stack:
                 beside = await _spark(given, place, random.Random(seed), screen.say, stack)
-                beside += _kafka(given, orders, place, random.Random(seed), screen.say, stack)
+                beside += _beside_broker(given, orders, place, random.Random(seed), screen.say, stack)
                 return await run(orders, place, screen.say, screen.show, beside)
 
     try:
@@ -82,7 +87,7 @@ async def _spark(
     return beside
 
 
-def _kafka(
+def _beside_broker(
     given: argparse.Namespace,
     orders: Orders,
     place: Place,
@@ -93,8 +98,11 @@ def _kafka(
     """Trouble for the broker, and the processor that forwards its topic, if the log is one."""
     if place.broker is None:
         return []
-    from tests.chaos import forwarding, topic
     from tests.chaos.broker import BrokerTrouble
+
+    if isinstance(place.broker, AmqpBroker):
+        return [BrokerTrouble(place.broker, draw, say)]
+    from tests.chaos import forwarding, topic
 
     brokers = place.broker.address
     topic.create(brokers, place.topic, orders.partitions)
@@ -109,8 +117,9 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
     parser.add_argument("--store", choices=["s3", *STORES], default="folder", help="s3 is seaweedfs")
     parser.add_argument(
-        "--source", choices=["log", "kafka"], default="log",
-        help="kafka: the log is a topic, its broker is killed, too, and a second processor forwards it to another one",
+        "--source", choices=["log", "kafka", *QUEUES], default="log",
+        help="the log is a topic, or queues of one of these brokers, and the broker is killed, too; a second processor "
+        "forwards the topic to another one",
     )  # fmt: skip
     parser.add_argument(
         "--no-transactions", action="store_true", help="forward without transactions: at least once, copies named"
@@ -138,8 +147,8 @@ def _arguments() -> argparse.Namespace:
         parser.error("--spark native goes with --store folder: for S3 Spark needs jars")
     if given.no_transactions and given.source != "kafka":
         parser.error("--no-transactions goes with --source kafka")
-    if given.source == "kafka" and given.spark is not None:
-        parser.error("--source kafka does not go with --spark")
+    if given.source != "log" and given.spark is not None:
+        parser.error("--source goes without --spark")
     return given
 
 

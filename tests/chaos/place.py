@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import ExitStack, asynccontextmanager
+import json
+from collections.abc import AsyncIterator, Iterator
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from actorproc.config.settings import Settings
 from tests import kafka_server, servers
+from tests.amqp_servers import AmqpBroker
 from tests.chaos.objects import Objects, read_folder, read_store
 from tests.kafka_server import Broker
 
@@ -59,8 +61,8 @@ class Place:
     log: str
     container: str
     keywords: dict[str, Any]
-    broker: Broker | None = None
-    """Of Kafka, if the log is a topic."""
+    broker: Broker | AmqpBroker | None = None
+    """Of the topic or the queues that are the log, if it is one of these."""
 
     @property
     def settings(self) -> Settings:
@@ -73,7 +75,10 @@ class Place:
             for name in ("lease_expiration_interval", "lease_acquire_interval"):
                 keywords[name] *= STUBBORN
             keywords["nudge_host"] = "192.0.2.1"  # nobody's address: it is not told
-        return {f"ACTORPROC_{name.upper()}": str(value) for name, value in keywords.items()}
+        return {
+            f"ACTORPROC_{name.upper()}": json.dumps(value) if isinstance(value, dict) else str(value)
+            for name, value in keywords.items()
+        }
 
     @property
     def topic(self) -> str:
@@ -86,8 +91,14 @@ class Place:
 
 
 @asynccontextmanager
-async def opened_place(store: str, folder: Path, source: str = "log") -> AsyncIterator[Place]:
-    """A place that is empty, with servers running for it if need be. `source`: log or kafka.
+async def opened_place(
+    store: str, folder: Path, source: str = "log", partitions: int | None = None
+) -> AsyncIterator[Place]:
+    """A place that is empty, with servers running for it if need be.
+
+    Args:
+        source: log, kafka, artemis or broker-j.
+        partitions: how many queues there are.
 
     Raises:
         servers.Unavailable: that server cannot be had here.
@@ -102,8 +113,20 @@ async def opened_place(store: str, folder: Path, source: str = "log") -> AsyncIt
             start = {"seaweedfs": servers.seaweedfs, "minio": servers.minio}[store]
             server = stack.enter_context(start(folder / "server"))
             place = Place(folder, await server.new_url(), await server.new_url(), S3_TIMERS | server.settings)
-        if source == "kafka":
+        if source != "log":
             (folder / "broker").mkdir()
+        if source == "kafka":
             broker = stack.enter_context(kafka_server.kafka(folder / "broker"))
             place = replace(place, broker=broker, log=f"kafka://{broker.address}/chaos")
+        elif source != "log":
+            place = stack.enter_context(_with_queues(place, source, partitions or 1))
         yield place
+
+
+@contextmanager
+def _with_queues(place: Place, source: str, partitions: int) -> Iterator[Place]:
+    from tests.chaos import queues  # which need a client that others do not
+
+    with queues.BROKERS[source](place.folder / "broker") as broker:
+        keywords = place.keywords | queues.TIMERS | {"source_options": broker.options}
+        yield replace(place, broker=broker, log=broker.url(queues.names(partitions)), keywords=keywords)

@@ -51,6 +51,11 @@ def producer(
         brokers, _, name_of_topic = log.removeprefix("kafka://").partition("/")
         topic.produce(brokers, name_of_topic, name, Path(acks), rate)
         return
+    if log.startswith("amqp:"):
+        from tests.chaos import queues
+
+        queues.produce(log, name, Path(acks), rate)
+        return
     set_up_logging("info")
     structlog.contextvars.bind_contextvars(host=name)
     anyio.run(_produce, log, partitions, name, Path(acks), rate)

@@ -18,17 +18,20 @@ from actorproc.sources.protocol import Source
 from actorproc.storage.names import ProcessorLayout
 from actorproc.storage.store import Store
 from actorproc.stores import open_store
+from tests.amqp_servers import AmqpBroker
 from tests.chaos import programs
 from tests.chaos.count_check import check_counts
 from tests.chaos.fleet import STOP_PATIENCE, TICK, Child, Fleet, State
 from tests.chaos.journal import Journal, read_journal
+from tests.chaos.objects import Objects
 from tests.chaos.place import Place
 from tests.chaos.storm import Storm
-from tests.chaos.truth import Sent, check_log, read_acks, read_log
+from tests.chaos.truth import Acks, Sent, check_log, read_acks, read_log
 from tests.chaos.verdict import Verdict, judge
 
 PROCESSOR = "Chaos"
 LOOK_EVERY = 1.0  # seconds
+QUIET = 5.0  # seconds without a commit after which queues have no message left that was accepted without an answer
 STUBBORN_SHARE = 0.15  # of the hosts
 OVERTIME = 300.0
 """Seconds beyond the ordered ones for which a storm may last until what runs beside has had enough of it."""
@@ -121,9 +124,10 @@ async def run(
         await other.finish()
     say("everything has ended; reading all files")
     faults = fleet.faults
-    records = await _read_records(place, faults)
-    faults += check_log(records, read_acks(place.folder / "acks"))
-    verdict = judge(await place.read(place.container), PROCESSOR, records)
+    container, acks = await place.read(place.container), read_acks(place.folder / "acks")
+    records = await _read_records(place, container, acks, faults)
+    faults += check_log(records, acks)
+    verdict = judge(container, PROCESSOR, records)
     async with open_store(place.container, place.settings) as store:
         verdict.faults += await check_counts(store, ProcessorLayout(PROCESSOR), records, verdict)
     journal = read_journal(sorted((place.folder / "logs").glob("*.log")))
@@ -144,9 +148,16 @@ async def _source(place: Place) -> AsyncIterator[Source]:
         await source.close()
 
 
-async def _read_records(place: Place, faults: list[str]) -> dict[str, list[Sent]]:
+async def _read_records(
+    place: Place, container: Objects, acks: dict[str, Acks], faults: list[str]
+) -> dict[str, list[Sent]]:
+    """The records of the log. The places in `acks` are those in it afterwards."""
     if place.broker is None:
         return read_log(await place.read(place.log), faults)
+    if isinstance(place.broker, AmqpBroker):
+        from tests.chaos import queues
+
+        return queues.read_records(container, PROCESSOR, acks, place.folder / "acks", faults)
     from tests.chaos import topic
 
     return topic.read_records(place.broker.address, place.topic, faults)
@@ -180,6 +191,7 @@ class _Play:
         self._hosts = range(orders.hosts)
         self._producers = range(orders.hosts, orders.hosts + orders.producers)
         self._names = 0
+        self._committed, self._grew_at = 0, 0.0
         self._random = Random(orders.seed)
 
     async def run(self, store: Store, source: Source) -> tuple[Storm, float]:
@@ -261,7 +273,10 @@ class _Play:
             return "nothing was seen yet"
         members = {member.host: member.leases for member in status.members if member.in_group}
         late = [p for p in status.partitions if p.lag != 0]
-        if late:
+        if isinstance(self._place.broker, AmqpBroker):
+            if (left := self._left_in_queues(status)) is not None:
+                return left
+        elif late:
             p = max(late, key=lambda p: p.lag or 0)
             lagging = f"{p.partition} of {p.owner} (next: {p.next_owner}) at {p.cursor}, end {p.end}, {p.error or ''}"
             return f"{len(late)} partitions lag, such as {lagging}"
@@ -271,6 +286,16 @@ class _Play:
             return f"members are {sorted(members)}, processes {names}"
         if max(members.values()) - min(members.values()) > 1:
             return f"leases are not even: {members}"
+        return None
+
+    def _left_in_queues(self, status: ProcessorStatus) -> str | None:
+        """What shows that queues are not empty: too few messages are committed, or were still committed just now."""
+        committed = sum(p.cursor.sequence + 1 for p in status.partitions if p.cursor is not None)
+        accepted = sum(len(acks.places) for acks in read_acks(self._place.folder / "acks").values())
+        if committed != self._committed:
+            self._committed, self._grew_at = committed, time.monotonic()
+        if committed < accepted or time.monotonic() - self._grew_at < QUIET:
+            return f"{committed} messages are committed, {accepted} were accepted"
         return None
 
     async def _stop(self, slots: range) -> None:

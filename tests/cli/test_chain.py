@@ -41,4 +41,4 @@ def test_a_second_processor_reads_the_output_of_the_first(run: Run, state: Path,
     for given in (source, []):
         replay = run("dead-letters", "replay", *place, *given)
         assert replay.exit_code == 2
-        assert "a hub or a stream of Kinesis, and this is a processor's output" in replay.stderr
+        assert "a stream of Kinesis or a queue, and this is a processor's output" in replay.stderr

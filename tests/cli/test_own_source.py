@@ -150,8 +150,8 @@ def test_status_refuses_another_source(app: Path, run: Run) -> None:
     replay = run("dead-letters", "replay", "--name", "Lengths", "--container", "state")
     assert replay.exit_code == 2
     assert (
-        "Lengths reads MemorySource: dead letters are appended to a log, a topic, a hub or a stream of Kinesis, and "
-        "this is a source that is only read" in replay.stderr
+        "Lengths reads MemorySource: dead letters are appended to a log, a topic, a hub, a stream of Kinesis or a "
+        "queue, and this is a source that is only read" in replay.stderr
     )
     result = run(*place, "--source", "own_source_app:Closed")
     assert (result.exit_code, result.stdout) == (1, "")

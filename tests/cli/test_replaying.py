@@ -31,7 +31,7 @@ def test_letters_are_replayed_into_what_can_be_appended_to(
     shutil.copytree(state / "state", tmp_path / "state")
     result = run("dead-letters", "replay", *place, "--source", "mysrc:Lines")
     assert (result.exit_code, result.stdout) == (2, "")
-    assert "a hub or a stream of Kinesis, and this is a source that is only read" in result.stderr
+    assert "a stream of Kinesis or a queue, and this is a source that is only read" in result.stderr
     (tmp_path / "state" / LAYOUT.origin).unlink()
     result = run("dead-letters", "replay", "--name", "Delays", "--container", tmp_path / "state")
     assert (result.exit_code, result.stdout) == (2, "")

@@ -19,8 +19,13 @@ import anyio
 import pytest
 from pyarrow.dataset import dataset
 
-from actorproc import JsonRows, Processor
+from actorproc import JsonRows, PartitionContext, PartitionHandler, Processor, Settings
+from actorproc.admin.dead_letters import DeadLetters, Selection
 from actorproc.errors import SourceError, UsageError
+from actorproc.output.dead_letters import HISTORY
+from actorproc.records import Batch
+from actorproc.storage.names import ProcessorLayout
+from actorproc.stores import open_store
 from tests.amqp_servers import PASSWORD, USER, AmqpBroker
 
 pytest.importorskip("proton", reason="python-qpid-proton is not installed")
@@ -206,6 +211,43 @@ async def test_a_message_without_identity_is_refused_unless_its_body_is_one(queu
             await consumer.receive()
     async with queue.source(identity="body").consume(queue.name, 10) as consumer:
         assert len((await consumer.receive()).identities) == 1
+
+
+class Refuses(PartitionHandler):
+    """Gives up every record that was not replayed."""
+
+    output_schema = "id string, n bigint"
+
+    async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+        for record in batch:
+            headers = {name: value.decode() for name, value in record.headers if value is not None}
+            if any(name.startswith(HISTORY) for name in headers):
+                ctx.emit(record, {"id": headers["amqp.message-id"], "n": record.json()["n"]})
+            else:
+                ctx.dead_letter(record, "refused")
+
+
+async def test_letters_are_replayed_to_their_queue_and_handled_once(artemis: AmqpBroker, tmp_path: Path) -> None:
+    queue = Queue(artemis)
+    queue.send(30)
+    source = queue.source()
+    settings = Settings(source_options=queue.broker.options)
+    again = Processor(Refuses, source=source, container=str(tmp_path), **{**QUICK, "dead_letter_limit": 1})
+    await again.run(until_end=True)
+    async with open_store(str(tmp_path), settings) as store:
+        letters = await DeadLetters.opened(store, ProcessorLayout("Refuses"))
+        assert (await letters.replay(Selection(), settings))[:3] == (source.url, 30, 0)
+        assert (await letters.replay(Selection(), settings))[:3] == (source.url, 0, 30)
+    again = Processor(Refuses, source=queue.source(), container=str(tmp_path), **{**QUICK, "dead_letter_limit": 1})
+    await again.run(until_end=True)
+    table = dataset(tmp_path / "Refuses" / "output", format="parquet").to_table().sort_by("n")
+    assert table["n"].to_pylist() == list(range(30))
+    assert table["id"][0].as_py().endswith('{"n": 0}/replay')
+
+
+async def test_letters_cannot_go_back_where_equal_bodies_are_one_message(queue: Queue) -> None:
+    with pytest.raises(UsageError, match="would be taken for the message that it was"):
+        queue.source(identity="body").check_appendable()
 
 
 async def test_a_wrong_password_is_refused_at_the_start(queue: Queue) -> None:

@@ -1,4 +1,4 @@
-"""One AMQP 1.0 connection with at most one receiver, driven by the event loop: proton's protocol engine without I/O.
+"""One AMQP 1.0 connection with one receiver or sender, driven by the event loop: proton's protocol engine without I/O.
 
 https://docs.oasis-open.org/amqp/core/v1.0/amqp-core-complete-v1.0.pdf
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Iterable
 from typing import Any, cast
 
 from proton import Collector, Connection, Delivery, Event, Link, Message, ProtonException, Transport
@@ -51,6 +52,7 @@ class AmqpLink(asyncio.Protocol):
         self._collector = Collector()
         self._connection.collect(self._collector)
         self._receiver: Any = None
+        self._sender: Any = None
         self._io: asyncio.Transport | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._changed = asyncio.Event()
@@ -92,6 +94,23 @@ class AmqpLink(asyncio.Protocol):
         self._work()
         while not self._attached:
             await self.news()
+
+    async def send(self, address: str, messages: Iterable[Message]) -> None:
+        """Send messages to a queue, and wait until the broker has accepted each. Raises Refused."""
+        await self.opened()
+        session = self._connection.session()
+        session.open()
+        self._sender = session.sender(f"{self._connection.container}-{address}")
+        self._sender.target.address, self._sender.snd_settle_mode = address, Link.SND_UNSETTLED
+        self._sender.open()
+        sent = [self._sender.send(message) for message in messages]
+        self._work()
+        for delivery in sent:
+            while not delivery.remote_state:
+                await self.news()
+            if delivery.remote_state != Delivery.ACCEPTED:
+                raise Refused(f"{self._address}: queue {address} has refused a message: {delivery.remote_state}")
+            delivery.settle()
 
     async def news(self) -> None:
         """Wait for anything new. Raises Refused."""
@@ -176,13 +195,15 @@ class AmqpLink(asyncio.Protocol):
 
     def _handle(self, event: Any) -> None:
         match event.type:
+            case Event.DELIVERY if event.link.is_sender:
+                self._changed.set()
             case Event.DELIVERY:
                 self._receive(event.delivery)
             case Event.CONNECTION_REMOTE_OPEN:
                 self._opened = True
                 self._changed.set()
             case Event.LINK_REMOTE_OPEN:  # without an address, a detach with the reason follows
-                self._attached = bool(self._receiver.remote_source.address)
+                self._attached = bool(event.link.is_receiver and event.link.remote_source.address)
                 self._changed.set()
             case Event.LINK_REMOTE_CLOSE | Event.LINK_REMOTE_DETACH:
                 self._end("the consumer", event.link.remote_condition)

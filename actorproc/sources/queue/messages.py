@@ -11,10 +11,13 @@ import orjson
 from proton import Message
 
 from actorproc.errors import SourceError
-from actorproc.records import Batch
+from actorproc.records import Batch, Record
 
 DELIVERY_COUNT = "amqp.delivery-count"
 """Header: how often the message was delivered before, by the broker's count."""
+
+AGAIN = "/replay"
+"""End of the id of a message that was sent again."""
 
 _PROPERTIES = {
     "amqp.message-id": "id", "amqp.correlation-id": "correlation_id", "amqp.subject": "subject",
@@ -36,6 +39,33 @@ def batch_of(queue: str, messages: Sequence[Message]) -> Batch:
         headers=[list(_headers(message)) for message in messages],
         timestamps=[_time(message) for message in messages],
     )
+
+
+def to_message(record: Record) -> Message:
+    """A message that a queue brought before, as a new one.
+
+    Its id is another one, or the processor would take it for the message that it has committed. It is the same each
+    time, so that a copy from a repeated attempt is recognized.
+    """
+    headers = {name: value for name, value in record.headers if value is not None}
+    kept = {at: _text(headers[name]) for name, at in _PROPERTIES.items() if name in headers and at != "address"}
+    if "id" in kept:
+        kept["id"] = f"{kept['id']}{AGAIN}"
+    properties = {name: _text(value) for name, value in headers.items() if not name.startswith("amqp.")}
+    message = Message(body=record.value, durable=True, properties=properties, **kept)
+    if record.key is not None:
+        message.group_id = _text(record.key)
+    if record.timestamp is not None:
+        message.creation_time = record.timestamp.timestamp()
+    return message
+
+
+def _text(value: bytes) -> Any:
+    """Text where it is UTF-8."""
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return value
 
 
 def _bytes(value: Any) -> bytes | None:

@@ -13,11 +13,13 @@ from proton import Message
 
 from actorproc.config.secrets import with_secrets
 from actorproc.errors import SourceError, UsageError
+from actorproc.records import Batch
 from actorproc.runtime.clock import SYSTEM, Clock
 from actorproc.runtime.logger import get_logger
+from actorproc.sources.appendable import Appendable
 from actorproc.sources.queue.address import PASSWORD, AmqpAddress, parse_address
 from actorproc.sources.queue.link import UNAUTHORIZED, AmqpLink, Refused
-from actorproc.sources.queue.messages import batch_of, identity_by
+from actorproc.sources.queue.messages import batch_of, identity_by, to_message
 from actorproc.sources.queue_protocol import Consumer, Deliveries, QueueSource
 
 QUIET = 1.0
@@ -29,7 +31,7 @@ _RETRY = 1.0  # seconds between two attempts at a queue that another consumer ha
 log = get_logger(__name__)
 
 
-class AmqpSource(QueueSource):
+class AmqpSource(QueueSource, Appendable):
     """Reads queues by AMQP 1.0. The name of a partition is that of its queue.
 
     Args:
@@ -83,6 +85,21 @@ class AmqpSource(QueueSource):
                     yield _AmqpConsumer(link, partition, identity_by(self._address.identity, partition))
                     return
             await self._clock.sleep(_RETRY)
+
+    def check_appendable(self) -> None:
+        """Raises UsageError: a message that is sent again could not be told from the one before."""
+        kind = self._address.identity
+        if kind != "message-id" and not kind.startswith("annotation:"):
+            raise UsageError(
+                f"source {self}: with identity = {kind!r} a letter that is sent again would be taken for the message "
+                "that it was, and not be handled. Replay into a log of its own (--into LOG), and process that one"
+            )
+
+    async def append(self, partition: str, records: Batch) -> None:
+        """Send records to a queue, with message ids of their own."""
+        address = self._address.template.replace("{}", partition)
+        async with self._connected(partition) as link, self._answering(f"the answers to messages for {partition}"):
+            await link.send(address, map(to_message, records))
 
     @asynccontextmanager
     async def _connected(self, purpose: str) -> AsyncIterator[AmqpLink]:
