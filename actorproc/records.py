@@ -289,6 +289,12 @@ class Batch:
         time = pc.max(self.data.column("timestamp")).cast(pa.int64()).as_py()
         return None if time is None else float(time) / 1e6
 
+    def latest_time_until(self, limit: float) -> float | None:
+        """`latest_time` of the records whose timestamps are not after `limit`, in seconds since 1970."""
+        times = self.data.column("timestamp").cast(pa.int64())
+        time = pc.max(times.filter(pc.less_equal(times, int(limit * 1e6)))).as_py()
+        return None if time is None else float(time) / 1e6
+
     @cached_property
     def nbytes(self) -> int:
         """Bytes that the columns take in memory."""

@@ -126,6 +126,11 @@ class Settings(BaseModel):
         description="A partition that has had no new record for this long: its stream time follows the wall clock, "
         "this far behind, so that its timers fire. Longer than producers may pause or be late. 0: at once.",
     )
+    max_timestamp_ahead: SecondsOrNone = Field(
+        3600,
+        description="A record whose timestamp is further ahead of the wall clock does not move stream time: one wrong "
+        "timestamp must not fire all timers. Kafka brokers refuse such records by the same default.",
+    )
     read_ahead_batches: Count = Field(2, description="Batches read ahead of the handler, per partition.")
     read_ahead_bytes: Size = Field(
         256 * 2**20,

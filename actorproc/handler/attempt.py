@@ -86,11 +86,6 @@ class Attempt:
         """Sequences of the records that the handler may not be done with."""
         return self.mapping.keys() | (self.cut_off - self.letters.keys())
 
-    def has_results_after(self, sequence: int) -> bool:
-        """Whether any of its encoded rows, dead letters or failures is of a later record."""
-        later_rows = any(table.num_rows and table[SEQUENCE.name][-1].as_py() > sequence for table in self.encoded)
-        return later_rows or any(later > sequence for later in (*self.letters, *self.failures))
-
     def map_ended(self, sequence: int, *, done: bool) -> None:
         """A call of `map` for this record has ended, or will never be made."""
         self.mapping[sequence] -= 1

@@ -282,14 +282,13 @@ class PartitionContext(PartitionInfo):
         the first record that has failed or that `map` still works on. Committed records are not processed again,
         whatever fails later.
 
-        All changes of `ctx.state` so far are committed: they are not known by record. So call it before the state is
-        changed for a later record. While the state has changed, a commit that would stop short of `upto`, or that
-        leaves out records with rows, failures or dead letters, commits nothing.
+        Changes of `ctx.state` are not known by record. So while they wait for a commit, only the whole batch can be
+        committed; a commit that would stop short of a record commits nothing.
 
         Raises:
             Fenced: another host runs this partition; nothing was committed.
             HandlerError: a table of `emit_arrow` does not fit the schema; nothing was committed.
-            HandlerMisuse: the record is not of this batch.
+            HandlerMisuse: the record is not of this batch, or the state has changed, and it is not the last record.
         """
         self._check_open()
         await self._commit(self._attempt, self._attempt.batch.last if upto is None else self._up_to(upto))
@@ -302,6 +301,12 @@ class PartitionContext(PartitionInfo):
             raise HandlerMisuse(
                 f"ctx.commit({record!r}): it is not of the batch at hand, {batch!r}; a committed record is never "
                 "processed again"
+            )
+        if record.sequence < batch.last and self._attempt.state.changed:
+            raise HandlerMisuse(
+                f"ctx.commit({record!r}): the state has changed in this batch, and changes are not known by record, so "
+                "only the whole batch can be committed: ctx.commit() after the last record. For commits after fewer "
+                "records set max_batch_records"
             )
         return record.sequence
 

@@ -303,7 +303,7 @@ class PartitionActor(Restartable):
             self._reads.give_back(read)
         self._committer.add(batch, batch.last, read.cursor, results, begun)
         if self._wakes is not None:
-            self._wakes.timers.passed(batch)
+            self._wakes.passed(batch)
         if not self._settings.auto_commit and processor.asked_for(batch, settled) >= batch.last:
             await self._committer.commit()  # the handler asked for it before all records of the batch were done
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence, Set
 from actorproc.errors import HandlerError
 from actorproc.handler.attempt import Attempt
 from actorproc.handler.base import Decision
-from actorproc.handler.state import AttemptState, StateChanges
+from actorproc.handler.state import AttemptState
 from actorproc.partition.attempt_run import AttemptRun, cut_short, misuse_in
 from actorproc.partition.batch_results import BatchResults
 from actorproc.partition.bisection import GivenUp, Part, Parts
@@ -159,15 +159,14 @@ class BatchRun(AttemptRun):
 
     async def _commit(self, attempt: Attempt, upto: int) -> None:
         """`ctx.commit`: commit the finished records up to `upto`, as far as there is no gap. One commit at a time."""
-        asked = attempt.state.changes()  # before any await: changes that come meanwhile are of later records
         async with self._committing:
             if self._fatal is not None:
                 raise self._fatal
             if attempt.closed is not None:
                 raise HandlerError("committed after process() had returned or failed")
-            await self._commit_alone(attempt, upto, asked)
+            await self._commit_alone(attempt, upto)
 
-    async def _commit_alone(self, attempt: Attempt, upto: int, asked: StateChanges) -> None:
+    async def _commit_alone(self, attempt: Attempt, upto: int) -> None:
         self.wanted = max(self.wanted, upto)
         unfinished = attempt.unfinished()  # before the await: rows that come meanwhile are not encoded
         await self._encode(attempt)
@@ -175,12 +174,8 @@ class BatchRun(AttemptRun):
         limit = self._cut_before(min([upto, *(sequence - 1 for sequence in (*unfinished, *self._parts.waiting))]))
         if limit < max(attempt.committed + 1, self._batch.first):
             return
-        if attempt.state.changed and (
-            limit < max(upto, attempt.batch.first)
-            or attempt.has_results_after(limit)
-            or attempt.state.changes() != asked
-        ):  # the changes are of later records, too
-            return
+        if attempt.state.changed and limit < attempt.batch.last:
+            return  # changes are not known by record
         committer, began = self._on.committer, self._on.clock.monotonic()  # the commit follows at once
         try:
             now = self.results.take_upto(attempt, limit)

@@ -57,12 +57,13 @@ class Timers:
     Args:
         held: the timers in state, packed. It changes with each batch.
         idle: seconds without a record after which stream time follows the wall clock of a partition at its end.
+        ahead: seconds by which a timestamp may be ahead of the wall clock, and still move stream time.
     """
 
-    def __init__(self, held: Mapping[bytes, bytes], clock: Clock, idle: float, backoff: Backoff) -> None:
+    def __init__(self, held: Mapping[bytes, bytes], clock: Clock, idle: float, ahead: float, backoff: Backoff) -> None:
         self._held = held
         self._clock = clock
-        self._idle = idle
+        self._idle, self._ahead = idle, ahead
         self._backoff = backoff
         self._stream_time = -math.inf
         self._ended = False
@@ -99,11 +100,15 @@ class Timers:
                 if not self._ended:
                     self._put(key)
 
-    def passed(self, batch: Batch) -> None:
-        """These records are processed."""
+    def passed(self, batch: Batch) -> float | None:
+        """These records are processed. Returns the latest timestamp if it is too far ahead to move stream time."""
         self._quiet_since = self._clock.monotonic()
-        if (time := batch.latest_time) is not None:
+        limit, too_far, time = self._clock.wall() + self._ahead, None, batch.latest_time
+        if time is not None and time > limit:
+            too_far, time = time, batch.latest_time_until(limit)
+        if time is not None:
             self._stream_time = max(self._stream_time, time)
+        return too_far
 
     def due(self, most: int, but: Collection[bytes], *, at_end: bool) -> list[bytes]:
         """Up to `most` keys whose timers are due, each once: call `failed` or `put_back`, or they are forgotten.

@@ -49,9 +49,11 @@ class Wakes:
         backoff = Backoff(settings.retry_backoff, settings.retry_backoff_max)
         self._on = opened
         self._committer = committer
-        self._failures = LogThrottle()
+        self._failures, self._ahead = LogThrottle(), LogThrottle()
         self._fired = self._given_up = 0
-        self.timers = Timers(committer.state.held(TIMERS), clock, settings.stream_idle_time, backoff)
+        self.timers = Timers(
+            committer.state.held(TIMERS), clock, settings.stream_idle_time, settings.max_timestamp_ahead, backoff
+        )
         committer.state.on_change = self.timers.changed
 
     @property
@@ -63,6 +65,15 @@ class Wakes:
     def next_in(self, *, at_end: bool) -> float:
         """Seconds until a timer may be due; infinity: none will be."""
         return self.timers.next_in(at_end=at_end) if self._allowed else float("inf")
+
+    def passed(self, batch: Batch) -> None:
+        """These records are processed: stream time goes on."""
+        too_far = self.timers.passed(batch)
+        if too_far is not None and self._ahead.due("", self._on.clock.monotonic()):
+            self._on.info.log.warning(
+                "partition.timestamp_ahead", upto=batch.last, ahead=round(too_far - self._on.clock.wall()),
+                why="it is further ahead than max_timestamp_ahead allows, so stream time and timers pass over it",
+            )  # fmt: skip
 
     async def fire(self, *, at_end: bool) -> bool:
         """Call `on_wake` for each timer that is due, once. Commits that are due are made in between.

@@ -15,9 +15,9 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from actorproc.testing.simulation.handler_styles import STYLES
 from actorproc.testing.simulation.loop import SimulationError, current_loop
 from actorproc.testing.simulation.scenario import STREAMS, Result, simulate
+from actorproc.testing.simulation.styles import STYLES
 
 console = Console()
 

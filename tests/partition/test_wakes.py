@@ -246,6 +246,21 @@ def test_the_stream_time_of_an_idle_partition_follows_the_wall_clock() -> None:
     run(main())
 
 
+def test_a_timestamp_too_far_ahead_does_not_move_stream_time() -> None:
+    async def main() -> None:
+        world = World(Slow, clock=VirtualClock, commit_interval=1, max_batch_records=2)
+        async with world.running(1):
+            for value, ahead in ((b"1", 0), (b"2", 7200), (b"3", 9)):
+                world.source.append("0", [value], timestamp=now(ahead))
+            await anyio.sleep(3)
+            assert await world.columns("n") == []
+            world.source.append("0", [b"4"], timestamp=now(3000))
+            await anyio.sleep(3)
+            assert await world.columns("n") == [1, 3]
+
+    run(main())
+
+
 def test_a_timer_that_came_due_while_nobody_ran_fires_at_the_start() -> None:
     async def main() -> None:
         world = World(Wall, clock=VirtualClock, commit_interval=1)
@@ -360,7 +375,7 @@ def test_many_timers_are_committed_in_between_and_a_drain_leaves_the_rest() -> N
 
 async def test_a_timer_that_is_set_with_each_record_has_one_entry() -> None:
     held: dict[bytes, bytes] = {}
-    timers = Timers(held, Clock(1), 60, Backoff())
+    timers = Timers(held, Clock(1), 60, 3600, Backoff())
     state = AttemptState(kinds=StateKinds(wakes=True))
     for second in range(1000):
         set_timer(state, "k", NOON + timedelta(seconds=second), None)

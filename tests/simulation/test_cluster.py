@@ -32,9 +32,10 @@ from actorproc.testing import (
     run,
 )
 from actorproc.testing import __main__ as command
-from actorproc.testing.simulation.handler_styles import STYLES, Loop
+from actorproc.testing.simulation.handler_styles import Loop
 from actorproc.testing.simulation.reference_records import check_reference
 from actorproc.testing.simulation.scenario import STREAMS, simulate, stream_of
+from actorproc.testing.simulation.styles import STYLES
 
 PAGE = Path(__file__).parents[2] / "docs" / "simulation.md"
 

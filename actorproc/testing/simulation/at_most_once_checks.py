@@ -11,7 +11,7 @@ from actorproc.handler.info import PartitionInfo
 from actorproc.output.chain import Commit
 from actorproc.output.checkpoint import Checkpoint
 from actorproc.records import Batch
-from actorproc.testing.simulation.output_checks import OutputChecks, Row
+from actorproc.testing.simulation.output_checks import OutputChecks, Row, TimerRows
 from actorproc.testing.simulation.reference_records import RecordCheck, RecordResult
 
 
@@ -37,8 +37,9 @@ class AtMostOnceChecks(OutputChecks):
         records: Callable[[int, int], Iterable[tuple[int, bytes]]],
         check: RecordCheck,
         broken: Callable[[str], None],
+        timers: TimerRows | None = None,
     ) -> None:
-        super().__init__(partition, records, check, broken)
+        super().__init__(partition, records, check, broken, timers)
         # By the handler's id, which stays unique because the loop keeps all tasks.
         self._running: dict[int, _Instance] = {}
         self._instances: list[_Instance] = []

@@ -29,7 +29,7 @@ from actorproc.testing.simulation.faults import LATENCY_ONLY, Faults, FaultyBack
 from actorproc.testing.simulation.group_checks import GroupChecks
 from actorproc.testing.simulation.loop import SimulationError, call_outside, current_loop
 from actorproc.testing.simulation.nudges import NudgeNetwork
-from actorproc.testing.simulation.output_checks import OutputChecks
+from actorproc.testing.simulation.output_checks import OutputChecks, TimerRows
 from actorproc.testing.simulation.process import Process
 from actorproc.testing.simulation.reference_records import RecordCheck
 from actorproc.testing.simulation.split_checks import SplitChecks
@@ -71,6 +71,7 @@ class Cluster:
         handler: the handler under test.
         source: the stream, such as an `UnsteadySource`. It may grow at any time.
         check: returns what is wrong with the result of a record, or None. By default any consistent result is right.
+        timers: tells the rows of `on_wake` from those of records, and checks them. A handler with timers needs it.
         settings: those that differ from the defaults, by name.
     """
 
@@ -80,6 +81,7 @@ class Cluster:
         source: KnownStream,
         *,
         check: RecordCheck = lambda _: None,
+        timers: TimerRows | None = None,
         faults: Faults = LATENCY_ONLY,
         lost_nudges: float = 0.0,
         settings: Mapping[str, Any] | None = None,
@@ -94,6 +96,7 @@ class Cluster:
         self._seed = seed
         self._random = Random(f"{seed}/cluster")  # noqa: S311
         self._check = check
+        self._timers = timers
         load_options(handler, options, alone=True)  # raises here what every host would raise
         self._options = options
         self._handler = self._with_checks(handler)
@@ -324,7 +327,7 @@ class Cluster:
                 return self.source.records(after, upto, partition)
 
             kind = AtMostOnceChecks if self._at_most_once else OutputChecks
-            checks = self._checks[partition] = kind(partition, records, self._check, self._report)
+            checks = self._checks[partition] = kind(partition, records, self._check, self._report, self._timers)
         return checks
 
     def _unsettled(self, ends: Mapping[str, int]) -> str | None:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any, ClassVar
 
@@ -20,14 +19,9 @@ from actorproc.records import Batch, Record
 from actorproc.rows.encoder import Row
 from actorproc.runtime.clock import SYSTEM
 from actorproc.testing.simulation.reference_records import (
-    CYCLE,
     SCHEMA,
     Attempt,
     PlannedResult,
-    RecordCheck,
-    check_reference,
-    check_reference_once,
-    count_key,
 )
 
 FLAKY = 0.02
@@ -111,6 +105,12 @@ class Committing(Reference):
 
     at_end: ClassVar[float] = 0.1
     """Share of batches that end with a commit."""
+    commits: ClassVar[float] = COMMITS
+    """Share of records after which it commits."""
+
+    def may_commit(self, record: Record, batch: Batch) -> bool:
+        """Whether the batch may be committed up to this record."""
+        return True
 
     def __init__(self) -> None:
         self._seen = -1
@@ -125,45 +125,17 @@ class Committing(Reference):
             await SYSTEM.sleep(plan.wait)
             self.grant(record, plan, ctx)
             sure = sure and plan.kind not in ("fail", "misfit")
-            if await commit_now_and_then(attempt, record, ctx) and sure:
+            if (
+                self.may_commit(record, batch)
+                and await commit_now_and_then(attempt, record, ctx, share=self.commits)
+                and sure
+            ):
                 self.durable(ctx.partition, record.sequence)
         self.end(attempt, ctx)
         if attempt.draw("commit") < self.at_end:
             await ctx.commit()
             if sure:
                 self.durable(ctx.partition, batch.last)
-
-
-class Counting(Reference):
-    """Counts its rows by key in `ctx.state`, and appends the count to the column `attempt`."""
-
-    count_failures: ClassVar[bool] = True
-    """Whether records that are going to fail are counted, too: then their change must be dropped."""
-
-    def grant(self, record: Record, plan: PlannedResult, ctx: PartitionContext, emitted: int = 0) -> None:
-        counted = ("row", "many", *(("fail", "misfit") if self.count_failures else ()))
-        if plan.kind in counted:
-            state, key = ctx.state("counts"), count_key(plan.number)
-            count = state.get(key, 0) + 1
-            if count == CYCLE:
-                state.delete(key)
-            else:
-                state.set(key, count)
-            rows = [{**row, "attempt": f"{row['attempt']}#{count}"} for row in plan.rows]
-            plan = replace(plan, rows=rows)
-        super().grant(record, plan, ctx, emitted)
-
-
-class CountingLoop(Counting, Loop):
-    """Counts record by record."""
-
-
-class CountingPlain(Counting, Plain):
-    """Counts in a plain `def process`."""
-
-
-class CountingCommitting(Counting, Committing):
-    """Counts, and commits within the batch."""
 
 
 class Concurrent(Reference):
@@ -280,10 +252,16 @@ def failing(rows: list[dict[str, Any]]) -> Iterable[Row]:
 
 
 async def commit_now_and_then(
-    attempt: Attempt, record: Record, ctx: PartitionContext, when: str = "", *, within_map: bool = False
+    attempt: Attempt,
+    record: Record,
+    ctx: PartitionContext,
+    when: str = "",
+    *,
+    within_map: bool = False,
+    share: float = COMMITS,
 ) -> bool:
     """Commit in one of the careful and careless ways of users. Returns whether it reached `record` for sure."""
-    drawn = attempt.draw(record.sequence, "commit", when) / COMMITS
+    drawn = attempt.draw(record.sequence, "commit", when) / share
     if drawn < 0.6:
         await ctx.commit(record)
     elif drawn < 0.9:
@@ -313,43 +291,3 @@ def _forgotten(task: asyncio.Future[None]) -> None:
     _begun.discard(task)
     if not task.cancelled():
         task.exception()
-
-
-@dataclass(frozen=True, slots=True)
-class Style:
-    """A handler with its settings and the check of its results."""
-
-    handler: type[PartitionHandler]
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    check: RecordCheck = check_reference
-    traits: Mapping[str, Any] = field(default_factory=dict)
-    """Class variables of the handler that differ."""
-    counts: bool = False
-    """Whether it is a `Counting` handler."""
-
-
-_MANUAL = {"auto_commit": False}
-_ONCE = {"delivery": "at-most-once"}
-_COMMITS = {"commits": True, "at_end": 0.1}
-_ALWAYS = {"at_end": 1.0}  # without auto_commit only the handler commits
-
-STYLES = {
-    "loop": Style(Loop),
-    "thread": Style(Plain, traits={"exclusive": True}),
-    "map": Style(Concurrent),
-    "map, commits": Style(Concurrent, traits=_COMMITS),
-    "map, commits, no auto commit": Style(Concurrent, _MANUAL, traits=_COMMITS | _ALWAYS),
-    "commits": Style(Committing),
-    "commits, no auto commit": Style(Committing, _MANUAL, traits=_ALWAYS),
-    "columns": Style(Columns),
-    "records": Style(Records),
-    "records awaited": Style(AwaitedRecords),
-    "at most once": Style(Committing, _ONCE, check_reference_once),
-    "at most once, map": Style(Concurrent, _ONCE, check_reference_once, _COMMITS),
-    "state": Style(CountingLoop, counts=True),
-    "state, thread": Style(CountingPlain, counts=True),
-    "state, commits": Style(CountingCommitting, counts=True),
-    "state, commits, no auto commit": Style(CountingCommitting, _MANUAL, traits=_ALWAYS, counts=True),
-    "state, at most once": Style(CountingLoop, _ONCE, check_reference_once, {"count_failures": False}, counts=True),
-}
-"""By name."""

@@ -6,7 +6,7 @@ import io
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from itertools import pairwise
-from typing import Any
+from typing import Any, Protocol
 
 import orjson
 import pyarrow.parquet as pq
@@ -24,6 +24,16 @@ Row = Mapping[str, Any]
 Report = Callable[[str], None]
 
 
+class TimerRows(Protocol):
+    """Checks the rows that `on_wake` has returned. They have the sequence of a record that is done."""
+
+    def is_timer_row(self, row: Row) -> bool:
+        """Whether `on_wake` has returned this row."""
+
+    def fired(self, partition: str, sequence: int, row: Row) -> str | None:
+        """Called in the order of commits and rows. Returns what is wrong, or None."""
+
+
 class OutputChecks:
     """The chain of one partition, from its first file on.
 
@@ -31,6 +41,7 @@ class OutputChecks:
         records: returns (sequence, value) of the records after one sequence, up to and including another.
         check: called with each record once it has ended.
         broken: called with each invariant that does not hold.
+        timers: checks the rows of timers, if the handler has timers.
     """
 
     def __init__(
@@ -39,8 +50,10 @@ class OutputChecks:
         records: Callable[[int, int], Iterable[tuple[int, bytes]]],
         check: RecordCheck,
         broken: Report,
+        timers: TimerRows | None = None,
     ) -> None:
         self.partition = partition
+        self._timers = timers
         self.commits: list[Commit] = []
         self.checkpoint: Checkpoint | None = None
         self.seen: Counter[str] = Counter()
@@ -117,7 +130,8 @@ class OutputChecks:
         self._put_ids.add(commit.put_id)
 
     def _check_step(self, number: int, commit: Commit) -> None:
-        if commit.next.sequence <= commit.first.sequence:
+        least = commit.first.sequence + (self._timers is None)  # timers fire without a new record, too
+        if commit.next.sequence < least:
             self._broken(f"commit {number} goes nowhere: from {commit.first} to {commit.next}")
 
     def boundary_written(self, boundary: Boundary) -> None:
@@ -193,20 +207,33 @@ class OutputChecks:
     def _end(self, upto: int, rows: list[Row], letters: list[Row]) -> None:
         rows_of: dict[int, list[Row]] = {}
         letters_by: dict[int, list[Row]] = {}
+        fired = [row for row in rows if self._timers is not None and self._timers.is_timer_row(row)]
         for row in rows:
-            rows_of.setdefault(row["_sequence"], []).append(row)
+            if row not in fired:
+                rows_of.setdefault(row["_sequence"], []).append(row)
         for letter in letters:
             letters_by.setdefault(letter["sequence"], []).append(letter)
         for sequence, value in self._records(self._ended, upto):
+            fired = self._fire(fired, before=sequence)
             ended = RecordResult(
                 self.partition, sequence, value, rows_of.pop(sequence, []), letters_by.pop(sequence, [])
             )
             if why := self._check(ended):
                 self._broken(f"record {sequence} {why}")
             self.seen["records"] += 1
+        self._fire(fired, before=upto + 1)
         if strange := rows_of.keys() | letters_by.keys():
             self._broken(f"a commit up to {upto} holds records {sorted(strange)}: ended before, or not there at all")
         self._ended = max(self._ended, upto)
+
+    def _fire(self, rows: list[Row], before: int) -> list[Row]:
+        """Check the rows of timers that fired before this record. Returns the others."""
+        done = [row for row in rows if row["_sequence"] < before]
+        for row in done:
+            if self._timers is not None and (why := self._timers.fired(self.partition, row["_sequence"], row)):
+                self._broken(why)
+        self.seen["timers"] += len(done)
+        return rows[len(done) :]
 
     def _broken(self, what: str) -> None:
         self._report(f"partition {self.partition}: {what}")

@@ -11,6 +11,7 @@ from typing import Any
 import orjson
 
 from actorproc.handler.context import PartitionContext
+from actorproc.handler.wake_context import WakeContext
 from actorproc.records import Record
 from actorproc.testing.simulation.loop import current_loop
 
@@ -55,7 +56,7 @@ def reference_value(random: Random, kind: str | None = None) -> bytes:
 class Attempt:
     """One attempt at a batch, with random numbers of its own that depend on the seed only."""
 
-    def __init__(self, ctx: PartitionContext) -> None:
+    def __init__(self, ctx: PartitionContext | WakeContext) -> None:
         self.name = f"{ctx.host}/{ctx.epoch}/{ctx.attempt}/{current_loop().now!r}"
 
     def draw(self, *what: object) -> float:

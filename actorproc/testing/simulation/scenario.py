@@ -6,28 +6,32 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from functools import partial
 from random import Random
+from zlib import crc32
 
 import anyio
 
 from actorproc.errors import StoreError
+from actorproc.handler.state import TIMERS
 from actorproc.output.checkpoint import read_checkpoint
 from actorproc.output.dead_letters import letter_files, purge
 from actorproc.runtime.clock import SYSTEM
 from actorproc.state.reading import read_state
 from actorproc.storage.names import LOG_HINTS, partition_of
 from actorproc.storage.store import Store
-from actorproc.testing.simulation.clock import VirtualClock
+from actorproc.testing.simulation.clock import EPOCH, VirtualClock
 from actorproc.testing.simulation.cluster import Cluster, InvariantViolation, NextRelease
 from actorproc.testing.simulation.faults import LATENCY_ONLY, Faults
-from actorproc.testing.simulation.handler_styles import STYLES
 from actorproc.testing.simulation.log_stream import LOG_FILES, LogStream
 from actorproc.testing.simulation.loop import START, call_outside, current_loop, run, start_outside
 from actorproc.testing.simulation.process import Process
 from actorproc.testing.simulation.queue_stream import QueueStream
 from actorproc.testing.simulation.reference_records import CountCheck, reference_value
-from actorproc.testing.simulation.streams import UnsteadySource
+from actorproc.testing.simulation.streams import KnownStream, UnsteadySource
+from actorproc.testing.simulation.styles import STYLES, Style
+from actorproc.testing.simulation.timer_checks import TimerCheck
 
 HEAVY_FAULTS = Faults(slow=0.02, lost_request=0.01, lost_reply=0.01, late_write=0.01, busy=0.001)
 
@@ -44,6 +48,9 @@ SETTLING = 420.0
 """Seconds after the last fault within which the cluster must settle: a dead host is noticed (60), the survivors
 rebalance (2 x 19), leases move (5 + 30 + 17), hanging requests time out (60), failed partitions restart (60), and a
 position without rows is committed (60)."""
+
+FIRED = 60.0
+"""Seconds after the last record within which every timer fires that is due, also one that fails twice."""
 
 LANDED = 100.0
 """Seconds after the last fault within which every late write is applied."""
@@ -107,6 +114,12 @@ def stream_of(seed: int) -> str:
     return list(STREAMS)[(seed % len(STYLES) + seed // len(STYLES)) % len(STREAMS)]
 
 
+def _count_check(style: Style, stream: KnownStream) -> CountCheck | None:
+    if style.wakes:
+        return TimerCheck(style.check, stream, idle="stream_idle_time" not in style.settings)
+    return CountCheck(style.check, stream.parents) if style.counts else None
+
+
 class _Scenario:
     def __init__(self, seed: int, hosts: int, partitions: int, style: str, stream: str) -> None:
         self._random = Random(f"{seed}/scenario")  # noqa: S311
@@ -132,13 +145,12 @@ class _Scenario:
             self._cluster.note_durable(partition, upto)
 
         handler = self._style.handler
-        self._counts = (
-            CountCheck(self._style.check, (self._log or self._source).parents) if self._style.counts else None
-        )
+        self._counts = _count_check(self._style, self._log or self._source)
         self._cluster = Cluster(
             type(handler.__name__, (handler,), {**self._style.traits, "durable": staticmethod(durable)}),
             self._log or self._source,
             check=self._counts or self._style.check,
+            timers=self._counts if isinstance(self._counts, TimerCheck) else None,
             settings=settings,
             seed=seed,
         )
@@ -197,6 +209,8 @@ class _Scenario:
         await scenario._await_late_writes()
         await scenario._append_good_records()
         await cluster.settled(within=SETTLING)
+        if scenario._style.wakes:
+            await cluster.run_for(FIRED)
         await cluster.finished()
         await scenario._check_state()
         seen = cluster.seen() + (scenario._log.seen if scenario._log else Counter())
@@ -231,18 +245,25 @@ class _Scenario:
             return
         store = Store(self._cluster.store.view("reader"), clock=VirtualClock("reader"))
         for partition in self._cluster.expected():
-            found = dict((await read_state(store, self._cluster.layout, partition)).items("counts"))
-            if wrong := self._counts.wrong_state(partition, found):
+            state = await read_state(store, self._cluster.layout, partition)
+            if wrong := self._counts.wrong_state(partition, dict(state.items("counts"))):
                 raise InvariantViolation(f"partition {partition}: the state has {wrong}, and its rows say otherwise")
+            if isinstance(self._counts, TimerCheck) and (
+                why := self._counts.wrong_timers(partition, dict(state.items(TIMERS)))
+            ):
+                raise InvariantViolation(f"partition {partition} {why}")
 
     async def _append_good_records(self) -> None:
-        """Append a good record. Without auto_commit only the handler commits, and not after a failure."""
-        if self._cluster.settings.auto_commit:
+        """Append a good record, later than all others, that makes timers due.
+
+        Without auto_commit only the handler commits, and not after a failure.
+        """
+        if self._cluster.settings.auto_commit and not self._style.wakes:
             return
         for partition in self._source.open_names() if self._log is None else self._log.names():
             values = [reference_value(self._random, "row")]
             if self._log is None:
-                self._source.append(partition, values)
+                self._append(partition, values, lag=0)
             else:
                 await self._log.append(partition, values)
 
@@ -255,7 +276,17 @@ class _Scenario:
             if not self._flowing:
                 return
             partition = pick.choice(list(self._source.open_names()))
-            self._source.append(partition, [reference_value(pick) for _ in range(pick.randint(1, 20))])
+            self._append(partition, [reference_value(pick) for _ in range(pick.randint(1, 20))])
+
+    def _append(self, partition: str, values: list[bytes], lag: int = 30) -> None:
+        """Append records whose timestamps are up to `lag` seconds behind, and not in order."""
+        if self._queues is not None:
+            self._queues.append(partition, values)
+            return
+        now = EPOCH + current_loop().now
+        for value in values:
+            behind = crc32(value) % lag if lag else 0
+            self._memory.append(partition, [value], timestamp=datetime.fromtimestamp(now - behind, UTC))
 
     async def _trouble(self) -> None:
         pick, loop = self._random, current_loop()
@@ -424,7 +455,7 @@ class _Scenario:
         if self._has_room():
             self._splits += 1
             self._memory.add_partition(name := f"s{self._splits}")
-            self._memory.append(name, [reference_value(self._random) for _ in range(5)])
+            self._append(name, [reference_value(self._random) for _ in range(5)])
             self._later(0, 70, lambda: self._follow([name], 1))
 
     def _follow(self, parents: list[str], count: int) -> None:
@@ -433,7 +464,7 @@ class _Scenario:
             return
         if not self._cluster.settings.auto_commit:  # as for `_append_good_records`
             for parent in parents:
-                self._memory.append(parent, [reference_value(self._random, "row")])
+                self._append(parent, [reference_value(self._random, "row")])
         names = [f"{parents[0]}-next"] if count == 1 else [f"{parents[0]}a", f"{parents[0]}b"]
         for name in names:
             self._memory.add_partition(name, parents=parents)

@@ -4,6 +4,7 @@ protocol allows, with coarse positions, repeats, errors and delays.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
@@ -43,6 +44,16 @@ class KnownStream(ABC):
     def parents(self, partition: str) -> Sequence[str]:
         """The partitions that it follows."""
         return ()
+
+    def time_of(self, partition: str, sequence: int) -> float | None:
+        """Timestamp of a record, in seconds since 1970. None: unknown."""
+        return None
+
+    def stream_time(self, partition: str, sequence: int) -> float | None:
+        """Stream time once the record of this sequence is processed; infinity at the end of a partition that ends.
+        None: unknown.
+        """
+        return None
 
     def is_listed(self, partition: str) -> bool:
         """Whether the source names it. One that is not listed any more may still be readable."""
@@ -99,6 +110,16 @@ class UnsteadySource(MemorySource, KnownStream):
 
     def is_gone(self, partition: str) -> bool:
         return partition in self._gone
+
+    def time_of(self, partition: str, sequence: int) -> float | None:
+        time = self._times[partition][sequence // self._step]
+        return None if time is None else time.timestamp()
+
+    def stream_time(self, partition: str, sequence: int) -> float | None:
+        if partition in self._gone or (partition in self._ended and sequence >= self.last(partition)):
+            return math.inf
+        times = self._times[partition][: sequence // self._step + 1]
+        return max((time.timestamp() for time in times if time is not None), default=None)
 
     def read_by(self, process: Process, settings: Settings) -> Source:
         return self
