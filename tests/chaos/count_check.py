@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from actorproc.errors import CorruptObject
+from actorproc.handler.state import TIMERS
 from actorproc.state.reading import read_state
 from actorproc.storage.names import ProcessorLayout
 from actorproc.storage.store import Store
-from tests.chaos.counts import Key, Session, count, count_key, keeps_counts
+from tests.chaos.counts import Key, Session, count, count_key, is_timer_row, keeps_counts, wrong_timer
 from tests.chaos.truth import Sent
 from tests.chaos.verdict import Row, Verdict
 from tests.chaos.workload import key_of
@@ -42,19 +44,27 @@ async def check_counts(
                 compared = f"{wrong[0]!r} is {held.get(wrong[0])}, not {values.get(wrong[0])}"
                 faults.append(f"partition {partition}: {len(wrong)} keys of state {name!r} are wrong: {compared}")
             verdict.seen[name] += len(values)
+        if (timers := dict(found.items(TIMERS)).keys()) != sessions.keys():
+            faults.append(f"partition {partition}: timers of {len(timers)} keys are set, not of {len(sessions)}")
     return faults
 
 
 def _check_rows(
     partition: str, sents: Sequence[Sent], verdict: Verdict, counts: dict[Key, int], sessions: dict[Key, Session]
 ) -> list[str]:
-    rows: dict[int, Row] = {row["_sequence"]: row for row in verdict.rows[partition]}
-    faults = []
+    rows: dict[int, Row] = {row["_sequence"]: row for row in verdict.rows[partition] if not is_timer_row(row)}
+    timers: defaultdict[int, list[Row]] = defaultdict(list)
+    for row in filter(is_timer_row, verdict.rows[partition]):
+        timers[row["_sequence"]].append(row)
+    faults, stream_time = [], 0.0
     for sequence, (producer, number, time) in enumerate(sents):
-        row = rows.get(sequence)
-        if row is None and sequence not in verdict.given_up[partition]:
-            continue
-        expected = count(counts, sessions, count_key(key_of(producer, number), number), time)
-        if row is not None and expected != (found := {name: row[name] for name in expected}):
-            faults.append(f"partition {partition}: record {sequence} has the running values {found}, not {expected}")
+        found, stream_time = rows.get(sequence), max(stream_time, time)
+        if found is not None or sequence in verdict.given_up[partition]:
+            expected = count(counts, sessions, count_key(key_of(producer, number), number), time)
+            if found is not None and expected != (values := {name: found[name] for name in expected}):
+                faults.append(
+                    f"partition {partition}: record {sequence} has the running values {values}, not {expected}"
+                )
+        wrong = [wrong_timer(row, sessions, stream_time) for row in timers[sequence]]
+        faults += [f"partition {partition}, after record {sequence}: {why}" for why in wrong if why]
     return faults

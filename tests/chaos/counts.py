@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import MutableMapping
+from collections.abc import Mapping, MutableMapping
+from typing import Any
 
 import msgspec
 
@@ -23,6 +24,7 @@ class Session(msgspec.Struct):
 
 
 Key = tuple[str, int]
+Row = Mapping[str, Any]
 Counts = KeyedState | MutableMapping[Key, int]
 Sessions = KeyedState | MutableMapping[Key, Session]
 
@@ -48,3 +50,29 @@ def count(counts: Counts, sessions: Sessions, key: Key, time: float) -> dict[str
     session = Session(time, session.records + 1 if time - session.last < GAP else 1)
     sessions[key] = session
     return {"count": counted, "session": session.records}
+
+
+def timer_row(key: Key, session: Session, **made: Any) -> dict[str, Any]:
+    """The row of the timer that ends a session."""
+    text, number = key
+    return {"producer": text, "number": number, "part": -1, "parts": 0, "session": session.records, **made}
+
+
+def is_timer_row(row: Row) -> bool:
+    return bool(row["part"] == -1)
+
+
+def wrong_timer(row: Row, sessions: MutableMapping[Key, Session], time: float) -> str | None:
+    """End the session of a timer that has fired. Returns what is wrong with it, or None.
+
+    Args:
+        time: the greatest timestamp of the records before it.
+    """
+    session = sessions.pop(key := (row["producer"], row["number"]), None)
+    if session is None:
+        return f"the timer of {key} has fired, and none is set"
+    if session.records != row["session"]:
+        return f"the timer of {key} has {row['session']} records, not {session.records}"
+    if session.last + GAP > time:
+        return f"the timer of {key}, due at {session.last + GAP}, fired when stream time was {time}"
+    return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Mapping
+from datetime import timedelta
 from typing import Any, ClassVar
 
 import orjson
@@ -11,9 +12,10 @@ import pyarrow as pa
 
 from actorproc.handler.base import PartitionHandler
 from actorproc.handler.context import PartitionContext
+from actorproc.handler.wake_context import WakeContext
 from actorproc.records import Batch, Record
 from actorproc.runtime.clock import SYSTEM
-from tests.chaos.counts import Session, count, count_key, keeps_counts
+from tests.chaos.counts import GAP, Session, count, count_key, keeps_counts, timer_row
 
 SCHEMA = (
     "producer string, number long, part int, parts int, host string, epoch long, attempt int, token string, "
@@ -94,7 +96,7 @@ class ChaosHandler(PartitionHandler):
     State: ClassVar[Any] = {"counts": int, "sessions": Session}
 
     async def process(self, batch: Batch, ctx: PartitionContext) -> None:
-        attempt = _Attempt(ctx)
+        attempt = _Attempt(batch, ctx)
         match int(ctx.partition.rpartition("-")[2]) % 3:
             case 0:  # one after the other
                 for record in batch:
@@ -106,12 +108,23 @@ class ChaosHandler(PartitionHandler):
                 for start in range(0, len(batch), third):
                     await attempt.columns(batch[start : start + third])
 
+    def on_wake(self, key: Any, ctx: WakeContext) -> dict[str, Any]:
+        """The session of a key is over. Some timers fail at first."""
+        sessions = ctx.state("sessions")
+        session = sessions[key]
+        sessions.delete(key)
+        if ctx.attempt == 1 and _hash(f"{ctx.host}/{ctx.epoch}/{key}") % 50 == 0:
+            raise Spoilt(f"the timer of {key} fails")
+        return timer_row(key, session, host=ctx.host, epoch=ctx.epoch, attempt=ctx.attempt, token=SYSTEM.nonce())
+
 
 class _Attempt:
     """One attempt at a batch."""
 
-    def __init__(self, ctx: PartitionContext) -> None:
+    def __init__(self, batch: Batch, ctx: PartitionContext) -> None:
         self._ctx = ctx
+        # Changes of state are not known by record, so only the whole batch can be committed.
+        self._least_commit = batch.last if keeps_counts(ctx.partition) else -1
         self._made = {"host": ctx.host, "epoch": ctx.epoch, "attempt": ctx.attempt, "token": SYSTEM.nonce()}
 
     async def one(self, record: Record) -> None:
@@ -119,7 +132,7 @@ class _Attempt:
         rows = await self._rows(record)
         self._ctx.emit_many(record, rows)
         self._end(record)
-        if _kind(record) == "commit":
+        if _kind(record) == "commit" and record.sequence >= self._least_commit:
             await self._ctx.commit(record)
 
     async def one_of_many(self, record: Record) -> None:
@@ -141,7 +154,7 @@ class _Attempt:
         self._ctx.emit_arrow(pa.table(columns))
         for record in batch:
             self._end(record)
-        if any(_kind(record) == "commit" for record in batch):
+        if any(_kind(record) == "commit" for record in batch) and batch.last >= self._least_commit:
             await self._ctx.commit(batch[-1])
 
     async def _rows(self, record: Record) -> list[dict[str, Any]]:
@@ -163,8 +176,9 @@ class _Attempt:
             return {"count": None, "session": None}
         assert record.key is not None
         assert record.timestamp is not None
-        state = self._ctx.state
-        return count(state("counts"), state("sessions"), count_key(record.key, number), record.timestamp.timestamp())
+        state, key = self._ctx.state, count_key(record.key, number)
+        self._ctx.wake(key, record.timestamp + timedelta(seconds=GAP))
+        return count(state("counts"), state("sessions"), key, record.timestamp.timestamp())
 
     def _end(self, record: Record) -> None:
         """Let it fail, or give it up, if it asks for that."""

@@ -1,0 +1,102 @@
+"""Bugs of timers that are planted into the product: each one is found within a few seeds, by the right check."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from actorproc.partition.timers import Timers
+from actorproc.partition.wakes import WakeRun, Wakes
+from actorproc.state.partition_state import PartitionState
+from tests.simulation.test_planted_bugs import first_broken
+
+
+def broken(style: str = "timers", stream: str = "positions") -> str:
+    return first_broken(style, stream=stream, hours=0.3, seeds=8)
+
+
+def test_timers_that_a_new_owner_forgets_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    init = Timers.__init__
+
+    def forget(self: Timers, held: Mapping[bytes, bytes], *args: Any) -> None:
+        init(self, {}, *args)
+        self._held = held
+
+    monkeypatch.setattr(Timers, "__init__", forget)
+    assert "that have not fired, and are due" in broken()
+
+
+def test_timers_that_stay_in_state_after_they_fire_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next owner fires them again."""
+    accept = Wakes._accept
+
+    async def keep(self: Wakes, run: WakeRun, begun: float) -> None:
+        results = run.results
+
+        def without_removal(*args: int) -> Any:
+            pending = results(*args)
+            pending.changes.pop("actorproc.timers", None)
+            return pending
+
+        monkeypatch.setattr(run, "results", without_removal)
+        await accept(self, run, begun)
+
+    monkeypatch.setattr(Wakes, "_accept", keep)
+    assert re.search("fires, and none is set|KeyError", broken())
+
+
+def test_stream_time_of_the_wall_clock_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    passed = Timers.passed
+
+    def by_wall(self: Timers, batch: Any) -> None:
+        passed(self, batch)
+        self._stream_time = self._clock.wall()
+
+    monkeypatch.setattr(Timers, "passed", by_wall)
+    assert "fires early: stream time is" in broken()
+
+
+def test_timers_that_are_removed_although_their_call_failed_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Timers, "failed", lambda *_: math.inf)
+    monkeypatch.setattr(Wakes, "_failed", lambda *_: None)
+    assert "that have not fired, and are due" in broken()
+
+
+def test_changes_of_a_failed_call_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The count is deleted, and the timer is called again."""
+    attempt = WakeRun.attempt
+
+    async def keep(self: WakeRun) -> Exception | None:
+        error = await attempt(self)
+        if error is not None and self._made is not None:
+            changes = self._made.state.changes()
+            changes.pop("actorproc.timers", None)
+            self._on.committer.state.add(changes)
+        return error
+
+    monkeypatch.setattr(WakeRun, "attempt", keep)
+    assert re.search("its state is not that of|has count|have not fired", broken())
+
+
+def test_timers_left_behind_by_a_partition_that_ends_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def nothing(self: Wakes, goes_on: Any) -> None:
+        pass
+
+    monkeypatch.setattr(Wakes, "fire_all", nothing)
+    assert "that have not fired, and are due" in broken(stream="splits")
+
+
+def test_merged_state_without_timers_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    merged = PartitionState._merged
+
+    def without_timers(self: PartitionState, first: int) -> Any:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(self, "_states", {name: held for name, held in self._states.items() if "timers" not in name})
+            return merged(self, first)
+
+    monkeypatch.setattr(PartitionState, "_merged", without_timers)
+    assert re.search("has timers for|that have not fired", broken())
