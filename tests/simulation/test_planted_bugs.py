@@ -18,7 +18,6 @@ from actorproc.group.liveness import LivenessTracker
 from actorproc.handler.attempt import Attempt
 from actorproc.handler.context import PartitionContext
 from actorproc.handler.info import PartitionInfo
-from actorproc.handler.state import StateChanges
 from actorproc.log.appender import Appender
 from actorproc.output import dead_letters
 from actorproc.output.attachments import Attachment
@@ -180,10 +179,10 @@ def test_committing_records_that_map_still_works_on_is_found(monkeypatch: pytest
 def test_forgetting_dead_letters_at_a_commit_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     commit = BatchRun._commit_alone
 
-    async def forget(self: BatchRun, attempt: Attempt, upto: int, asked: StateChanges) -> None:
+    async def forget(self: BatchRun, attempt: Attempt, upto: int) -> None:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(self.results, "give_up", lambda *_: None)
-            await commit(self, attempt, upto, asked)
+            await commit(self, attempt, upto)
 
     monkeypatch.setattr(BatchRun, "_commit_alone", forget)
     assert "ended as 0 rows and 0 dead letters, not as one of [(0, 1)]" in first_broken("commits")
@@ -205,12 +204,12 @@ def test_forgetting_what_is_emitted_during_a_commit_is_found(monkeypatch: pytest
 def test_acknowledging_a_commit_too_early_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     commit = BatchRun._commit_alone
 
-    async def only_note(self: BatchRun, attempt: Attempt, upto: int, asked: StateChanges) -> None:
+    async def only_note(self: BatchRun, attempt: Attempt, upto: int) -> None:
         async def later() -> None: ...
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(self._on.committer, "commit", later)
-            await commit(self, attempt, upto, asked)
+            await commit(self, attempt, upto)
 
     monkeypatch.setattr(BatchRun, "_commit_alone", only_note)
     assert "ctx.commit said that" in first_broken("commits")
