@@ -204,7 +204,7 @@ def repeat_a_file_of_the_log(run: Path) -> None:
         (add_a_row, "should have ended as"),
         (remove_a_row, "rows so far, not"),
         (change_counts, "has the running values"),
-        (forget_the_newest_state, "keys of state 'counts' are wrong"),
+        (forget_the_newest_state, "keys of state '"),
         (remove_a_state_object, "holds committed keyed state"),
         (advance_a_checkpoint, "the checkpoint is at output file"),
         (lose_the_end_of_the_log, "was told that its"),
