@@ -29,7 +29,10 @@ BENCHMARKS = {
     "compression": Benchmark("codecs of the log: speed and bytes", {"events": 100_000, "rounds": 2}),
     "produce": Benchmark("events per second of `actorproc produce`", {"events": 100_000, "rounds": 3}),
     "decode": Benchmark("events per second of each format of `decode`", {"events": 50_000, "rounds": 3}),
-    "state": Benchmark("keyed state with up to three million keys", {"sizes": (10_000, 100_000)}),
+    "state": Benchmark(
+        "keyed state with up to three million keys",
+        {"sizes": (10_000, 100_000), "events": 100_000, "keys": 10_000, "rounds": 1},
+    ),
     "workers": Benchmark("the same with one worker process and with two", {"events": 500_000, "rounds": 1}),
     "cost": Benchmark("store requests and dollars of an idle group", {"intervals": 20}),
     "start": Benchmark("10,000 partitions on one host: start, idle, memory", {"partitions": 2_000, "idle_seconds": 5}),

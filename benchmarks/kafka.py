@@ -99,15 +99,16 @@ class Measured:
     memory: int
 
 
-def fill(broker: Broker, events: int) -> None:
-    """Make the topic, with the events spread evenly over its partitions."""
+def fill(broker: Broker, events: int, keys: int = 0) -> None:
+    """Make the topic, with the events spread evenly over its partitions, and over `keys` keys if there are any."""
     admin = AdminClient({"bootstrap.servers": broker.address})
     admin.create_topics([NewTopic(TOPIC, PARTITIONS, 1)])[TOPIC].result(30)
     properties = {"compression.type": "lz4", "linger.ms": 50, "queue.buffering.max.messages": 10**6}
     producer = Producer({"bootstrap.servers": broker.address, **properties})
     values = json_events()
     for i in range(events):
-        producer.produce(TOPIC, values[i % len(values)], partition=i % PARTITIONS)
+        key = b"key-%d" % (i % keys) if keys else None
+        producer.produce(TOPIC, values[i % len(values)], key=key, partition=i % PARTITIONS)
         if i % 1_000 == 0:
             producer.poll(0)
     producer.flush()

@@ -1,6 +1,11 @@
 """Keyed state by the number of keys held: a get and a set, a commit of 10,000 keys, a merge, a restore; and columns.
 
 CPU times of one process, on a folder. A commit and its bytes should not grow with the keys held.
+
+Then the running total of each key, from a topic of a real Kafka broker to durable rows: actorproc against other Python
+libraries, as the benchmark `kafka` compares them. Every program keeps its totals so that they survive the process:
+Quix Streams in RocksDB and a changelog topic, Bytewax in SQLite, Faust in memory and a changelog topic, actorproc in
+the commit. The bar is for the same handler without state. Needs Java and Maven.
 """
 
 from __future__ import annotations
@@ -10,6 +15,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import anyio
 import msgspec
@@ -25,19 +31,60 @@ from actorproc.state.partition_state import PartitionState
 from actorproc.storage.names import STATE, ProcessorLayout
 from actorproc.storage.store import Store
 from actorproc.stores import open_store
+from benchmarks.kafka import PARTITIONS, TOPIC, Measured, Program, fill, measure
+from benchmarks.kafka_programs.task import Task
+from tests.kafka_server import kafka
 
 CHANGED = 10_000  # keys in a commit
 COMMITS = 32  # with a merge after each 16
 LAYOUT = ProcessorLayout("bench")
 
 
-def run(sizes: tuple[int, ...] = (100_000, 1_000_000, 3_000_000)) -> None:
-    """Print a row for each number of keys."""
+PROGRAMS = (
+    Program("Bytewax, recovery", "bytewax", "totals"),
+    Program("Quix Streams, at least once", "quix", "totals", 0.5),
+    Program("Faust", "faust", "totals", 0.05),
+    Program("actorproc, without state", "ours", "typed"),
+    Program("actorproc, exactly once", "ours", "totals", bar=0.6),
+)
+"""The one without state comes right before that with state."""
+
+
+def run(
+    sizes: tuple[int, ...] = (100_000, 1_000_000, 3_000_000),
+    events: int = 1_000_000,
+    keys: int = 100_000,
+    rounds: int = 3,
+) -> None:
+    """Print a row for each number of keys, and one for each program."""
     table = Table("keys", "get + set, µs", "commit, ms", "commit, KiB", "merge, ms", "restore, s", title="keyed state")
     for keys in sizes:
         table.add_row(f"{keys:,}", *anyio.run(_measured, keys))
     Console().print(table)
     Console().print(_columns())
+    Console().print(_totals(events, keys, rounds))
+
+
+def _totals(events: int, keys: int, rounds: int) -> Table:
+    """The speed of each program."""
+    console, found = Console(), dict[Program, Measured]()
+    with tempfile.TemporaryDirectory(prefix="actorproc-bench-") as name, kafka(Path(name)) as broker:
+        fill(broker, events, keys)
+        for program in PROGRAMS:
+            task = Task(broker.address, TOPIC, PARTITIONS, events, "")
+            found[program] = measure(program, task, Path(name), rounds, console)
+    stateless = next(one.speed for program, one in found.items() if program.variant == "typed")
+    best = max(one.speed for program, one in found.items() if program.is_peer)
+    title = f"running totals of {keys:,} keys, {events:,} events, one core, median of {rounds}"
+    table = Table("", "events/s", "best peer", "without state", "bar", "CPU per event", "peak memory", title=title)
+    for program, one in found.items():
+        ours = program.bar is not None
+        table.add_row(
+            program.title, f"{one.speed:,.0f}", f"{one.speed / best:.2f}" if ours else "",
+            f"{one.speed / stateless:.2f}" if ours else "", f">= {program.bar:g}" if program.bar else "",
+            f"{one.cpu * 1e9:,.0f} ns", f"{one.memory / 2**20:,.0f} MiB",
+        )  # fmt: skip
+    return table
 
 
 async def _measured(keys: int) -> list[str]:

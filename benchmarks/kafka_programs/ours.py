@@ -49,6 +49,16 @@ class Typed(Watched, RecordHandler[Event]):
         return event.carrier, event.minutes, event.id
 
 
+class Totals(Watched, RecordHandler[Event]):
+    """The total of each key so far."""
+
+    def process_record(self, event: Event, ctx: PartitionContext) -> tuple[object, ...]:
+        key = self.record.key or b""
+        total = ctx.state.get(key, 0.0) + event.minutes
+        ctx.state.set(key, total)
+        return event.carrier, total, event.id
+
+
 class Rows(Watched, JsonRows):
     pass
 
@@ -78,7 +88,9 @@ _PARSE = pyarrow.json.ParseOptions(
     unexpected_field_behavior="ignore",
 )
 
-HANDLERS: dict[str, type[Any]] = {"emit": Emit, "typed": Typed, "rows": Rows, "columns": Columns, "forward": Forward}
+HANDLERS: dict[str, type[Any]] = {
+    "emit": Emit, "typed": Typed, "totals": Totals, "rows": Rows, "columns": Columns, "forward": Forward,
+}  # fmt: skip
 
 
 async def main(task: Task) -> None:

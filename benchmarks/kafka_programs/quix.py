@@ -1,4 +1,5 @@
-"""Quix Streams: at least once into Parquet by a `BatchingSink`, or exactly once into a topic, as it has no other sink.
+"""Quix Streams: at least once into Parquet by a `BatchingSink`, with totals by key or without; or exactly once into a
+topic, as it has no other sink.
 
 Its defaults are those that its documentation recommends: a checkpoint every five seconds, JSON by orjson.
 https://quix.io/docs/quix-streams/configuration.html
@@ -8,8 +9,9 @@ https://quix.io/docs/quix-streams/advanced/checkpointing.html
 from __future__ import annotations
 
 import tempfile
+from typing import Any
 
-from quixstreams import Application
+from quixstreams import Application, State
 from quixstreams.sinks import BatchingSink, SinkBatch
 
 from benchmarks.kafka_programs.parquet_rows import ParquetRows
@@ -26,12 +28,19 @@ class Sink(BatchingSink):  # type: ignore[misc]
         self._rows.write()
 
 
+def add(event: dict[str, Any], state: State) -> dict[str, Any]:
+    """The event with the total of its key, which RocksDB and a changelog topic keep."""
+    total = state.get("total", 0.0) + event["minutes"]
+    state.set("total", total)
+    return {**event, "minutes": total}
+
+
 def main(task: Task) -> None:
     watch = Stopwatch()
     once = task.variant == "exactly-once"
     app = Application(
         task.brokers,
-        consumer_group=task.out,
+        consumer_group=task.out.strip("/").replace("/", "-"),  # a part of the name of the changelog topic
         auto_offset_reset="earliest",
         processing_guarantee="exactly-once" if once else "at-least-once",
         consumer_extra_config=task.properties,
@@ -44,6 +53,7 @@ def main(task: Task) -> None:
         result = app.topic(f"{task.topic}-{task.out.rpartition('/')[2]}", value_serializer="json")
         events[["carrier", "minutes", "id"]].to_topic(result)
     else:
+        events = events.apply(add, stateful=True) if task.variant == "totals" else events
         events.sink(Sink(task))
     app.run(count=task.events, collect=False)  # commits before it returns
     watch.finish()

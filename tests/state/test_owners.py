@@ -15,6 +15,7 @@ from actorproc.records import Batch
 from actorproc.runtime.clock import SYSTEM
 from actorproc.state.merging import SLACK, first_merged
 from actorproc.state.reading import read_state
+from actorproc.storage.backend import Stored
 from actorproc.storage.names import STATE
 from actorproc.storage.store import Store
 from actorproc.stores.memory import MemoryStore
@@ -135,6 +136,41 @@ def test_after_an_hour_only_named_objects_are_left() -> None:
         await world.until_end(9)
         checkpoint = await world.checkpoint()
         assert len(await objects(world)) <= len(checkpoint.state) + 1 < 10
+        await check(world)
+
+    run(main(), seed=0)
+
+
+class Noted(MemoryStore):
+    """Notes the keys that are read."""
+
+    def __init__(self) -> None:
+        super().__init__(clock=VirtualClock("store"))
+        self.read: list[str] = []
+
+    async def get(self, key: str, *, unless: str | None = None, tail: int | None = None) -> Stored | None:
+        self.read.append(key)
+        return await super().get(key, unless=unless, tail=tail)
+
+
+def test_after_a_day_of_commits_objects_are_few_and_a_takeover_reads_no_history() -> None:
+    async def main() -> None:
+        world, backend = World(Counts, clock=VirtualClock, commit_interval=1), Noted()
+        world.store = Store(backend, clock=VirtualClock("host"))
+        async with world.running(1):
+            for hour in range(24):
+                for _ in range(60):
+                    world.feed(1)
+                    await SYSTEM.sleep(60)
+                assert hour < 2 or len(await objects(world)) < 100, "an hour of commits, and what the manifest names"
+        before = await world.checkpoint()
+        assert before.number > 1400
+        backend.read.clear()
+        async with world.running(2):
+            await SYSTEM.sleep(10)
+            state, output = (sum(f"/{folder}/" in f"/{key}" for key in backend.read) for folder in (STATE, "output"))
+        assert len(before.state) <= state <= len(before.state) + 16 < 30
+        assert output <= 17
         await check(world)
 
     run(main(), seed=0)
