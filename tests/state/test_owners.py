@@ -168,7 +168,8 @@ def test_after_a_day_of_commits_objects_are_few_and_a_takeover_reads_no_history(
         backend.read.clear()
         async with world.running(2):
             await SYSTEM.sleep(10)
-            state, output = (sum(f"/{folder}/" in f"/{key}" for key in backend.read) for folder in (STATE, "output"))
+            folders = world.layout.attached_dir(STATE, "0"), world.layout.output
+            state, output = (sum(key.startswith(folder) for key in backend.read) for folder in folders)
         assert len(before.state) <= state <= len(before.state) + 16 < 30
         assert output <= 17
         await check(world)

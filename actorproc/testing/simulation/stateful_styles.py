@@ -74,7 +74,7 @@ class Waking(Counting):
     def end_count(self, key: Any, ctx: WakeContext) -> dict[str, Any]:
         """The row of a timer. Some timers fail at the first attempts, after they have changed the state."""
         state = ctx.state("counts")
-        row = timer_row(key, state[key], ctx.due)
+        row = timer_row(key, state.get(key, 0), ctx.due)  # 0: it has fired before, which shows
         state.delete(key)
         if ctx.attempt < 3 and Attempt(ctx).draw(key) < 5 * FLAKY:
             raise RuntimeError(f"the timer of {key} fails")
