@@ -9,7 +9,7 @@ from os import PathLike
 from typing import NamedTuple
 
 from actorproc.admin.retained import RetainedDataset, RetainedLog, RetainedOutput
-from actorproc.admin.spark_checkpoint import committed_numbers
+from actorproc.admin.spark_checkpoint import WRITTEN_BY_QUERIES, committed_numbers
 from actorproc.config.settings import Settings
 from actorproc.errors import ActorprocError, CorruptObject, UsageError, locate
 from actorproc.log.metadata import open_log
@@ -34,6 +34,9 @@ class ReaderPosition:
     reader: Reader
     next: Mapping[str, int] = field(default_factory=dict)
     error: str | None = None
+    expired_after: float | None = None
+    """It has written nothing for so many seconds, more than `reader_expiration`: it holds nothing. None: it has not
+    expired."""
 
 
 class PartitionLag(NamedTuple):
@@ -123,11 +126,28 @@ async def reader_positions(
     async def read(index: int) -> ReaderPosition:
         reader = readers[index]
         try:
-            return ReaderPosition(reader, await position_of(dataset, reader, partitions, settings))
+            positions = await position_of(dataset, reader, partitions, settings)
+            return ReaderPosition(reader, positions, expired_after=await _expired_after(dataset, reader, settings))
         except ActorprocError as error:
             return ReaderPosition(reader, error=str(error))
 
     return list((await gather(range(len(readers)), read)).values())
+
+
+async def _expired_after(dataset: RetainedDataset, reader: Reader, settings: Settings) -> float | None:
+    """For how long the reader has written nothing, if that is too long; None for one that never wrote.
+
+    A host rewrites its heartbeat also if it is idle. A query without new data writes nothing; it is at the end then.
+    """
+    if settings.reader_expiration is None or reader.kind == "position":
+        return None
+    async with open_store(reader.url, settings, clock=dataset.store.clock) as store:
+        layout = ProcessorLayout(reader.processor) if reader.kind == "processor" else None
+        prefixes = (layout.group, layout.hosts, layout.checkpoints) if layout else WRITTEN_BY_QUERIES
+        listings = await gather(prefixes, store.list)
+    ages = (listing.now - entry.modified for listing in listings.values() for entry in listing.entries)
+    silent = min(ages, default=0.0)
+    return silent if silent > settings.reader_expiration else None
 
 
 async def position_of(

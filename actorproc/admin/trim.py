@@ -125,7 +125,7 @@ async def plan_trim(dataset: RetainedDataset, settings: Settings, *, older_than:
 
     async def plan(partition: str) -> PartitionTrim:
         lowest = registry.lowest.get(partition, 0)
-        holds = [_hold(reader, partition, lowest) for reader in readers]
+        holds = [_hold(reader, partition, lowest) for reader in readers if reader.expired_after is None]
         holds.append(Hold(await dataset.newest(partition), "the newest file stays"))
         return await _plan(dataset, partition, lowest, min(holds, key=lambda hold: hold.number), older_than)
 
@@ -263,7 +263,8 @@ async def trim(
         higher = {
             found.partition: found.upto for found in planned.partitions if found.upto > lowest.get(found.partition, 0)
         }
-        if not higher or await decide(dataset.store, dataset.readers, planned.seen, higher):
+        expired = {found.reader.name for found in planned.readers if found.expired_after is not None}
+        if not (higher or expired) or await decide(dataset.store, dataset.readers, planned.seen, higher, expired):
             break
     began(planned)
     doomed = {found.partition: found for found in planned.partitions if found.going.files}

@@ -21,7 +21,7 @@ from actorproc.admin.readers import (
 )
 from actorproc.admin.retained import RetainedDataset
 from actorproc.cli.common import load_settings, run_async
-from actorproc.cli.terminal import counted, print_json, print_line, print_table, rows_of
+from actorproc.cli.terminal import counted, passed, print_json, print_line, print_table, rows_of
 from actorproc.config.settings import Settings
 from actorproc.errors import UsageError
 from actorproc.retention.readers import Reader
@@ -142,6 +142,7 @@ def _document(dataset: RetainedDataset, found: ReaderList) -> dict[str, Any]:
             "processor": position.reader.processor or None,
             "query": position.reader.query or None,
             "error": position.error,
+            "expired": position.expired_after is not None,
             "partitions": [lag._asdict() for lag in found.lags(position)],
         }
         for position in found.readers
@@ -166,6 +167,8 @@ async def _print_reader(position: ReaderPosition, lags: Sequence[PartitionLag], 
     if position.error is not None:
         print_line(f"  its position cannot be read, so nothing is trimmed: {position.error}\n")
         return
+    if position.expired_after is not None:
+        print_line(f"  expired: it has written nothing for {passed(position.expired_after)}; a trim will remove it")
     if any(lag.next is None for lag in lags):
         print_line("  it has not begun every partition; it holds all data of the others")
     await print_table(["partition", "reads next", "end", f"{unit} behind"], rows_of(lags))

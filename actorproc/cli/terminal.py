@@ -161,6 +161,13 @@ def sized(count: float) -> str:
     return f"{count:.1f} TB"
 
 
+def passed(seconds: float) -> str:
+    """A time that has passed: `3d 4h`, `2h 5m`, `1m 12s`."""
+    days, rest = divmod(max(0, int(seconds)), 86400)
+    hours, rest = divmod(rest, 3600)
+    return f"{days}d {hours}h" if days else f"{hours}h {rest // 60}m" if hours else f"{rest // 60}m {rest % 60}s"
+
+
 def utc(seconds: float | None) -> str | None:
     """Seconds since 1970 as ISO 8601 in UTC."""
     if seconds is None:

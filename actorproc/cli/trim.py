@@ -13,7 +13,7 @@ from actorproc.admin.trim import PartitionTrim, Trim, plan_trim
 from actorproc.admin.trim import trim as trim_now
 from actorproc.cli.common import run_async
 from actorproc.cli.readers import ChosenDataset
-from actorproc.cli.terminal import Cells, counted, print_json, print_line, print_table, rows_of, sized
+from actorproc.cli.terminal import Cells, counted, passed, print_json, print_line, print_table, rows_of, sized
 from actorproc.config.settings import Settings
 from actorproc.config.units import duration
 from actorproc.storage.names import natural
@@ -43,7 +43,7 @@ def run(
         else:
             await print_table(_COLUMNS, rows_of(map(_row, partitions)))
             print_line(_summary(dataset, found, done=yes))
-        _warn(found)
+        _warn(found, done=yes)
 
     run_async(work)
 
@@ -63,7 +63,12 @@ async def _trimmed(dataset: RetainedDataset, settings: Settings, older_than: flo
         )
 
 
-def _warn(found: Trim) -> None:
+def _warn(found: Trim, *, done: bool) -> None:
+    for position in found.readers:
+        if position.expired_after is not None:
+            act = "was removed" if done else "would be removed"
+            silent = passed(position.expired_after)
+            typer.echo(f"reader {position.reader.name} {act}: it has written nothing for {silent}", err=True)
     if not found.readers and found.files:
         typer.echo("no reader is registered, so only age counts (see `actorproc readers`)", err=True)
     for position in found.readers:
@@ -83,7 +88,7 @@ def _summary(dataset: RetainedDataset, found: Trim, *, done: bool) -> str:
 def _row(partition: PartitionTrim) -> Cells:
     row = _document(partition)
     numbers = f"{row['first']} - {row['last']}" if row["files"] else None
-    ages = f"{_age(row['youngest'])} - {_age(row['oldest'])}" if row["files"] else None
+    ages = f"{passed(row['youngest'])} - {passed(row['oldest'])}" if row["files"] else None
     size = sized(row["bytes"])
     return [row["partition"], row["files"], numbers, size, ages, row["kept_from"], row["because"]]
 
@@ -102,9 +107,3 @@ def _document(partition: PartitionTrim) -> dict[str, Any]:
         "kept_from": partition.hold.number,
         "because": partition.hold.why,
     }
-
-
-def _age(age: float) -> str:
-    days, rest = divmod(max(0, int(age)), 86400)
-    hours, rest = divmod(rest, 3600)
-    return f"{days}d {hours}h" if days else f"{hours}h {rest // 60}m" if hours else f"{rest // 60}m {rest % 60}s"

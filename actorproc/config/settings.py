@@ -254,6 +254,13 @@ class Settings(BaseModel):
         "with some 150 bytes for each key. A partition with more stops with an error.",
     )
 
+    # Retention
+    reader_expiration: Annotated[float, BeforeValidator(seconds), Field(ge=3600, allow_inf_nan=False)] | None = Field(
+        None,
+        description="A registered processor or Spark query that has written nothing for this long has expired: "
+        "`trim` keeps no data for it, and removes it. At least 1h. Without it, readers never expire.",
+    )
+
     # HTTP
     http_token: str | None = Field(
         None,

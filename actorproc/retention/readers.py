@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from itertools import count
 from operator import index
 from pathlib import Path
@@ -207,13 +207,20 @@ async def remove(store: Store, key: str, name: str) -> Reader:
     return removed[-1]
 
 
-async def decide(store: Store, key: str, seen: Registry, lowest: Mapping[str, int]) -> bool:
-    """Retain nothing below these numbers from now on; False if the registry has changed since it was `seen`."""
+async def decide(
+    store: Store, key: str, seen: Registry, lowest: Mapping[str, int], expired: Collection[str] = ()
+) -> bool:
+    """Retain nothing below these numbers from now on; False if the registry has changed since it was `seen`.
+
+    Args:
+        expired: names of readers that are removed.
+    """
     document = SharedDocument(store, key, Registry)
     if (await document.read() or _NO_READERS) != seen:
         return False
     try:
-        await document.swap(replace(seen, lowest={**seen.lowest, **lowest}))
+        readers = {name: reader for name, reader in seen.readers.items() if name not in expired}
+        await document.swap(replace(seen, readers=readers, lowest={**seen.lowest, **lowest}))
     except Conflict:
         return False
     return True

@@ -13,6 +13,7 @@ import anyio
 import orjson
 import pytest
 
+from actorproc import Producer
 from tests.cli.conftest import Run, processed
 from tests.test_readme import ROOT, Shell, commands
 
@@ -123,6 +124,43 @@ def test_a_processor_that_could_not_register_is_added_by_hand(run: Run, place: P
     log = ["--log", str(place / "events")]
     added = run("readers", "add", "copy", "--processor", str(place / "state/Delays"), *log)
     assert f"keeps the data that copy (processor Delays at file://{place}/state) has not read" in added.stdout
+
+
+def age_everything(folder: Path) -> None:
+    for path in folder.rglob("*"):
+        os.utime(path, (time.time() - 3 * HOURS,) * 2)
+
+
+def test_a_processor_that_no_host_runs_expires(run: Run, place: Path) -> None:
+    log, expiration = ["--log", str(place / "events")], ["--set", "reader_expiration=2h"]
+    run("readers", "remove", "Delays", *log)
+    run("readers", "add", "copy", "--processor", str(place / "state/Delays"), *log)
+    age_everything(place / "state")
+    anyio.run(appended, place)
+    assert "reader copy reads" in run("trim", *log).stdout
+    assert "expired: it has written nothing for 3h" in run("readers", "list", *log, *expiration).stdout
+    shown = run("trim", *log, *expiration)
+    assert "reader copy would be removed: it has written nothing for 3h" in shown.stderr
+    assert "reader copy" not in shown.stdout
+    assert "reader copy was removed" in run("trim", "--yes", *log, *expiration).stderr
+    assert orjson.loads(run("readers", "list", "--json", *log).stdout)["readers"] == []
+
+
+def test_an_idle_processor_does_not_expire_while_a_host_writes_heartbeats(run: Run, place: Path) -> None:
+    log, expiration = ["--log", str(place / "events")], ["--set", "reader_expiration=2h"]
+    run("readers", "add", "copy", "--processor", str(place / "state/Delays"), *log)
+    age_everything(place / "state")
+    (place / "state/Delays/hosts").mkdir(exist_ok=True)
+    (place / "state/Delays/hosts/alive").write_text("{}")
+    assert "expired" not in run("readers", "list", *log, *expiration).stdout
+
+
+async def appended(place: Path) -> None:
+    """Two more files in each partition; the older ones are old enough to be trimmed."""
+    for _ in range(2):
+        async with Producer(str(place / "events")) as producer:
+            await producer.send_many([b"{}"] * 40, keys=[str(n).encode() for n in range(40)])
+    grow_old(place)
 
 
 def test_a_position_beyond_the_end_is_added_with_a_warning(run: Run, of: list[str]) -> None:
