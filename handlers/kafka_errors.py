@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from confluent_kafka import KafkaError
 
-from actorproc.errors import HandlerError
+from actorproc.errors import Fault, HandlerError
 
 GONE = {KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT}
 """Of messages that an abort or a fatal error dropped."""
@@ -25,12 +25,16 @@ _DOWN = {
 class KafkaUnavailable(HandlerError):
     """The brokers do not answer, or not in time. Nothing was sent; try again."""
 
+    fault: Fault = "infrastructure"
+
 
 class ProducerLost(HandlerError):
     """The producer cannot go on: another one has its transactional id, or it does not know how a transaction ended.
 
     A new one finds out.
     """
+
+    fault: Fault = "infrastructure"
 
 
 def main_error(reports: Sequence[KafkaError | None]) -> KafkaError | None:

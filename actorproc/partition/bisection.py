@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from actorproc.config.settings import Settings
-from actorproc.errors import ActorprocError, HandlerError
+from actorproc.errors import ActorprocError, HandlerError, fault_of
 from actorproc.handler.base import Decision
 from actorproc.records import Batch
 from actorproc.runtime.error_text import describe_error, format_error, safe_repr
@@ -140,7 +140,9 @@ class Parts:
         with user_code("on_error", HandlerError):
             decision: object = self._decide(error, failed[:], attempt)  # it may change the lists of its batch
         if decision is Decision.STOP:
-            raise HandlerError(f"on_error returned Decision.STOP: {format_error(error)}") from error
+            stopped = HandlerError(f"on_error returned Decision.STOP: {format_error(error)}")
+            stopped.fault = fault_of(error)
+            raise stopped from error
         if decision is None or isinstance(decision, Decision):
             return decision
         raise HandlerError(

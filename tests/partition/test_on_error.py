@@ -55,6 +55,25 @@ async def test_on_error_may_stop_the_partition() -> None:
         await Run(Handler())(numbers(1))
 
 
+@pytest.mark.parametrize("fault", ["user", "infrastructure"])
+async def test_a_stop_is_the_fault_of_its_cause(fault: errors.Fault) -> None:
+    class Away(errors.HandlerError):
+        pass
+
+    class Handler(Doubler):
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            error = Away("the service is away")
+            error.fault = fault
+            raise error
+
+        def on_error(self, error: Exception, failed: Batch, attempt: int) -> Decision | None:
+            return Decision.STOP
+
+    with pytest.raises(errors.HandlerError, match="is away") as stopped:
+        await Run(Handler())(numbers(1))
+    assert stopped.value.fault == fault
+
+
 async def test_a_decision_applies_to_its_record_alone() -> None:
     class Choosing(Doubler):
         async def process(self, batch: Batch, ctx: PartitionContext) -> None:
