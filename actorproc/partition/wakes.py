@@ -133,11 +133,12 @@ class Wakes:
         error = await run.attempt()
         if error is None:
             await self._accept(run, begun)
-        elif len(keys) == 1:
-            self._failed(keys[0], error)
         else:
-            for key in keys:
-                await self._call([key])
+            if len(keys) == 1:
+                self._failed(keys[0], error)  # its next call comes after the back-off, not before
+            else:
+                for key in keys:
+                    await self._call([key])
             return ()
         self.timers.put_back(run.left)
         return run.left

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from itertools import pairwise
 from typing import Any, ClassVar
 
 import anyio
@@ -24,7 +25,7 @@ from actorproc.runtime.backoff import Backoff
 from actorproc.runtime.clock import Clock
 from actorproc.testing import run_handler
 from actorproc.testing.simulation.clock import EPOCH, VirtualClock
-from actorproc.testing.simulation.loop import START, run
+from actorproc.testing.simulation.loop import START, current_loop, run
 from tests.partition.world import World
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -334,6 +335,30 @@ def test_a_failing_timer_is_tried_again_until_it_succeeds() -> None:
         assert calls == [1, 2, 3, 4, 5]
 
     run(main())
+
+
+@pytest.mark.parametrize("timers", [1, 3])
+def test_a_failing_timer_waits_for_its_back_off_and_the_others_do_not(timers: int) -> None:
+    calls: list[float] = []
+
+    class Fails(Wall):
+        def on_wake(self, key: Any, ctx: WakeContext) -> Any:
+            if key == 1:
+                calls.append(current_loop().now)
+                raise ValueError("never")
+            return (key,)
+
+    async def main() -> None:
+        world = World(Fails, clock=VirtualClock, commit_interval=1, retry_backoff=1, retry_backoff_max=4)
+        world.source.append("0", [b"%d" % n for n in range(1, 1 + timers)], timestamp=now())
+        async with world.running(1):
+            await anyio.sleep(60)
+            assert await world.columns("n") == list(range(2, 1 + timers))
+
+    run(main())
+    apart = [later - earlier for earlier, later in pairwise(calls) if later > earlier]  # at first alone, once more
+    assert 7 <= len(apart) <= 20
+    assert min(apart[3:]) > 1.5
 
 
 def test_a_partition_that_ends_fires_all_of_its_timers_first() -> None:

@@ -14,8 +14,8 @@ from actorproc.partition.wakes import WakeRun, Wakes
 from tests.simulation.test_planted_bugs import first_broken
 
 
-def broken(style: str = "timers", stream: str = "positions") -> str:
-    return first_broken(style, stream=stream, hours=0.3, seeds=8)
+def broken(style: str = "timers", stream: str = "positions", hours: float = 0.3) -> str:
+    return first_broken(style, stream=stream, hours=hours, seeds=8)
 
 
 def test_timers_that_a_new_owner_forgets_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -26,7 +26,7 @@ def test_timers_that_a_new_owner_forgets_are_found(monkeypatch: pytest.MonkeyPat
         self._held = held
 
     monkeypatch.setattr(Timers, "__init__", forget)
-    assert "that have not fired, and are due" in broken()
+    assert "that have not fired, and are due" in broken(hours=0.05)
 
 
 def test_timers_that_stay_in_state_after_they_fire_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -62,7 +62,7 @@ def test_stream_time_of_the_wall_clock_is_found(monkeypatch: pytest.MonkeyPatch)
 def test_timers_that_are_removed_although_their_call_failed_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Timers, "failed", lambda *_: math.inf)
     monkeypatch.setattr(Wakes, "_failed", lambda *_: None)
-    assert "that have not fired, and are due" in broken()
+    assert "that have not fired, and are due" in broken(hours=0.05)
 
 
 def test_changes_of_a_failed_call_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
