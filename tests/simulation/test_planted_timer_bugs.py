@@ -59,6 +59,7 @@ def test_stream_time_of_the_wall_clock_is_found(monkeypatch: pytest.MonkeyPatch)
     assert "fires early: stream time is" in broken()
 
 
+@pytest.mark.long
 def test_timers_that_are_removed_although_their_call_failed_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Timers, "failed", lambda *_: math.inf)
     monkeypatch.setattr(Wakes, "_failed", lambda *_: None)
