@@ -15,7 +15,7 @@ import pyarrow as pa
 from actorproc.config.settings import Settings
 from actorproc.errors import Fenced, StoreUnavailable
 from actorproc.output.attachments import Attachment
-from actorproc.output.chain import Commit, OutputChain, encode_commit
+from actorproc.output.chain import ChainEnd, Commit, OutputChain, encode_commit
 from actorproc.output.checkpoint import Checkpoint, CheckpointKeeper, Reset, Totals
 from actorproc.partition.dead_letter_summary import DeadLetterSummary, summarize
 from actorproc.partition.pending import Pending
@@ -138,30 +138,26 @@ class Committer:
 
     async def _walk(self, checkpoint: Checkpoint) -> bool:
         """Read the commits from the checkpoint to the end of the chain; False if the partition is new."""
-        self._number, self.cursor, self._totals = checkpoint.number, checkpoint.cursor, checkpoint.totals
-        self._time, self._identities, self.ended = checkpoint.time, checkpoint.identities, checkpoint.ended
-        self._resets = checkpoint.resets
+        end, self._time, self._identities = ChainEnd.at(checkpoint), checkpoint.time, checkpoint.identities
         previous, new = Cursor(""), not checkpoint.time  # new: never moved, or an earlier checkpoint was deleted
         walked: dict[str, int] = {}
         walking = not new or await self._chain.begun()
-        while walking and (commit := await self._chain.read(self._number)) is not None:
-            if walked or commit.first.sequence < self.cursor.sequence:
-                await self._chain.check_is_no_copy(self._number, commit, walked)
-            self._chain.check_follows(self._number, commit, previous, None if new else self.cursor)
+        while walking and (commit := await self._chain.read(end.number)) is not None:
+            if walked or commit.first.sequence < end.cursor.sequence:
+                await self._chain.check_is_no_copy(end.number, commit, walked)
+            self._chain.check_follows(end.number, commit, previous, None if new else end.cursor)
             previous = commit.next
-            walked[commit.put_id] = self._number
+            walked[commit.put_id] = end.number
             if commit.letters_size:
-                await self._chain.publish(self._number, await self._chain.letters(self._number))
-            await self.state.follow(self._number, commit)
-            self._number += 1
-            self._totals = commit.totals
-            self.ended = self.ended or commit.ended
+                await self._chain.publish(end.number, await self._chain.letters(end.number))
+            await self.state.follow(end.number, commit)
+            end = end.after(commit)
             self._time = max(self._time, commit.time)
             self._statistics.last_commit = _utc(commit.time)
-            self._resets = commit.resets_after(self._resets)
-            self.cursor = commit.cursor_after(self.cursor)
-            if self.cursor == commit.next:
+            if end.cursor == commit.next:
                 self._identities = commit.identities or self._identities
+        self._number, self.cursor, self._totals = end.number, end.cursor, end.totals
+        self._resets, self.ended = end.resets, end.ended
         return walking
 
     async def _check_is_last(self) -> None:
