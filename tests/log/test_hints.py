@@ -20,7 +20,7 @@ from actorproc.testing.simulation.loop import current_loop, run
 from tests.log.reading import log_contents
 
 
-async def heads(store: Store | Backend) -> dict[str, dict[str, object]]:
+async def hints_of(store: Store | Backend) -> dict[str, dict[str, object]]:
     found = {}
     for entry in (await store.list("heads/")).entries:
         stored = await store.get(entry.key)
@@ -30,7 +30,7 @@ async def heads(store: Store | Backend) -> dict[str, dict[str, object]]:
 
 
 def states(found: dict[str, dict[str, object]]) -> list[str]:
-    return sorted(str(head["state"]) for head in found.values())
+    return sorted(str(hint["state"]) for hint in found.values())
 
 
 class Follower:
@@ -52,8 +52,8 @@ class Follower:
             self.read += [(partition, value) for value in chunk.batch.values]
 
 
-class HeadsLost(Backend):
-    """Once `lost` is set, writes of heads do not arrive: as if their producer had died just before."""
+class HintsLost(Backend):
+    """Once `lost` is set, writes of hints do not arrive: as if their producer had died just before."""
 
     def __init__(self, truth: Backend) -> None:
         self.url, self.truth, self.lost = truth.url, truth, False
@@ -88,7 +88,7 @@ def test_a_sweep_finds_the_segments_of_a_dead_producer() -> None:
         clock = VirtualClock("t")
         truth = MemoryStore(clock=clock)
         own = VirtualClock("p")
-        backend = HeadsLost(truth)
+        backend = HintsLost(truth)
         follower = Follower(Store(truth, clock=clock), clock)
         host = current_loop().host("p")
 
@@ -111,7 +111,7 @@ def test_a_sweep_finds_the_segments_of_a_dead_producer() -> None:
             tasks.start_soon(follower.run)
             await clock.sleep(10)
             assert follower.read == [("3", b"hinted")]
-            assert states(await heads(truth)) == ["open"]
+            assert states(await hints_of(truth)) == ["open"]
             follower.store.requests.clear()
             await clock.sleep(SWEEP_AGES[0] + 40)
             assert follower.read[1:] == [("7", f"stranded {number}".encode()) for number in range(12)]
@@ -135,7 +135,7 @@ def test_an_append_that_lands_long_after_its_producer_died_is_found(late: float)
         follower = Follower(Store(truth, clock=clock), clock)
         held: list[tuple[str, bytes]] = []
 
-        class Holds(HeadsLost):
+        class Holds(HintsLost):
             async def put_if_absent(self, key: str, body: bytes) -> str:
                 if not key.startswith("partition="):
                     return await super().put_if_absent(key, body)
@@ -169,16 +169,16 @@ def test_a_hint_is_open_while_appends_are_not_in_it() -> None:
         truth = MemoryStore(clock=clock)
         seen: list[tuple[str, object]] = []
 
-        class Watched(HeadsLost):
+        class Watched(HintsLost):
             async def put_if_absent(self, key: str, body: bytes) -> str:
                 seen.append(
-                    ("append", None) if key.startswith("partition=") else ("head", orjson.loads(body).get("state"))
+                    ("append", None) if key.startswith("partition=") else ("hint", orjson.loads(body).get("state"))
                 )
                 return await super().put_if_absent(key, body)
 
             async def put_if_match(self, key: str, body: bytes, tag: str) -> str:
-                head = orjson.loads(body)
-                seen.append(("head", (head["state"], head["newest"])))
+                hint = orjson.loads(body)
+                seen.append(("hint", (hint["state"], hint["newest"])))
                 return await super().put_if_match(key, body, tag)
 
         async with Producer(Store(Watched(truth), clock=clock), partitions=1, linger=0, clock=clock) as producer:
@@ -186,47 +186,47 @@ def test_a_hint_is_open_while_appends_are_not_in_it() -> None:
             await clock.sleep(IDLE_AFTER + 5)
             await (await producer.send("b"))
         assert seen[1:] == [
-            ("head", "open"),
+            ("hint", "open"),
             ("append", None),
-            ("head", ("open", {"0": 0})),
-            ("head", ("idle", {"0": 0})),
-            ("head", ("open", {"0": 0})),
+            ("hint", ("open", {"0": 0})),
+            ("hint", ("idle", {"0": 0})),
+            ("hint", ("open", {"0": 0})),
             ("append", None),
-            ("head", ("closed", {"0": 1})),
+            ("hint", ("closed", {"0": 1})),
         ] or seen[1:] == [
-            ("head", "open"),
+            ("hint", "open"),
             ("append", None),
-            ("head", ("open", {"0": 0})),
-            ("head", ("idle", {"0": 0})),
-            ("head", ("open", {"0": 0})),
+            ("hint", ("open", {"0": 0})),
+            ("hint", ("idle", {"0": 0})),
+            ("hint", ("open", {"0": 0})),
             ("append", None),
-            ("head", ("open", {"0": 1})),
-            ("head", ("closed", {"0": 1})),
+            ("hint", ("open", {"0": 1})),
+            ("hint", ("closed", {"0": 1})),
         ]
 
     run(main())
 
 
-def test_a_busy_producer_writes_its_head_at_most_once_a_second() -> None:
+def test_a_busy_producer_writes_a_hint_a_second() -> None:
     async def main() -> None:
         clock = VirtualClock("t")
         store = Store(MemoryStore(clock=clock), clock=clock)
         async with Producer(store, partitions=4, linger=0.01, clock=clock) as producer:
-            for number in range(3000):
+            for number in range(1000):
                 await producer.send("x", key=number)
                 await clock.sleep(0.01)
-        assert store.requests["put_if_match"] <= 33
-        assert store.requests["put_if_absent"] > 1000
+        assert store.requests["put_if_match"] <= 13
+        assert store.requests["put_if_absent"] > 300
 
     run(main())
 
 
-def test_with_an_append_unsettled_a_head_stays_open() -> None:
+def test_with_an_append_unsettled_a_hint_stays_open() -> None:
     async def main() -> None:
         clock = VirtualClock("t")
         truth = MemoryStore(clock=clock)
 
-        class Silent(HeadsLost):
+        class Silent(HintsLost):
             async def put_if_absent(self, key: str, body: bytes) -> str:
                 if key.startswith("partition=0/"):
                     raise StoreUnavailable("no answer")
@@ -240,8 +240,8 @@ def test_with_an_append_unsettled_a_head_stays_open() -> None:
                 await p.send("lost", key=0)
                 await (await p.send("kept", key=1))
                 await clock.sleep(60)
-                assert states(await heads(truth)) == ["idle", "open"]
-        assert states(await heads(truth)) == ["closed", "open"]
+                assert states(await hints_of(truth)) == ["idle", "open"]
+        assert states(await hints_of(truth)) == ["closed", "open"]
 
     run(main())
 
@@ -255,13 +255,13 @@ def test_closing_after_an_unknown_append_leaves_the_hint_open() -> None:
         with pytest.raises(StoreUnavailable):
             async with Producer(store, partitions=1, linger=0, delivery_timeout=5, clock=clock) as producer:
                 await producer.send("lost")
-        assert "open" in states(await heads(store))
-        assert "closed" not in states(await heads(store))
+        assert "open" in states(await hints_of(store))
+        assert "closed" not in states(await hints_of(store))
 
     run(main())
 
 
-class LateAppends(HeadsLost):
+class LateAppends(HintsLost):
     """While `late`, files for partition 0 are held back, and nobody is told what becomes of them."""
 
     late = False
@@ -310,7 +310,7 @@ def test_a_late_record_is_found_while_its_producer_is_busy() -> None:
                 assert ("0", b"late") not in follower.read
                 await clock.sleep(SWEEP_AGES[1] + 40)
                 assert ("0", b"late") in follower.read
-                assert states(await heads(store)) == ["open", "open"]
+                assert states(await hints_of(store)) == ["open", "open"]
                 await clock.sleep(SWEEP_AGES[-1])
                 backend.looks = 0
                 await clock.sleep(1200)
@@ -341,10 +341,10 @@ def test_many_unknown_appends_leave_one_second_hint() -> None:
                     await producer.send("late", key=0)
                     await (await producer.send("busy", key=1))
                     await clock.sleep(5)
-                assert len(await heads(store)) == 2
+                assert len(await hints_of(store)) == 2
                 assert store.requests["put_if_match"] < 1100, "a hint a second, and little more"
                 assert ("0", b"late") in follower.read, (
-                    "though doubts went on: between them a head is left alone for a while"
+                    "though doubts went on: between them a hint is left alone for a while"
                 )
                 tasks.cancel_scope.cancel()
             with pytest.raises(StoreUnavailable):
@@ -360,28 +360,28 @@ def test_old_hints_are_deleted_after_their_content_is_taken_over() -> None:
         for number in range(5):
             async with Producer(store, partitions=8, linger=0, partitioner=by_number, clock=clock) as producer:
                 await producer.send("x", key=number)
-        assert len(await heads(store)) <= 2, "a producer that starts removes those of the closed ones"
+        assert len(await hints_of(store)) <= 2, "a producer that starts removes those of the closed ones"
         async with Producer(store, linger=0, partitioner=by_number, clock=clock) as silent:
             await (await silent.send("y", key=5))
-            (before,) = [key for key, head in (await heads(store)).items() if head["state"] == "open"]
+            (before,) = [key for key, hint in (await hints_of(store)).items() if hint["state"] == "open"]
             await clock.sleep(FORGET_AFTER / 4)
             async with Producer(store, linger=0, partitioner=by_number, clock=clock) as other:
                 await (await other.send("z", key=6))
                 await clock.sleep(5)
-                assert states(await heads(store)) == ["idle", "open"]
+                assert states(await hints_of(store)) == ["idle", "open"]
             await clock.sleep(FORGET_AFTER)
             async with Producer(store, linger=0, partitioner=by_number, clock=clock) as other:
                 await (await other.send("z", key=6))
                 await clock.sleep(5)
-                (head,) = (await heads(store)).values()
-                assert set(head["newest"]) == {"0", "1", "2", "3", "4", "5", "6"}  # type: ignore[call-overload]
-            # The silent one wakes up, and its hints arrive although its head was removed.
+                (hint,) = (await hints_of(store)).values()
+                assert set(hint["newest"]) == {"0", "1", "2", "3", "4", "5", "6"}  # type: ignore[call-overload]
+            # The silent one wakes up, and its hints arrive although its hint was removed.
             await (await silent.send("woken", key=7))
             await clock.sleep(5)
-            newest = {key for head in (await heads(store)).values() for key in head["newest"]}  # type: ignore[attr-defined]
+            newest = {key for hint in (await hints_of(store)).values() for key in hint["newest"]}  # type: ignore[attr-defined]
             assert "7" in newest
             # Under a new name: a removal of the old one that is still on its way takes nothing with it.
-            assert before not in await heads(store)
+            assert before not in await hints_of(store)
 
     run(main())
 
@@ -394,7 +394,7 @@ def test_a_late_hint_does_not_overwrite_a_newer_one() -> None:
         truth = MemoryStore(clock=clock)
         held: list[tuple[str, bytes, str]] = []
 
-        class Late(HeadsLost):
+        class Late(HintsLost):
             async def put_if_match(self, key: str, body: bytes, tag: str) -> str:
                 if orjson.loads(body)["state"] == "idle" and not held:
                     held.append((key, body, tag))
@@ -409,7 +409,7 @@ def test_a_late_hint_does_not_overwrite_a_newer_one() -> None:
             key, body, tag = held[0]
             with pytest.raises(ConditionFailed):
                 await truth.put_if_match(key, body, tag)
-            assert states(await heads(truth)) == ["open"]
+            assert states(await hints_of(truth)) == ["open"]
 
     run(main())
 

@@ -178,7 +178,7 @@ async def test_is_begun_from_the_plan_to_the_end_of_a_batch(world: World) -> Non
 
     assert await begun() == [False] * 3
     with pytest.raises((Killed, BaseExceptionGroup)):
-        await world.commit(3, BATCH, Fate(4, "before"))  # two staged, the head, the plan; then the first append
+        await world.commit(3, BATCH, Fate(4, "before"))  # two staged, the hint, the plan; then the first append
     assert await begun() == [False, True, True]
     async with Transactions.opened(store) as opened:
         await opened.commit("t", 4, [])
@@ -217,7 +217,7 @@ async def writes_of_a_commit() -> int:
 @pytest.mark.usefixtures("world")  # for its groups
 async def test_a_driver_killed_at_any_write_loses_and_repeats_nothing(how: str, others_append: bool) -> None:
     total = await writes_of_a_commit()
-    assert total >= 10  # staged, the head, the plan, the appends, the plan again, what is removed
+    assert total >= 10  # staged, the hint, the plan, the appends, the plan again, what is removed
     for number in range(total):
         for landing in range(number % 5, total + 2, 5) if how == "late" else [0]:
             world = await new_world()
@@ -339,7 +339,7 @@ async def test_a_transaction_of_format_1_is_continued(world: World) -> None:
 
 async def test_a_missing_staged_file_is_named(world: World) -> None:
     with pytest.raises((Killed, BaseExceptionGroup)):
-        await world.commit(0, BATCH, Fate(4, "before"))  # two staged, the head, the plan; then the first append
+        await world.commit(0, BATCH, Fate(4, "before"))  # two staged, the hint, the plan; then the first append
     for key in await world.staged():
         await world.truth.delete(key)
     with pytest.raises(CorruptObject, match=r"staged/t/0+/.* is needed by an unfinished transaction"):
