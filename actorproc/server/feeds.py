@@ -62,7 +62,7 @@ class Feed:
         self._problem: str | None = None
         self._version = 0
         self._changed_in: dict[str, int] = {}  # partition -> version of its latest change
-        self._news = asyncio.Event()
+        self._change = asyncio.Event()
         self._progress: deque[Progress] = deque(maxlen=3)  # at least `BETWEEN` seconds apart, but for the latest
         self._viewers = 0
         self._left_at = 0.0
@@ -77,9 +77,9 @@ class Feed:
         self._left_at = SYSTEM.monotonic()
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._run())
-        news = self._news
+        change = self._change
         if self._fleet is None:
-            await news.wait()
+            await change.wait()
         if self._fleet is None or self._watch is None:
             raise ActorprocError(self._problem or f"{self._processor} cannot be read")
         views = self._fleet.partitions.values()
@@ -97,8 +97,8 @@ class Feed:
             view = await self.view()
             while True:
                 yield view
-                news, since = self._news, view.version
-                await news.wait()
+                change, since = self._change, view.version
+                await change.wait()
                 view = await self.view(since)
         finally:
             self._viewers -= 1
@@ -168,8 +168,8 @@ class Feed:
         kept.append(progress)
 
     def _tell(self) -> None:
-        self._news.set()
-        self._news = asyncio.Event()
+        self._change.set()
+        self._change = asyncio.Event()
 
 
 def _state_of(hosts: list[HostView]) -> list[Any]:

@@ -27,7 +27,7 @@ class MemorySource(Source):
         self._keys: dict[str, list[bytes | None]] = {}
         self._headers: dict[str, list[Headers]] = {}
         self._times: dict[str, list[datetime | None]] = {}
-        self._news = anyio.Event()
+        self._change = anyio.Event()
         self._page, self._step = page, step
         self._parents: dict[str, tuple[str, ...]] = {}
         self._ended, self._unlisted, self._gone = set[str](), set[str](), set[str]()
@@ -74,8 +74,8 @@ class MemorySource(Source):
         self._wake()
 
     def _wake(self) -> None:
-        self._news.set()
-        self._news = anyio.Event()
+        self._change.set()
+        self._change = anyio.Event()
 
     def latest_time(self) -> float | None:
         """The greatest timestamp of all records, in seconds since 1970; None if there is none."""
@@ -117,7 +117,7 @@ class MemorySource(Source):
         headers, at = self._headers[partition], int(position)
         while True:
             self._check_there(partition)
-            news, stop = self._news, min(len(values), at + self._page)
+            change, stop = self._change, min(len(values), at + self._page)
             sequences = [self.sequence_of(index) for index in range(at, stop)]
             part = slice(at, stop)
             batch = Batch.of(
@@ -128,5 +128,5 @@ class MemorySource(Source):
             if ended:
                 return
             if at == stop:
-                await news.wait()
+                await change.wait()
             at = stop

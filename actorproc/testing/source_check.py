@@ -256,7 +256,7 @@ class _Check:
         old = {part.name: Cursor(part.reading.position, part.reading.last) for part in partitions}
         await add()
         open_ones = [part for part in partitions if not part.reading.ended]
-        waiting = {asyncio.create_task(part.reading.news()): part for part in open_ones}
+        waiting = {asyncio.create_task(part.reading.next_facts()): part for part in open_ones}
         seen, _ = await asyncio.wait(waiting, timeout=self.patience, return_when=asyncio.FIRST_COMPLETED)
         for task in waiting:
             task.cancel()

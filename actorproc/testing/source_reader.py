@@ -84,7 +84,7 @@ class Reading:
             )
         return facts
 
-    async def news(self) -> list[Fact]:
+    async def next_facts(self) -> list[Fact]:
         """The records of the next chunk that has records. A chunk was requested."""
         while not (facts := await self._answer()):
             self.ask()

@@ -43,7 +43,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "simulation.md"
 @pytest.mark.parametrize(("seed", "style"), list(enumerate(STYLES)))
 def test_every_record_has_one_result_despite_faults(seed: int, style: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(context, "PIECE", 5)  # batches are small here
-    result = simulate(seed, hours=0.15)
+    result = simulate(seed, hours=0.2)
     assert result.style == style
     assert result.seen["records"] > 300  # it was no empty play
     assert result.seen["dead_letters"] > 10

@@ -79,7 +79,7 @@ class AmqpLink(asyncio.Protocol):
     async def opened(self) -> None:
         """Wait until the broker has accepted the login. Raises Refused."""
         while not self._opened:
-            await self.news()
+            await self.wait_for_change()
 
     async def attach(self, address: str, credit: int) -> None:
         """Attach a receiver that may get `credit` messages. Raises Refused."""
@@ -93,7 +93,7 @@ class AmqpLink(asyncio.Protocol):
         self._receiver.flow(credit)
         self._work()
         while not self._attached:
-            await self.news()
+            await self.wait_for_change()
 
     async def send(self, address: str, messages: Iterable[Message]) -> None:
         """Send messages to a queue, and wait until the broker has accepted each. Raises Refused."""
@@ -107,12 +107,12 @@ class AmqpLink(asyncio.Protocol):
         self._work()
         for delivery in sent:
             while not delivery.remote_state:
-                await self.news()
+                await self.wait_for_change()
             if delivery.remote_state != Delivery.ACCEPTED:
                 raise Refused(f"{self._address}: queue {address} has refused a message: {delivery.remote_state}")
             delivery.settle()
 
-    async def news(self) -> None:
+    async def wait_for_change(self) -> None:
         """Wait for anything new. Raises Refused."""
         if self.failure is not None:
             raise self.failure

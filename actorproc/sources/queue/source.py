@@ -131,7 +131,7 @@ class _AmqpConsumer(Consumer):
         if not self._link.messages:
             with anyio.move_on_after(QUIET):
                 while not self._link.messages:
-                    await self._link.news()
+                    await self._link.wait_for_change()
         messages = list(self._link.messages)
         identities = [self._identity(message) for message in messages]
         self._link.messages.clear()

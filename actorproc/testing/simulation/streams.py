@@ -141,7 +141,7 @@ class UnsteadySource(MemorySource, KnownStream):
             if self._random.random() < self.failing:
                 self.injected["source_error"] += 1
                 raise SourceError(f"partition {partition} cannot be read from {position}")
-            news = self._news
+            change = self._change
             stop = min(len(values), page + self._page)
             sequences = range(at * self._step, stop * self._step, self._step)
             batch = Batch.of(partition, values[at:stop], sequences, keys=keys[at:stop], timestamps=times[at:stop])
@@ -152,5 +152,5 @@ class UnsteadySource(MemorySource, KnownStream):
             if ended:
                 return
             if at == stop:
-                await news.wait()
+                await change.wait()
             at = stop
