@@ -158,7 +158,7 @@ class _Check:
             if add is None:
                 self.not_checked.append("whether a record that arrives is seen: give `add`")
             else:
-                await self._check_news(partitions, add)
+                await self._check_appended(partitions, add)
         for part in partitions:
             async with self._reading(part.name, part.places[0].position) as one:
                 await one.next()  # and it is closed where it yields
@@ -252,7 +252,7 @@ class _Check:
     def _is_there(self, name: str, cursor: Cursor, end: End) -> bool:
         return self.source.reached(cursor, end) and is_certainly_at_end(self.source, name, cursor, end)
 
-    async def _check_news(self, partitions: list[_Partition], add: Add) -> None:
+    async def _check_appended(self, partitions: list[_Partition], add: Add) -> None:
         old = {part.name: Cursor(part.reading.position, part.reading.last) for part in partitions}
         await add()
         open_ones = [part for part in partitions if not part.reading.ended]
