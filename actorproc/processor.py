@@ -79,7 +79,7 @@ class Processor:
         start: where to begin without a checkpoint: 'earliest', 'latest', or a time with its zone.
         start_from: another consumer of the source, whose committed positions come before `start`; for topics of Kafka
             `kafka-group:NAME`, or `eventhubs-checkpoints:URL` for Azure's event processors; for a change feed
-            `cosmos-leases:URL`.
+            `cosmos-leases:URL`; for Kinesis `kcl:APPLICATION`.
         hooks: called for what happens to the partitions of this host; see `Hooks`.
         options: of the handler.
         config: a TOML file of settings and options; default: `actorproc.toml`, if it is here.

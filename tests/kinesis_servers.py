@@ -1,10 +1,11 @@
-"""Real servers of Kinesis' protocol for tests, from npm, on a loopback port: kinesis-local and kinesalite.
+"""Real servers of the protocols of Kinesis and DynamoDB for tests, from npm, on a loopback port.
 
     with kinesis_local(folder) as server:
         await server.create("flights", shards=2)
         source = KinesisSource(server.url("flights"), server.options)
 
-kinesis-local does all that shards do; kinesalite takes many records. Neither throttles, and both accept any signature.
+kinesis-local does all that shards do; kinesalite takes many records; dynalite has the leases of other consumers. They
+do not throttle, and accept any signature.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from tests.servers import CACHE, Unavailable, _die_with_parent, free_ports
 
 REGION = "us-east-1"
 _START = 60.0
-_PACKAGES = {"kinesis-local": "0.6.2", "kinesalite": "3.3.3"}
+_PACKAGES = {"kinesis-local": "0.6.2", "kinesalite": "3.3.3", "dynalite": "3.2.2"}
 _LOOPBACK = """
 const net = require('net'), listen = net.Server.prototype.listen;
 net.Server.prototype.listen = function (...a) {
@@ -43,6 +44,7 @@ net.Server.prototype.listen = function (...a) {
 """kinesis-local listens on all addresses, and has no setting for it."""
 _CHANGES = ("CREATE_STREAM", "DELETE_STREAM", "SPLIT_SHARD", "MERGE_SHARDS")
 _KINESALITE = "require('kinesalite')({createStreamMs:50,updateStreamMs:50,shardLimit:100}).listen(+PORT,'127.0.0.1')"
+_DYNALITE = "require('dynalite')({createTableMs:0}).listen(+PORT,'127.0.0.1')"
 
 
 @dataclass
@@ -200,6 +202,16 @@ def kinesalite(folder: Path) -> Iterator[KinesisServer]:
     command = ["node", "-e", _KINESALITE.replace("PORT", str(port))]
     with _running(command, {"NODE_PATH": str(package.parent)}, port, folder / "kinesalite.log") as server:
         yield server
+
+
+@contextmanager
+def dynalite(folder: Path) -> Iterator[str]:
+    """URL of a server of DynamoDB's protocol. Raises `Unavailable` where Node.js or npm is missing."""
+    package = _fetched("dynalite")
+    [port] = free_ports(1)
+    command = ["node", "-e", _DYNALITE.replace("PORT", str(port))]
+    with _running(command, {"NODE_PATH": str(package.parent)}, port, folder / "dynalite.log"):
+        yield f"http://127.0.0.1:{port}"
 
 
 @contextmanager

@@ -154,9 +154,10 @@ SourceOption = Annotated[
 StartFrom = Annotated[
     str | None,
     typer.Option(
-        metavar="kafka-group:NAME|eventhubs-checkpoints:URL|cosmos-leases:URL",
-        help="Begin where another consumer of the source is, for partitions without a checkpoint; where it has no "
-        "position, --start decides.",
+        metavar="CONSUMER",
+        help="Begin where another consumer of the source is (kafka-group:NAME, eventhubs-checkpoints:URL, "
+        "cosmos-leases:URL or kcl:NAME), for partitions without a checkpoint; where it has no position, --start "
+        "decides.",
     ),
 ]
 Partition = Annotated[str | None, typer.Option(metavar="P", help="Only this partition.")]

@@ -84,10 +84,14 @@ class Feed:
             folder.name.removeprefix("partition="): [file.stat().st_mtime_ns for file in folder.glob("*.parquet")]
             for folder in files.iterdir()
         }
-        for shard in await self.server.shards(self.stream):
-            for parent in (shard.get("ParentShardId"), shard.get("AdjacentParentShardId")):
-                if (before := times.get(str(parent))) and (after := times.get(shard["ShardId"])):
-                    assert max(before) < min(after)
+        pairs = [
+            (times[str(parent)], times[shard["ShardId"]])
+            for shard in await self.server.shards(self.stream)
+            for parent in (shard.get("ParentShardId"), shard.get("AdjacentParentShardId"))
+            if str(parent) in times and shard["ShardId"] in times
+        ]
+        assert pairs
+        assert all(max(parent) < min(child) for parent, child in pairs)
 
     def check_order(self) -> None:
         """Check that the records of each plane are in order: a child's name is above its parents'."""

@@ -93,20 +93,23 @@ class StreamAddress:
             origins = dict.fromkeys(given, f"source {self.url}: source option ")
             raise UsageError(explain(error, KinesisOptions, origins)) from None
 
-    def client(self, options: KinesisOptions, timeout: float) -> AbstractAsyncContextManager[Any]:
+    def client(
+        self, options: KinesisOptions, timeout: float, service: str = "kinesis"
+    ) -> AbstractAsyncContextManager[Any]:
         """A client that sends each request once.
 
         Args:
             timeout: of a request, in seconds.
+            service: of AWS; `endpoint` is that of Kinesis.
 
         Raises:
             UsageError: the profile or the endpoint is wrong.
         """
         try:
             client: AbstractAsyncContextManager[Any] = AioSession(profile=options.profile).create_client(
-                "kinesis",
+                service,
                 region_name=self.region,
-                endpoint_url=options.endpoint,
+                endpoint_url=options.endpoint if service == "kinesis" else None,
                 aws_access_key_id=options.access_key,
                 aws_secret_access_key=options.secret_key,
                 aws_session_token=options.session_token,

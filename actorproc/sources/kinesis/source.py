@@ -8,13 +8,14 @@ from contextlib import aclosing
 from datetime import UTC, datetime
 
 from actorproc.config.settings import Settings
-from actorproc.errors import PartitionGone, RecordsLost
+from actorproc.errors import PartitionGone, RecordsLost, UsageError
 from actorproc.records import NO_COST, Batch, Cursor
 from actorproc.runtime.budget import ByteBudget, ReadBudget
 from actorproc.runtime.clock import SYSTEM, Clock
 from actorproc.runtime.logger import get_logger
 from actorproc.sources.appendable import Appendable
 from actorproc.sources.kinesis.address import StreamAddress
+from actorproc.sources.kinesis.kcl import KCL, place_in, read_leases
 from actorproc.sources.kinesis.newest import place_after_newest
 from actorproc.sources.kinesis.position import Position, milliseconds
 from actorproc.sources.kinesis.requests import put_requests
@@ -51,9 +52,9 @@ class KinesisSource(Source, Appendable):
         self.url = url
         self._settings = settings or Settings.load()
         self._clock = clock
-        address = StreamAddress.of(url, options or {})
-        self._stream = Stream(address, clock, self._settings.store_timeout)
-        self.knows_keys = not address.options().explicit_hash_keys
+        self._address = StreamAddress.of(url, options or {})
+        self._stream = Stream(self._address, clock, self._settings.store_timeout)
+        self.knows_keys = not self._address.options().explicit_hash_keys
 
     async def open(self) -> None:
         """Connect.
@@ -85,6 +86,16 @@ class KinesisSource(Source, Appendable):
         if at == "latest":
             return str(await place_after_newest(self._stream, partition))
         return str(Position.at_time(milliseconds(at)))
+
+    async def position_of(self, consumer: str, partition: str) -> str | None:
+        """Where an application of the Kinesis Client Library is, as `kcl:APPLICATION`."""
+        if not consumer.startswith(KCL):
+            raise UsageError(f"start_from = {consumer!r}: {self.url} knows the positions of {KCL}APPLICATION")
+        address, application = self._address, consumer.removeprefix(KCL)
+        async with address.client(address.options(), self._settings.store_timeout, "dynamodb") as client:
+            leases = await read_leases(client, application, address.stream)
+        place = await place_in(self._stream, partition, leases)
+        return None if place is None else str(place)
 
     async def keys_of(self, partition: str) -> Callable[[bytes], bool]:
         """By the MD5 of a key, as Kinesis chooses the shard."""

@@ -40,6 +40,7 @@ _THROTTLED = Backoff(0.4, 10.0)
 _SMALL = 32 * 2**10  # bytes of an answer that are parsed faster than a thread is reached
 _BASE64 = 3 / 4  # bytes of a record per byte of an answer
 _HOUR = 3_600_000  # milliseconds
+_ALL = HashRange(0, 2**128)
 
 log = get_logger(__name__)
 
@@ -194,6 +195,18 @@ class Stream:
                 return page
         raise AssertionError("pages() ends with a page that has ended")
 
+    async def at(self, shard: str, number: str) -> Batch:
+        """The record with this sequence number, taken apart; none if it is not there. Raises as `pages`."""
+
+        async def ask() -> Any:
+            asked = {"ShardIteratorType": "AT_SEQUENCE_NUMBER", "StartingSequenceNumber": number}
+            reply = await self._client.get_shard_iterator(**self._name, ShardId=shard, **asked)
+            await self._paces[shard].turn()
+            return await self._client.get_records(ShardIterator=reply["ShardIterator"], Limit=1)
+
+        found = decode((await self._asked_of(shard, ask, 0.0))["Page"], shard, Position(), _ALL)
+        return found.batch if found.place.number == number else Batch.empty(shard)
+
     async def put(self, records: Sequence[tuple[str, bytes]], patience: float) -> None:
         """Append records: partition key and value. Those that are refused for the moment are sent again.
 
@@ -271,7 +284,7 @@ def _shard(described: Mapping[str, Any]) -> Shard:
 
 def _shard_without_range(name: str) -> Shard:
     """A shard that is not listed any more, whose records may just be kept still."""
-    return Shard(name, (), HashRange(0, 2**128))
+    return Shard(name, (), _ALL)
 
 
 def _keep_body(response_dict: dict[str, Any], customized_response_dict: dict[str, Any], **_: object) -> None:

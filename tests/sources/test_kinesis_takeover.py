@@ -1,0 +1,148 @@
+"""A processor takes over from the Kinesis Client Library, whose leases are in DynamoDB."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiobotocore.session import AioSession
+
+from actorproc.errors import UsageError
+from actorproc.sources.kinesis import KinesisSource
+from tests.kinesis_servers import REGION, KinesisServer, dynalite
+from tests.servers import REQUIRED, Unavailable
+from tests.sources.test_kinesis import FIRST, Stream, aggregated, read
+from tests.sources.test_kinesis_processing import Feed
+
+pytestmark = pytest.mark.servers
+
+_NAMES = count()
+
+
+class Leases:
+    """The table of an application."""
+
+    def __init__(self, client: Any) -> None:
+        self.client, self.name = client, f"application-{next(_NAMES)}"
+
+    async def create(self) -> None:
+        await self.client.create_table(
+            TableName=self.name,
+            AttributeDefinitions=[{"AttributeName": "leaseKey", "AttributeType": "S"}],
+            KeySchema=[{"AttributeName": "leaseKey", "KeyType": "HASH"}],
+            BillingMode="PAY_PER_REQUEST",
+        )
+
+    async def put(self, key: str, checkpoint: str, place: int = 0) -> None:
+        """As DynamoDBLeaseSerializer of the library writes it."""
+        item = {
+            "leaseKey": {"S": key}, "leaseOwner": {"S": "worker"}, "leaseCounter": {"N": "7"},
+            "ownerSwitchesSinceCheckpoint": {"N": "0"}, "checkpoint": {"S": checkpoint},
+            "checkpointSubSequenceNumber": {"N": str(place)},
+        }  # fmt: skip
+        await self.client.put_item(TableName=self.name, Item=item)
+
+
+@pytest.fixture(scope="module")
+def dynamo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    try:
+        with dynalite(tmp_path_factory.mktemp("dynalite")) as url:
+            yield url
+    except Unavailable as reason:
+        if REQUIRED:
+            raise
+        pytest.skip(str(reason))
+
+
+@pytest.fixture
+async def leases(dynamo: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Leases]:
+    monkeypatch.setenv("AWS_ENDPOINT_URL_DYNAMODB", dynamo)
+    login = {"aws_access_key_id": "key", "aws_secret_access_key": "secret"}
+    async with AioSession().create_client("dynamodb", region_name=REGION, endpoint_url=dynamo, **login) as client:
+        leases = Leases(client)
+        await leases.create()
+        yield leases
+
+
+@pytest.fixture
+async def stream(kinesis: KinesisServer) -> Stream:
+    stream = Stream(kinesis)
+    await kinesis.create(stream.name)
+    return stream
+
+
+async def number_of(source: KinesisSource, n: int) -> str:
+    """Kinesis' sequence number of a record."""
+    async for chunk in source.read(FIRST, await source.start(FIRST, "earliest")):
+        for record in chunk.batch:
+            if record.json()["n"] == n:
+                return (dict(record.headers)["sequence-number"] or b"").decode().partition(".")[0]
+    raise AssertionError
+
+
+async def rest(source: KinesisSource, leases: Leases) -> list[int] | None:
+    position = await source.position_of(f"kcl:{leases.name}", FIRST)
+    return None if position is None else (await read(source, FIRST, position))[0]
+
+
+async def test_reading_goes_on_after_the_checkpoint(stream: Stream, leases: Leases) -> None:
+    await stream.put(range(10))
+    async with stream.opened() as source:
+        assert await rest(source, leases) is None, "there is no lease"
+        await leases.put(FIRST, "LATEST")
+        assert await rest(source, leases) is None, "nothing is processed yet"
+        await leases.put(FIRST, "TRIM_HORIZON")
+        assert await rest(source, leases) == list(range(10))
+        await leases.put(FIRST, await number_of(source, 6))
+        assert await rest(source, leases) == [7, 8, 9]
+        await leases.put(FIRST, await number_of(source, 9))
+        assert await rest(source, leases) == []
+
+
+async def test_leases_of_an_application_of_several_streams_count(stream: Stream, leases: Leases) -> None:
+    await stream.put(range(5))
+    async with stream.opened() as source:
+        await leases.put(f"123456789012:another:1700000000:{FIRST}", await number_of(source, 0))
+        assert await rest(source, leases) is None
+        await leases.put(f"123456789012:{stream.name}:1700000000:{FIRST}", await number_of(source, 2))
+        assert await rest(source, leases) == [3, 4]
+
+
+async def test_an_aggregated_record_comes_again_unless_all_of_it_is_processed(stream: Stream, leases: Leases) -> None:
+    await stream.put([0])
+    await stream.server.put(stream.name, [("x", aggregated([("N1", b'{"n": %d}' % n) for n in range(1, 5)]))])
+    await stream.put([5])
+    async with stream.opened() as source:
+        number = await number_of(source, 3)
+        await leases.put(FIRST, number, 3)
+        assert await rest(source, leases) == [5]
+        await leases.put(FIRST, number, 2)
+        assert (await rest(source, leases) or [])[-5:] == [1, 2, 3, 4, 5]
+
+
+async def test_shards_that_are_finished_are_passed_over(kinesis: KinesisServer, leases: Leases, tmp_path: Path) -> None:
+    """The lease of the first shard was removed, that of the second one says that it has ended."""
+    feed = Feed(kinesis, tmp_path)
+    await kinesis.create(feed.stream)
+    await feed.put(range(20))
+    await kinesis.split(feed.stream, FIRST)
+    await feed.put(range(20, 40))
+    low, high = await feed.open_shards()
+    await kinesis.merge(feed.stream, low, high)
+    await feed.put(range(40, 60))
+    await leases.put(low, "SHARD_END")
+    await leases.put(high, "TRIM_HORIZON")
+    processed = await feed.process(start_from=f"kcl:{leases.name}")
+    assert set(range(40, 60)) < set(processed) < set(range(20, 60)), "those of `high` and of its child"
+    assert len(processed) == len(set(processed))
+
+
+async def test_an_unknown_application_is_an_error(stream: Stream, leases: Leases) -> None:
+    async with stream.opened() as source:
+        with pytest.raises(UsageError, match="DynamoDB has no such table in this region"):
+            await source.position_of("kcl:nobody", FIRST)
+        with pytest.raises(UsageError, match="knows the positions of kcl:APPLICATION"):
+            await source.position_of("kafka-group:x", FIRST)
