@@ -301,7 +301,7 @@ class Processor:
             )
             if end is not None:
                 await contact(end.take_ends)
-            supervisor = Supervisor(group, self._context(recorded, shared))
+            supervisor = Supervisor(group, self._context(recorded, shared, until_end=end is not None))
             self._log.info("processor.started", source=str(source), container=store.url)
             stack.callback(self._supervisor_ended, supervisor)
             self._supervisor = supervisor
@@ -314,7 +314,7 @@ class Processor:
         """The columns that a subject of the schema registry declares now."""
         return parse_schema(await self.decoder.output_schema(subject))
 
-    def _context(self, recorded: SourceRecord, shared: Any) -> HostContext:
+    def _context(self, recorded: SourceRecord, shared: Any, *, until_end: bool) -> HostContext:
         settings, clock = self.settings, self.clock
         return HostContext(
             processor=self.name, processor_id=recorded.put_id, host=self.host, handler=self.handler,
@@ -329,6 +329,7 @@ class Processor:
             ),
             start_from=self.start_from,
             latest_partitions=None if recorded.partitions is None else frozenset(recorded.partitions),
+            until_end=until_end,
         )  # fmt: skip
 
     def _supervisor_ended(self, supervisor: Supervisor) -> None:

@@ -121,6 +121,11 @@ class Settings(BaseModel):
         description="Of a queue: messages that may be delivered and not acknowledged, per partition. A commit names as "
         "many earlier messages, in some 20 bytes each. Half of them processed is a reason to commit.",
     )
+    queue_end_wait: Seconds = Field(
+        30,
+        description="Of a queue, in a run until the end: it counts as empty if it delivers nothing for this long after "
+        "its consumer was attached. Until then another consumer may have it.",
+    )
     stream_idle_time: SecondsOrNone = Field(
         60,
         description="A partition that has had no new record for this long: its stream time follows the wall clock, "

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from actorproc.errors import CorruptObject, EndNotReached, SourceError, StoreError
 from actorproc.group.heartbeat import Incarnation, read_heartbeats
 from actorproc.group.membership import GroupDocument, read_group
+from actorproc.host.other_owners import OtherOwners
 from actorproc.host.supervisor import Supervisor
 from actorproc.output.chain import OutputChain
 from actorproc.partition.actor import PartitionActor
@@ -22,6 +23,7 @@ from actorproc.sources.protocol import (
     list_partitions,
     with_deadline,
 )
+from actorproc.sources.queue_protocol import QueueSource
 from actorproc.storage.names import ProcessorLayout, named_partitions, natural
 from actorproc.storage.store import Store
 
@@ -64,6 +66,8 @@ class RunUntilEnd:
         # Partition -> the first heartbeat that reports it as failed.
         self._reports: dict[str, tuple[Incarnation, int]] = {}
         self._remotely_failed: dict[str, str] = {}
+        self._other_owners = OtherOwners(store, layout)
+        self._emptied_elsewhere: set[str] = set()  # queues of other hosts
         self._flushed: dict[str, PartitionActor] = {}  # the actors that were asked to commit at their end
         self._supervisor: Supervisor | None = None
 
@@ -101,8 +105,7 @@ class RunUntilEnd:
             await self._look_here(supervisor)
             if self._clock.monotonic() >= store_poll_at:
                 elsewhere = sorted(self.waiting - supervisor.partitions.keys())
-                committed = await gather(elsewhere, self._is_committed_elsewhere)
-                self.waiting -= {partition for partition, is_committed in committed.items() if is_committed}
+                await self._look_elsewhere(elsewhere)
                 wait = max(STORE_POLL, _STORE_POLL_EACH * len(elsewhere))
                 store_poll_at = self._clock.monotonic() + wait
             if self._clock.monotonic() >= report_at:
@@ -112,7 +115,9 @@ class RunUntilEnd:
             failed_here = supervisor.partitions.failed_for_good()
             remotely = {p: why for p, why in (self._remotely_failed | self._lost).items() if p not in here}
             self._failed = remotely | failed_here
-            if (here and here <= failed_here.keys()) or self.waiting <= self._failed.keys():
+            left = self.waiting - (self._emptied_elsewhere - supervisor.partitions.keys())
+            if (here and here <= failed_here.keys()) or left <= self._failed.keys():
+                self.waiting = left
                 break
             pause = min(LOCAL_POLL, _FLUSH_POLL) if self._flushes(supervisor) else LOCAL_POLL
             await self._clock.sleep(max(pause, _LOCAL_POLL_EACH * len(self.waiting)))
@@ -193,6 +198,17 @@ class RunUntilEnd:
         return now is not None and upto < now
 
     # Partitions of other hosts
+
+    async def _look_elsewhere(self, partitions: Sequence[str]) -> None:
+        """Go by the commits of other hosts. Of a queue these do not show the end, so its owner sees to it alone."""
+        if not isinstance(self._source, QueueSource):
+            committed = await gather(partitions, self._is_committed_elsewhere)
+            self.waiting -= {partition for partition, is_committed in committed.items() if is_committed}
+            return
+        try:
+            self._emptied_elsewhere = await self._other_owners.have(partitions)
+        except _UNREADABLE as error:
+            self._log.warning("processor.end_unknown", partition=_named(partitions), error=str(error))
 
     async def _is_committed_elsewhere(self, partition: str) -> bool:
         """Whether the checkpoint, or a commit after it, has passed the end, or says that the partition has ended."""

@@ -97,7 +97,8 @@ class PartitionActor(Restartable):
         self._pace = Pace(clock, settings)
         queue = None
         if isinstance(context.source, QueueSource):
-            queue = QueueReader(context.source, partition, settings.max_unacknowledged, self._log)
+            end_wait = settings.queue_end_wait if context.until_end else None
+            queue = QueueReader(context.source, partition, settings.max_unacknowledged, clock, self._log, end_wait)
         self._reads = ReadAhead(
             queue or context.source, partition, settings, context.budget, self._pace,
             prepare=context.decoder.prepare, epoch=epoch,

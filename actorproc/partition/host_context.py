@@ -49,4 +49,6 @@ class HostContext:
     """With the start 'latest': the partitions of the first start. Those that came later begin with their first record.
     None: they are not known, and all begin at 'latest'."""
     processor_id: str = ""
+    until_end: bool = False
+    """The run ends once each partition has reached its end."""
     times: HostTimes = field(default_factory=HostTimes)

@@ -6,6 +6,7 @@ The protocol: docs/protocol.md. Model: tests/protocol/queue_model.py.
 from __future__ import annotations
 
 import hashlib
+import math
 from base64 import b64encode
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -16,6 +17,7 @@ import pyarrow as pa
 from actorproc.errors import SourceError
 from actorproc.records import Batch
 from actorproc.runtime.budget import ReadBudget
+from actorproc.runtime.clock import Clock
 from actorproc.sources.protocol import Chunk
 from actorproc.sources.queue_protocol import Consumer, Deliveries, QueueSource, position_after
 
@@ -31,13 +33,24 @@ class QueueReader:
         unacknowledged: messages that the broker may deliver beyond the acknowledged ones, and identities that a commit
             carries.
         log: a structlog logger that names the partition.
+        end_wait: seconds without a first message after which the queue counts as empty, although another consumer may
+            have it. None: never.
     """
 
-    def __init__(self, source: QueueSource, partition: str, unacknowledged: int, log: Any) -> None:
+    def __init__(
+        self,
+        source: QueueSource,
+        partition: str,
+        unacknowledged: int,
+        clock: Clock,
+        log: Any,
+        end_wait: float | None = None,
+    ) -> None:
         self._source = source
         self._partition = partition
         self._most = unacknowledged
-        self._log = log
+        self._clock, self._log = clock, log
+        self._end_wait = math.inf if end_wait is None else end_wait
         self._consumer: Consumer | None = None
         self._began = False
         self._look: Look | None = None
@@ -67,7 +80,7 @@ class QueueReader:
             raise SourceError(f"the consumer of queue {partition} was closed, and only a new start can attach another")
         self._began = True
         async with self._source.consume(partition, self._most) as consumer:
-            self._consumer = consumer
+            self._consumer, attached = consumer, self._clock.monotonic()
             try:
                 while True:
                     deliveries = await consumer.receive()
@@ -78,7 +91,8 @@ class QueueReader:
                     await self._acknowledge()
                     # Without room, or as long as another consumer may be there, silence is neither trouble nor the end.
                     budget.is_waiting = self._look is not None or len(self._delivered) >= self._most
-                    if len(batch) or not (deliveries.identities or budget.is_waiting):
+                    is_quiet = self._look is not None and self._clock.monotonic() >= attached + self._end_wait
+                    if len(batch) or not (deliveries.identities or (budget.is_waiting and not is_quiet)):
                         yield Chunk(batch, position_after(self._numbered))
                     del deliveries, batch  # frees their memory before the wait for the next ones
             finally:
