@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from actorproc.admin.state import StateEntry, state_batches, state_entries
 from actorproc.cli.common import OpenedProcessor, chosen_partitions, run_async
@@ -15,7 +17,7 @@ from actorproc.cli.terminal import print_json, print_table
 from actorproc.errors import UsageError
 from actorproc.handler.state import Key
 from actorproc.output.schema import read_state_type
-from actorproc.state.reading import key_text, value_text
+from actorproc.state.reading import key_text, value_text, without_passed_on
 from actorproc.state.table import table_schema
 
 COLUMNS = ("partition", "state", "key", "value", "expires")
@@ -52,16 +54,24 @@ def export(opened: OpenedProcessor, file: Path, state: str | None) -> None:
 
     async def work() -> int:
         async with opened as (store, layout, _):
-            partitions = await chosen_partitions(store, layout, None)
+            partitions = await without_passed_on(store, layout, await chosen_partitions(store, layout, None))
             value = None if state is None else await read_state_type(store, layout, state)
             keys = 0
-            with pq.ParquetWriter(file, table_schema(value)) as writer:
-                async for batch in state_batches(store, layout, partitions, state=state, value=value):
-                    writer.write_batch(batch)
-                    keys += batch.num_rows
+            with pq.ParquetWriter(file, table_schema(value)) as writer, _progress() as progress:
+                for partition in progress.track(partitions):
+                    async for batch in state_batches(store, layout, [partition], state=state, value=value):
+                        writer.write_batch(batch)
+                        keys += batch.num_rows
         return keys
 
     typer.echo(f"{run_async(work)} keys in {file}", err=True)
+
+
+def _progress() -> Progress:
+    """A bar of partitions, on a terminal."""
+    stderr = Console(stderr=True)
+    columns = BarColumn(), MofNCompleteColumn(), TextColumn("partitions"), TimeRemainingColumn()
+    return Progress(*columns, console=stderr, transient=True, disable=not stderr.is_terminal)
 
 
 async def _print(entries: AsyncIterator[StateEntry], as_json: bool, empty: str) -> None:

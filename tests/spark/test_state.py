@@ -11,9 +11,11 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
 from actorproc import Batch, PartitionContext, PartitionHandler, Processor
+from actorproc.config.settings import Settings
 from actorproc.errors import UsageError
 from actorproc.spark import read_state
 from actorproc.testing import MemorySource
+from tests.servers import S3Server
 from tests.spark.committing import QUICK
 
 NOON = datetime(2026, 1, 2, 12, tzinfo=UTC)
@@ -55,6 +57,17 @@ async def test_state_is_a_typed_table_of_its_newest_commits(spark: SparkSession,
     assert [(row.key, row.value) for row in seen][:2] == [('["user","a"]', True), ('["user","b"]', True)]
     assert seen[0].expires is not None
     assert read_state(spark, container, "Visits", state="other").dtypes[3] == ("value", "string")
+
+
+@pytest.mark.long
+@pytest.mark.servers
+async def test_state_on_s3_is_read_without_a_jar(spark: SparkSession, seaweedfs: S3Server) -> None:
+    container, source = await seaweedfs.new_url(), MemorySource(2)
+    settings = Settings.load(**QUICK, **seaweedfs.settings)
+    source.append("0", [b"a", b"b", b"a"])
+    await Processor(Visits, source=source, container=container, settings=settings).run(until_end=True)
+    visits = read_state(spark, container, "Visits", settings=settings)
+    assert {tuple(row) for row in visits.select("key", "value.count").collect()} == {("a", 2), ("b", 1)}
 
 
 def test_state_of_a_processor_that_never_ran_is_refused(spark: SparkSession, tmp_path: Path) -> None:
