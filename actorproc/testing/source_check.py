@@ -16,6 +16,8 @@ from actorproc.errors import SourceError, UsageError
 from actorproc.records import Cursor
 from actorproc.sources.guard import guard_source
 from actorproc.sources.protocol import End, Source, Start, is_certainly_at_end, list_partitions
+from actorproc.sources.queue_protocol import QueueSource
+from actorproc.testing.queue_check import NEEDED, check_queue
 from actorproc.testing.source_reader import Fact, InvalidSource, Reading, reading
 
 T = TypeVar("T")
@@ -72,7 +74,8 @@ async def check_source(
     Args:
         source: a source, or better a function that makes one: then a new instance must also resume at the positions of
             the first one.
-        add: appends a record to any partition of the stream. A reader at the end must get it. Called once.
+        add: appends a record to any partition of the stream. A reader at the end must get it. Called once; for queues,
+            whose first messages are acknowledged, four times.
         most_records: records that are read of each partition. If it has more, its `end` is not compared with them.
         patience: seconds to wait for a chunk, an answer, or the end of a cancelled reader. It must be longer than any
             pause of the source. `open` and `close` have no limit.
@@ -85,6 +88,8 @@ async def check_source(
     if given is None and not callable(source):
         raise UsageError(f"check_source({source!r:.80}): a source, or a function without arguments that makes one")
     async with _opened(given or source(), "", patience) as check:  # type: ignore[operator]
+        if isinstance(check.source, QueueSource):
+            return await check.queues(check.source, add)
         identity, partitions = check.source.identity, await check.once(add, most_records)
         await check.again(partitions)
         not_checked = check.not_checked
@@ -163,6 +168,19 @@ class _Check:
             async with self._reading(part.name, part.places[0].position) as one:
                 await one.next()  # and it is closed where it yields
         return partitions
+
+    async def queues(self, source: QueueSource, add: Add | None) -> CheckedSource:
+        """Check queues one by one. Their first messages are acknowledged."""
+        for _ in range(NEEDED if add is not None else 0):
+            await add()  # type: ignore[misc]
+        taken = {}
+        for name in await self.names():
+            await self._start(name, "earliest")
+            taken[name] = await check_queue(source, self.name, name, self.patience)
+        if not any(taken.values()):
+            raise UsageError(f"{self.name} has fewer than {NEEDED} messages in each queue: give it more, or give `add`")
+        few = [name for name, count in taken.items() if count < NEEDED]
+        return CheckedSource(taken, {}, [f"queue {name}, which has fewer than {NEEDED} messages" for name in few])
 
     async def again(self, partitions: list[_Partition]) -> None:
         """Read from positions: each must give the rest."""

@@ -26,6 +26,7 @@ from actorproc.output.dead_letters import HISTORY
 from actorproc.records import Batch
 from actorproc.storage.names import ProcessorLayout
 from actorproc.stores import open_store
+from actorproc.testing import check_source
 from tests.amqp_servers import PASSWORD, USER, AmqpBroker
 
 pytest.importorskip("proton", reason="python-qpid-proton is not installed")
@@ -248,6 +249,13 @@ async def test_letters_are_replayed_to_their_queue_and_handled_once(artemis: Amq
 async def test_letters_cannot_go_back_where_equal_bodies_are_one_message(queue: Queue) -> None:
     with pytest.raises(UsageError, match="would be taken for the message that it was"):
         queue.source(identity="body").check_appendable()
+
+
+async def test_queues_of_a_broker_keep_the_rules(artemis: AmqpBroker) -> None:
+    queue = Queue(artemis, "parked")
+    queue.send(8)
+    checked = await check_source(queue.source(), patience=2)
+    assert (checked.records, checked.not_checked) == ({queue.name: 4}, [])
 
 
 async def test_a_wrong_password_is_refused_at_the_start(queue: Queue) -> None:
