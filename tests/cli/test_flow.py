@@ -159,16 +159,6 @@ def test_lines_become_rows_and_dead_letters_that_are_replayed_once(run: Run, fol
     assert run(*replay, "--kind", "KeyError").exit_code == 0, "there is none of which it could be the wrong name"
 
 
-def test_a_reader_that_leaves_ends_output_quietly(run: Run, folder: Path) -> None:
-    produce(run)
-    assert actorproc(*SERVE, "--until-end", cwd=folder).returncode == 0
-    command = f"{sys.executable} -m actorproc output --name Delays --container state --json | head -1"
-    piped = subprocess.run(["bash", "-c", f"set -o pipefail; {command}"], capture_output=True, text=True, check=False)
-    assert piped.returncode == 0
-    assert piped.stderr == ""
-    assert len(piped.stdout.splitlines()) == 1
-
-
 def test_a_killed_worker_is_restarted_and_every_row_comes_once(run: Run) -> None:
     produce(run)
     with served("--host", "w", "--workers", 2) as (process, log):
@@ -490,12 +480,11 @@ def test_a_hanging_thread_does_not_keep_an_aborted_host_alive(run: Run, folder: 
 
 @pytest.mark.parametrize("opened", [os.openpty, os.pipe])
 def test_status_watch_shows_the_state_again_until_interrupted(
-    run: Run, folder: Path, opened: Callable[[], tuple[int, int]]
+    state: Path, place: list[object], opened: Callable[[], tuple[int, int]]
 ) -> None:
-    produce(run)
-    assert actorproc(*SERVE, "--until-end", cwd=folder).returncode == 0
     outer, inner = opened()
-    command = [sys.executable, "-m", "actorproc", "status", *PLACE, "--source", "events", "--watch"]
+    options = [*map(str, place), "--source", str(state / "events"), "--watch"]
+    command = [sys.executable, "-m", "actorproc", "status", *options]
     with subprocess.Popen(command, stdout=inner, stderr=inner) as process:
         os.close(inner)
         try:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import cache
 from typing import Any
 
 import pytest
 import typer
+from typer.testing import CliRunner
 
 from actorproc.cli import app
 from actorproc.stores import open_store
@@ -23,32 +25,33 @@ def commands(group: Any, path: list[str]) -> Iterator[tuple[list[str], Any]]:
 ALL = list(commands(typer.main.get_command(app), []))
 
 
-def shown(run: Run, path: list[str], width: int) -> str:
-    return str(run(*path, "--help", env={"COLUMNS": str(width)}).stdout)
+@cache
+def shown(width: int, *path: str) -> str:
+    return CliRunner().invoke(app, [*path, "--help"], env={"COLUMNS": str(width)}).stdout
 
 
 @pytest.mark.parametrize("width", [80, 120])
-def test_no_line_of_any_help_is_wider_than_the_terminal(run: Run, width: int) -> None:
+def test_no_line_of_any_help_is_wider_than_the_terminal(width: int) -> None:
     for path, _ in ALL:
-        lines = shown(run, path, width).splitlines()
+        lines = shown(width, *path).splitlines()
         assert [line for line in lines if len(line) > width] == [], path
         assert "\u2026" not in "".join(lines)
 
 
-def test_every_help_teaches_by_an_example(run: Run) -> None:
+def test_every_help_teaches_by_an_example() -> None:
     for path, _ in ALL:
-        assert f"\n    actorproc {' '.join(path)}" in shown(run, path, 80), path
+        assert f"\n    actorproc {' '.join(path)}" in shown(80, *path), path
 
 
-def test_urls_in_the_help_are_well_formed(run: Run) -> None:
-    urls = {url for path, _ in ALL for url in re.findall(r"s3://[\w/.-]+", shown(run, path, 120))}
+def test_urls_in_the_help_are_well_formed() -> None:
+    urls = {url for path, _ in ALL for url in re.findall(r"s3://[\w/.-]+", shown(120, *path))}
     assert urls
     for url in urls:
         open_store(url)
 
 
-def test_flags_have_no_value_in_the_help(run: Run) -> None:
-    text = shown(run, ["dead-letters", "purge"], 80)
+def test_flags_have_no_value_in_the_help() -> None:
+    text = shown(80, "dead-letters", "purge")
     assert re.search(r"^  -y, --yes +Do not ask", text, re.MULTILINE)
     assert re.search(r"^  --partition P +Only", text, re.MULTILINE)
 
