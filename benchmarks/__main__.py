@@ -33,6 +33,7 @@ BENCHMARKS = {
         "keyed state with up to three million keys",
         {"sizes": (10_000, 100_000), "events": 100_000, "keys": 10_000, "rounds": 1},
     ),
+    "state_handoff": Benchmark("the gap in which a partition with 100,000 keys moves", {"rounds": 1}),
     "workers": Benchmark("the same with one worker process and with two", {"events": 500_000, "rounds": 1}),
     "cost": Benchmark("store requests and dollars of an idle group", {"intervals": 20}),
     "start": Benchmark("10,000 partitions on one host: start, idle, memory", {"partitions": 2_000, "idle_seconds": 5}),

@@ -1,9 +1,11 @@
 """Visits of a shop: pages and spent money of each one. A visit ends after a purchase, or 30 minutes without a click.
 
     actorproc produce --log clicks --partitions 4 --key user FILE.jsonl     # {"user": "a", "page": "/", "cents": 0}
-    actorproc serve examples.sessions:Visits --source clicks --container state --option minutes=0.5
+    actorproc serve examples.sessions:Visits --source clicks --container state --set stream_idle_time=5s
     actorproc state show --name Visits --container state
     actorproc dead-letters list --name Visits --container state
+
+Add `--option minutes=0.5` to see visits end soon: an idle partition's time goes on after `stream_idle_time`.
 
 Clicks that are no JSON, lack a field or have a wrong price become dead letters; the visits go on without them. Time is
 that of the records. So the rows are the same whenever, and on whichever host, they are processed.
