@@ -44,12 +44,13 @@ class Feed:
     def options(self) -> dict[str, Any]:
         return self.server.options | {"reads_per_second": 100}
 
-    async def put(self, numbers: range) -> None:
-        """Records of ten planes, each with the next number. Every eleventh one is no JSON, and becomes a letter."""
-        await self.server.put(
-            self.stream,
-            [(f"N{n % 10}", b'{"n": %d, "plane": "N%d"}' % (n, n % 10) if n % 11 else b"?%d" % n) for n in numbers],
-        )
+    async def put(self, numbers: range, *, good: bool = False) -> None:
+        """Records of ten planes, each with the next number.
+
+        Unless all are good, every eleventh one is no JSON, and becomes a letter.
+        """
+        values = [b'{"n": %d, "plane": "N%d"}' % (n, n % 10) if good or n % 11 else b"?%d" % n for n in numbers]
+        await self.server.put(self.stream, [(f"N{n % 10}", value) for n, value in zip(numbers, values, strict=True)])
 
     async def process(self, **settings: Any) -> list[int]:
         """Run until the end. Returns the numbers of all rows and letters."""

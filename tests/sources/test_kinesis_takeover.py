@@ -7,11 +7,13 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 from aiobotocore.session import AioSession
 
 from actorproc.errors import UsageError
 from actorproc.sources.kinesis import KinesisSource
+from tests.kcl import kcl, rows
 from tests.kinesis_servers import REGION, KinesisServer, dynalite
 from tests.servers import REQUIRED, Unavailable
 from tests.sources.test_kinesis import FIRST, Stream, aggregated, read
@@ -138,6 +140,31 @@ async def test_shards_that_are_finished_are_passed_over(kinesis: KinesisServer, 
     processed = await feed.process(start_from=f"kcl:{leases.name}")
     assert set(range(40, 60)) < set(processed) < set(range(20, 60)), "those of `high` and of its child"
     assert len(processed) == len(set(processed))
+
+
+@pytest.mark.long
+async def test_a_processor_goes_on_where_the_library_itself_has_stopped(
+    kinesis: KinesisServer, dynamo: str, leases: Leases, tmp_path: Path
+) -> None:
+    feed = Feed(kinesis, tmp_path / "state")
+    await kinesis.create(feed.stream)
+    await feed.put(range(30), good=True)
+    await kinesis.split(feed.stream, FIRST)
+    await feed.put(range(30, 60), good=True)
+    application = f"{leases.name}-of-kcl"
+    worker: dict[str, Any] = {
+        "idleTimeBetweenReadsInMillis": 200,
+        "shardSyncIntervalMillis": 1_000,
+        "parentShardPollIntervalMillis": 500,
+    }
+    with kcl(tmp_path / "kcl", kinesis, dynamo, feed.stream, application, **worker):
+        with anyio.fail_after(120):
+            while len(rows(tmp_path / "kcl")) < 60:
+                await anyio.sleep(0.5)
+        await anyio.sleep(2)  # it checkpoints
+    await feed.put(range(60, 90), good=True)
+    assert await feed.process(start_from=f"kcl:{application}") == list(range(60, 90))
+    assert sorted(row.event["n"] for row in rows(tmp_path / "kcl")) == list(range(60))
 
 
 async def test_an_unknown_application_is_an_error(stream: Stream, leases: Leases) -> None:
