@@ -47,13 +47,16 @@ async def record(store: Store, layout: ProcessorLayout, act: Act) -> None:
     await store.create(layout.audit_entry(int(act.time * _AGE_UNIT), store.clock.nonce()), act.to_json())
 
 
-async def read_audit(store: Store, layout: ProcessorLayout, limit: int | None = None) -> list[Act]:
-    """The acts in order, the latest last; of more than `limit` the latest ones.
+async def read_audit(store: Store, layout: ProcessorLayout, limit: int | None = None, since: float = 0.0) -> list[Act]:
+    """The acts from `since` on in order, the latest last; of more than `limit` the latest ones.
 
     Raises:
         CorruptObject: an entry is corrupt.
     """
-    listed = [entry.key for entry in (await store.list(layout.audit)).entries if entry.key.endswith(".json")]
+    after = layout.audit_entry(int(since * _AGE_UNIT), "")
+    listed = [
+        entry.key for entry in (await store.list(layout.audit, after=after)).entries if entry.key.endswith(".json")
+    ]
     keys = listed[-limit:] if limit else listed
     stored = await gather(keys, store.get)
     return [Act.from_json(key, stored[key].body) for key in keys if stored[key] is not None]  # type: ignore[union-attr]

@@ -83,6 +83,8 @@ def _group(load: Load, settings: Settings) -> Iterator[Requests]:
     yield Requests("heartbeats", "PUT", load.hosts / settings.lease_renew_interval)
     yield Requests("looks at the heartbeats", "LIST", load.hosts / settings.lease_acquire_interval)
     yield Requests("looks at the leases", "GET", load.hosts / settings.lease_acquire_interval)
+    if settings.history_interval:
+        yield Requests("histories", "PUT", load.hosts / settings.history_interval)
 
 
 def _log(load: Load, settings: Settings) -> Iterator[Requests]:

@@ -281,6 +281,16 @@ class Settings(BaseModel):
         description="Whether `/metrics` has series for each partition. They are many: some six for each partition.",
     )
 
+    # History
+    history_interval: SecondsOrNone = Field(
+        300,
+        description="How often a host notes lag, records, dead letters and trouble of its partitions in the container, "
+        "for the dashboard's last day: one write of at most 3 KB for each partition. 0: never.",
+    )
+    app_version: Annotated[str, Field(max_length=100)] | None = Field(
+        None, description="Version of your application, such as a Git commit. The history marks when it changes."
+    )
+
     # Store
     store_timeout: Seconds = Field(
         15,

@@ -24,6 +24,7 @@ from actorproc.errors import (
 from actorproc.group.group import Group
 from actorproc.group.reports import HostReport
 from actorproc.host.end_watch import EndWatch
+from actorproc.host.history_writer import HistoryWriter
 from actorproc.host.offset_mirror import OffsetMirror
 from actorproc.host.owned_partitions import GiveUp, Message, OwnedPartitions, RaiseEpoch, Vanished, Wake
 from actorproc.host.partition_list import PartitionList
@@ -138,6 +139,8 @@ class Supervisor(Actor[Message]):
                 tasks.start_soon(self._fence_in_time)
                 self.partitions.begin(tasks)
                 tasks.start_soon(EndWatch(self._context, self.partitions, self._log).run)
+                if self._settings.history_interval:
+                    tasks.start_soon(HistoryWriter(self._context, self.partitions, self._log).run)
                 mirror = self._offset_mirror()
                 if mirror is not None:
                     tasks.start_soon(mirror.run)

@@ -119,11 +119,16 @@ class ProcessorLayout:
         self.origin = root + "source.json"
         self.probe = root + "probe/"
         self.audit = root + "audit/"
+        self.history = root + "history/"
 
     def host(self, host: str, incarnation: str) -> str:
         """Heartbeat of one incarnation. The incarnation is in the key, so that one LIST tells who is there
         and a DELETE or PUT that lands late can only touch the incarnation that sent it."""
         return f"{self.hosts}{host}~{incarnation}.json"
+
+    def history_file(self, host: str, nonce: str) -> str:
+        """Of one life of a host, from its start to its end."""
+        return f"{self.history}{host}~{nonce}.parquet"
 
     def audit_entry(self, microseconds: int, nonce: str) -> str:
         return self.audit + numbered(microseconds, f"-{nonce}.json")
