@@ -34,9 +34,9 @@ from actorproc.cli.usage import Group, message_of
 from actorproc.errors import ActorprocError, UsageError
 
 _ORDER = [
-    "produce", "serve", "spark", "status", "top", "explain", "dashboard", "pause", "resume", "drain", "move", "release",
-    "audit", "processors", "logs", "peek", "output", "state", "schema", "dead-letters", "debug", "readers", "trim",
-    "compact", "verify", "doctor", "cost", "demo",
+    "produce", "serve", "spark", "status", "top", "explain", "trace", "dashboard", "pause", "resume", "drain", "move",
+    "release", "audit", "processors", "logs", "peek", "output", "state", "schema", "dead-letters", "debug", "readers",
+    "trim", "compact", "verify", "doctor", "cost", "demo",
 ]  # fmt: skip
 """Order of the commands in `--help`. Others come after these."""
 

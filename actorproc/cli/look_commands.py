@@ -82,6 +82,29 @@ def explain(
 
 
 @app.command()
+def trace(
+    record: Annotated[str, typer.Argument(metavar="PARTITION:SEQUENCE", help="The record, such as 3:1042.")],
+    name: Name,
+    container: Container,
+    source: MaybeSource = None,
+    source_option: SourceOption = None,
+    as_json: Json = False,
+    config: Config = None,
+    settings: Set = None,
+) -> None:
+    """Show what became of a record: its commits, its rows, its dead letter, and the record itself.
+
+    \b
+      actorproc trace 3:1042 --name Delays --container state
+      actorproc trace 3:1042 --name Delays --container state --json | jq .passes
+    """
+    from actorproc.cli.common import opened_processor
+    from actorproc.cli.trace import run
+
+    run(opened_processor(name, container, config, settings, source_options=source_option), record, source, as_json)
+
+
+@app.command()
 def top(
     name: Name,
     container: Container,

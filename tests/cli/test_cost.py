@@ -29,7 +29,8 @@ def test_rarer_commits_cost_less(run: Run) -> None:
 
 def test_without_a_log_only_the_group_and_the_commits_cost(run: Run) -> None:
     assert set(monthly(run, "--no-log", "--state")) == {
-        "heartbeats", "looks at the heartbeats", "looks at the leases", "commits", "checkpoints", "keyed state",
+        "heartbeats", "looks at the heartbeats", "looks at the leases", "histories", "commits", "checkpoints",
+        "keyed state",
     }  # fmt: skip
 
 

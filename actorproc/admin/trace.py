@@ -1,0 +1,245 @@
+"""What became of a record: the commits that it is in, with its rows and its dead letter, and the record itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import aclosing
+from itertools import pairwise
+from typing import Any
+
+import anyio
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from actorproc.admin.dead_letters import DeadLetters, LetterId
+from actorproc.admin.own_source import own_source
+from actorproc.config.settings import Settings
+from actorproc.errors import ActorprocError, CorruptObject, PartitionGone, SourceError, UsageError
+from actorproc.output.chain import ChainEnd, Commit, OutputChain
+from actorproc.output.compacted_file import CompactedCommits
+from actorproc.output.dead_letters import record_fields
+from actorproc.output.output_files import OutputFiles
+from actorproc.output.row_reader import FileSlice, partitions_with_state, read_rows
+from actorproc.records import SEQUENCE, Record
+from actorproc.retention.boundary import NOTHING_TRIMMED
+from actorproc.rows.json_values import rows_to_json
+from actorproc.runtime.error_text import describe_error
+from actorproc.sources.protocol import Source
+from actorproc.storage.listing import DataFile
+from actorproc.storage.names import ProcessorLayout, natural
+from actorproc.storage.parquet import read_footer
+from actorproc.storage.store import Store
+
+MOST_ROWS = 100
+"""Rows of one commit that are shown."""
+
+_SOURCE_TIME = 20.0  # seconds in which the source must give the record
+_MOST_PASSED = 200_000  # records of the source that are read to find it
+
+
+class Pass(msgspec.Struct, frozen=True, kw_only=True):
+    """One time that the record was committed; after a reset there may be several.
+
+    Attributes:
+        first, last: numbers of the commits in the file that has it: the same, unless the file is compacted.
+        time: of the commit, in seconds since 1970. Like `host` and `epoch` not known of a compacted file.
+        rows: the output rows that belong to the record, as JSON objects; at most `MOST_ROWS`.
+        count: how many there are.
+    """
+
+    first: int
+    last: int
+    file: str
+    rows: list[msgspec.Raw]
+    count: int
+    host: str | None = None
+    epoch: int | None = None
+    time: float | None = None
+
+
+class Trace(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of a record.
+
+    Attributes:
+        outcome: a sentence.
+        committed_up_to: sequence; None: nothing is committed yet.
+        passes: the oldest first. Empty for a record that left neither row nor letter: it is in no file of its own.
+        letter: its latest dead letter.
+        record: as the source has it. See `output.dead_letters.record_fields`.
+        record_missing: why `record` is None.
+    """
+
+    partition: str
+    sequence: int
+    outcome: str
+    committed_up_to: int | None
+    passes: list[Pass]
+    letter: dict[str, Any] | None
+    record: dict[str, Any] | None
+    record_missing: str | None
+
+
+async def trace(
+    store: Store,
+    layout: ProcessorLayout,
+    settings: Settings,
+    partition: str,
+    sequence: int,
+    source: Source | str | None = None,
+) -> Trace:
+    """Find a record by partition and sequence. Writes nothing.
+
+    Args:
+        source: the source or its URL, if the recorded one is not to be used.
+
+    Raises:
+        UsageError: there is no such partition.
+        CorruptObject: what is stored cannot be read.
+        StoreError: the store failed.
+    """
+    tip = await OutputChain(store, layout, partition).tip()
+    if tip is None:
+        known = sorted(await partitions_with_state(store, layout), key=natural)
+        raise UsageError(f"no partition {partition!r}; there are: {', '.join(known) or 'none yet'}")
+    outputs = OutputFiles(layout)
+    files, boundary = (await outputs.listed(store, {partition: 0}))[partition]
+    finder = _Finder(store, layout, outputs, partition, sequence)
+    passes = [one for run in _runs(files, tip) if (one := await finder.find(run)) is not None]
+    letter = await _letter(store, layout, partition, sequence)
+    record, missing = await _record(store, layout, settings, partition, sequence, source)
+    trimmed = boundary.lowest > NOTHING_TRIMMED.lowest
+    return Trace(
+        partition=partition, sequence=sequence, passes=passes, letter=letter, record=record, record_missing=missing,
+        committed_up_to=tip.cursor.sequence if tip.cursor.sequence >= 0 else None,
+        outcome=_outcome(sequence, tip, passes, letter, trimmed=trimmed),
+    )  # fmt: skip
+
+
+def _outcome(
+    sequence: int, tip: ChainEnd, passes: Sequence[Pass], letter: dict[str, Any] | None, *, trimmed: bool
+) -> str:
+    rows = sum(one.count for one in passes)
+    said = [f"it has {rows:,} row{'s' * (rows != 1)} in the output"] if rows else []
+    if letter is not None:
+        said.append("it is a dead letter" + (", which was replayed" if letter["replayed"] else ""))
+    if sequence > tip.cursor.sequence:
+        said.append("it waits to be processed again" if said else "it is not committed yet")
+    if len(passes) > 1:
+        said.append(f"it was processed {len(passes)} times, after resets")
+    if said:
+        return "; ".join(said)
+    lost = ", or they were trimmed or purged" if trimmed else ""
+    return f"it was processed, or skipped by a reset, and left no row and no dead letter{lost}"
+
+
+def _runs(files: Sequence[DataFile], tip: ChainEnd) -> Iterator[list[DataFile]]:
+    """Cuts the files where a reset set the sequence back: it grows within each run. A compacted file that contains a
+    reset is a run by itself, as is each file before the resets that are still known."""
+    known = [reset.number for reset in tip.resets]
+    oldest = known[0] if tip.totals.resets > len(known) and known else 0
+    alone = [file for file in files if file.number < oldest or any(file.number < n < file.next for n in known)]
+    yield from ([file] for file in alone)
+    for first, stop in pairwise([oldest, *known, tip.number]):
+        yield [file for file in files if first <= file.number < stop and file not in alone]
+
+
+class _Finder:
+    """Finds the file of a run that has a record."""
+
+    def __init__(
+        self, store: Store, layout: ProcessorLayout, outputs: OutputFiles, partition: str, sequence: int
+    ) -> None:
+        self._store = store
+        self._outputs = outputs
+        self._partition = partition
+        self._sequence = sequence
+
+    async def find(self, run: Sequence[DataFile]) -> Pass | None:
+        """None: no file of the run has it."""
+        low, high = 0, len(run)
+        while low < high:
+            middle = (low + high) // 2
+            if await self._end(run[middle]) >= self._sequence:
+                high = middle
+            else:
+                low = middle + 1
+        return None if low == len(run) else await self._pass(run[low])
+
+    async def _end(self, file: DataFile) -> int:
+        """Sequence up to which the commits of this file go."""
+        found = await self._contents(file)
+        return -1 if found is None else (found.last if isinstance(found, CompactedCommits) else found.next).sequence
+
+    async def _contents(self, file: DataFile) -> Commit | CompactedCommits | None:
+        """None: it was trimmed or compacted meanwhile."""
+        footer = await read_footer(self._store, file.key)
+        if footer is None:
+            return None
+        if file.compacted:
+            return CompactedCommits.from_metadata(file.key, footer.metadata)
+        return Commit.from_footer(file.key, footer)
+
+    async def _pass(self, file: DataFile) -> Pass | None:
+        found = await self._contents(file)
+        if isinstance(found, Commit) and (found.reset or not found.first.sequence < self._sequence):
+            return None  # the record left nothing, so it is in no file
+        rows: list[msgspec.Raw] = []
+        count = 0
+        async for batch in read_rows(self._store, FileSlice(self._partition, file, self._outputs)):
+            own = batch.filter(pc.equal(batch[SEQUENCE.name], self._sequence))
+            count += own.num_rows
+            rows += _rendered(file.key, own.slice(0, MOST_ROWS - len(rows)))
+        if isinstance(found, Commit):
+            return Pass(
+                first=file.number, last=file.number, file=file.key, rows=rows, count=count, host=found.host,
+                epoch=found.epoch, time=found.time,
+            )  # fmt: skip
+        return Pass(first=file.number, last=file.next - 1, file=file.key, rows=rows, count=count) if count else None
+
+
+def _rendered(key: str, rows: pa.RecordBatch) -> list[msgspec.Raw]:
+    try:
+        return [msgspec.Raw(line) for line in rows_to_json(rows).to_pylist()]
+    except ValueError as error:  # text that is not UTF-8
+        raise CorruptObject.unreadable(key, error) from None
+
+
+async def _letter(store: Store, layout: ProcessorLayout, partition: str, sequence: int) -> dict[str, Any] | None:
+    try:
+        return await (await DeadLetters.opened(store, layout)).find(LetterId(partition, sequence))
+    except UsageError:
+        return None
+
+
+async def _record(
+    store: Store, layout: ProcessorLayout, settings: Settings, partition: str, sequence: int, given: Source | str | None
+) -> tuple[dict[str, Any] | None, str | None]:
+    """The record, or why there is none."""
+    try:
+        async with own_source(store, layout, settings, given) as source:
+            with anyio.fail_after(_SOURCE_TIME):
+                record = await _read(source, partition, sequence)
+    except TimeoutError:
+        return None, f"the source did not give it within {_SOURCE_TIME:g} s"
+    except (UsageError, SourceError, PartitionGone) as error:
+        return None, str(error)
+    except ActorprocError as error:
+        return None, describe_error(error)
+    return (None, "the source does not have it, or not any more") if record is None else (record_fields(record), None)
+
+
+async def _read(source: Source, partition: str, sequence: int) -> Record | None:
+    passed = 0
+    position = await source.position_at(partition, sequence)
+    async with aclosing(source.read(partition, position)) as chunks:
+        async for chunk in chunks:
+            for record in chunk.batch:
+                if record.sequence == sequence:
+                    return record
+                if record.sequence > sequence:
+                    return None
+            passed += len(chunk.batch)
+            if chunk.ended or not len(chunk.batch) or passed > _MOST_PASSED:
+                return None
+    return None

@@ -1,0 +1,144 @@
+"""What became of a record: its commits, rows and dead letter, and the record itself."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from actorproc import Batch, PartitionContext, PartitionHandler, Processor, Producer
+from actorproc.admin.checkpoints import Resets
+from actorproc.admin.own_source import own_source
+from actorproc.admin.trace import Trace, trace
+from actorproc.config.settings import Settings
+from actorproc.errors import UsageError
+from actorproc.output.compaction import merge, plan, switch
+from actorproc.output.schema import read_schema
+from actorproc.rows.schema import output_schema
+from actorproc.server import dashboard_app
+from actorproc.storage.names import ProcessorLayout
+from actorproc.storage.store import Store
+from actorproc.stores import open_store
+
+RECORDS = 40
+SETTINGS = Settings(dead_letter_limit=1, max_batch_records=4, commit_rows=1, read_ahead_batches=1)
+
+
+class Twice(PartitionHandler):
+    """Two rows for each number, none for an odd one, and a dead letter for each seventh."""
+
+    output_schema = "n bigint"
+
+    async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+        for record in batch:
+            number = int(record.value or 0)
+            if number % 7 == 0:
+                ctx.dead_letter(record, "a seventh", kind="Seventh")
+            elif number % 2 == 0:
+                ctx.emit(record, {"n": number})
+                ctx.emit(record, {"n": -number})
+            if number % 4 == 3:
+                await ctx.commit(record)
+
+
+@pytest.fixture
+async def place(tmp_path: Path) -> tuple[str, str]:
+    """Log and container of a processor that has run to the end, with a dozen commits."""
+    log, container = str(tmp_path / "log"), str(tmp_path / "state")
+    async with Producer(log, partitions=1) as producer:
+        await producer.send_many([str(number).encode() for number in range(RECORDS)])
+    await process(log, container)
+    return log, container
+
+
+async def process(log: str, container: str) -> None:
+    await Processor(Twice, name="p", source=log, container=container, settings=SETTINGS).run(until_end=True)
+
+
+async def compact(store: Store, layout: ProcessorLayout) -> None:
+    schema = await read_schema(store, layout)
+    assert schema is not None
+    for found in await plan(store, layout, ["0"], target_size=2**27, older_than=0):
+        for group in found.groups:
+            made = await merge(store, layout, group, output_schema(schema))
+            assert made is not None
+            await switch(store, layout, found, [(group, made)])
+
+
+async def traced(container: str, sequence: int, partition: str = "0") -> Trace:
+    async with open_store(container, SETTINGS) as store:
+        return await trace(store, ProcessorLayout("p"), SETTINGS, partition, sequence)
+
+
+def numbers(found: Trace) -> list[list[Any]]:
+    """The rows of each pass."""
+    return [[row["n"] for row in httpx.Response(200, content=b"[" + b",".join(map(bytes, one.rows)) + b"]").json()]
+            for one in found.passes]  # fmt: skip
+
+
+async def test_each_record_is_found_with_its_rows_or_its_letter_in_its_commit(place: tuple[str, str]) -> None:
+    _, container = place
+    commits = set()
+    for sequence in range(RECORDS):
+        found = await traced(container, sequence)
+        assert found.record is not None
+        assert found.record["value"] == str(sequence)
+        rows = [n for one in numbers(found) for n in one]
+        assert rows == ([] if sequence % 7 == 0 or sequence % 2 else [sequence, -sequence])
+        assert (found.letter is not None) == (sequence % 7 == 0)
+        commits |= {one.first for one in found.passes}
+    assert len(commits) > 5
+    assert (await traced(container, 2)).outcome == "it has 2 rows in the output"
+    assert (await traced(container, 7)).outcome == "it is a dead letter"
+    assert "left no row and no dead letter" in (await traced(container, 1)).outcome
+
+
+async def test_a_record_that_is_not_committed_yet_waits(place: tuple[str, str]) -> None:
+    log, container = place
+    async with Producer(log) as producer:
+        await producer.send(b"100")
+    found = await traced(container, RECORDS)
+    assert (found.outcome, found.committed_up_to, found.passes) == ("it is not committed yet", RECORDS - 1, [])
+    assert found.record is not None
+    assert found.record["value"] == "100"
+
+
+async def test_a_record_that_a_reset_repeats_has_two_passes(place: tuple[str, str]) -> None:
+    log, container = place
+    layout = ProcessorLayout("p")
+    async with open_store(container, SETTINGS) as store, own_source(store, layout, SETTINGS) as source:
+        resets = Resets(store, layout, SETTINGS, source, "ann")
+        await resets.carry_out(await resets.plan(20), {"to": "20"})
+    assert "it waits to be processed again" in (await traced(container, 30)).outcome
+    await process(log, container)
+    assert numbers(await traced(container, 30)) == [[30, -30], [30, -30]]
+    assert numbers(await traced(container, 18)) == [[18, -18]]
+    assert "it was processed 2 times, after resets" in (await traced(container, 30)).outcome
+
+
+async def test_rows_of_compacted_files_are_found(place: tuple[str, str]) -> None:
+    _, container = place
+    async with open_store(container, SETTINGS) as store:
+        await compact(store, ProcessorLayout("p"))
+    found = await traced(container, 16)
+    assert numbers(found) == [[16, -16]]
+    assert found.passes[0].first < found.passes[0].last
+
+
+async def test_wrong_partitions_and_ids_are_refused_and_lost_records_said(
+    place: tuple[str, str],
+) -> None:
+    log, container = place
+    with pytest.raises(UsageError, match="no partition '9'; there are: 0"):
+        await traced(container, 1, "9")
+    Path(log).rename(f"{log}-away")
+    transport = httpx.ASGITransport(dashboard_app(container, Settings()))
+    async with httpx.AsyncClient(transport=transport, base_url="http://test/api/processors/p/") as http:
+        found = (await http.get("record", params={"id": "0:2"})).json()
+        refused = await http.get("record", params={"id": "2"})
+    assert found["record"] is None
+    assert found["record_missing"]
+    assert found["passes"][0]["rows"] == [{"_sequence": 2, "n": 2}, {"_sequence": 2, "n": -2}]
+    assert refused.status_code == 400
