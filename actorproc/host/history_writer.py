@@ -28,8 +28,8 @@ class HistoryWriter:
         self._log = log
         self._life = Life(
             host=context.host, started=clock.wall(), interval=settings.history_interval, release=RELEASE,
-            app_version=settings.app_version or "", handler=f"{context.handler.__module__}:{context.handler.__qualname__}",
-            settings=telling_settings(settings),
+            app_version=settings.app_version or "", settings=telling_settings(settings),
+            handler=f"{context.handler.__module__}:{context.handler.__qualname__}",
         )  # fmt: skip
         self._key = context.layout.history_file(context.host, clock.nonce())
         self._samples: deque[pa.Table] = deque(maxlen=max(1, min(MOST_SAMPLES, int(KEPT / settings.history_interval))))

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from actorproc.admin.fleet import ErrorGroup, Fleet, FleetWatch, HostView, PartitionView, changed
+from actorproc.admin.history import HistoryReader, Series
 from actorproc.admin.scaling import BETWEEN, Progress, Scale, useful_hosts
 from actorproc.config.settings import Settings
 from actorproc.errors import ActorprocError
@@ -59,6 +60,7 @@ class Feed:
         self._settings = settings
         self._fleet: Fleet | None = None
         self._watch: FleetWatch | None = None
+        self._past: HistoryReader | None = None
         self._problem: str | None = None
         self._version = 0
         self._changed_in: dict[str, int] = {}  # partition -> version of its latest change
@@ -119,6 +121,17 @@ class Feed:
         """The latest lags of one partition."""
         return list(self._watch.history.get(partition, ())) if self._watch else []
 
+    async def day(self, partition: str | None) -> Series:
+        """The last day of the processor, or of one partition.
+
+        Raises:
+            ActorprocError: it cannot be read.
+        """
+        await self.view()
+        if self._past is None:
+            raise ActorprocError(f"{self._processor} cannot be read")
+        return await self._past.read(partition)
+
     async def close(self) -> None:
         """Look no more."""
         if self._task is not None:
@@ -130,6 +143,7 @@ class Feed:
             async with open_store(self._container, self._settings) as store:
                 layout = ProcessorLayout(self._processor)
                 self._watch = FleetWatch(store, layout, self._settings.lease_expiration_interval)
+                self._past = HistoryReader(store, layout)
                 while self._viewers or SYSTEM.monotonic() < self._left_at + LINGER:
                     await self._look(self._watch)
                     await SYSTEM.sleep(LOOK_EVERY if self._viewers else _LINGER_EVERY)

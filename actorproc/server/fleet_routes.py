@@ -16,6 +16,7 @@ from actorproc.admin.audit import read_audit
 from actorproc.admin.dead_letters import DeadLetters, LetterId, Selection
 from actorproc.admin.explain import explain
 from actorproc.admin.scaling import CATCH_UP
+from actorproc.admin.trace import trace
 from actorproc.errors import ActorprocError, UsageError
 from actorproc.server.answers import event, event_stream, json_answer, with_json_errors
 from actorproc.server.feeds import Feed, Feeds
@@ -57,8 +58,10 @@ class FleetRoutes:
             Route("/api/processors/{name}", with_json_errors(self.fleet)),
             Route("/api/processors/{name}/events", with_json_errors(self.events)),
             Route("/api/processors/{name}/scale", with_json_errors(self.scale)),
+            Route("/api/processors/{name}/history", with_json_errors(self.history)),
             Route("/api/processors/{name}/partitions/{partition:path}", with_json_errors(self.partition)),
             Route("/api/processors/{name}/audit", with_json_errors(self.audit)),
+            Route("/api/processors/{name}/record", with_json_errors(self.record)),
             Route("/api/processors/{name}/dead-letters", with_json_errors(self.letters)),
             Route("/api/processors/{name}/dead-letters/{action}", with_json_errors(self.act), methods=["POST"]),
         ]
@@ -104,6 +107,10 @@ class FleetRoutes:
             {"partition": found, "history": feed.history(name), "explanation": explain(found, fleet.hosts, fleet.time)}
         )
 
+    async def history(self, request: Request) -> Response:
+        """The last day of the processor, or of `partition`."""
+        return json_answer(await (await self._feed(request)).day(request.query_params.get("partition")))
+
     async def audit(self, request: Request) -> Response:
         """The latest acts of operators, at most `limit`, the latest first."""
         limit = min(int(request.query_params.get("limit", MOST_ACTS)), MOST_ACTS)
@@ -113,6 +120,13 @@ class FleetRoutes:
         async with open_store(self._feeds.container, self._feeds.settings) as store:
             acts = await read_audit(store, layout, limit)
         return json_answer({"acts": acts[::-1]})
+
+    async def record(self, request: Request) -> Response:
+        """What became of the record `id`, written PARTITION:SEQUENCE."""
+        wanted = LetterId.parse(request.query_params.get("id", ""))
+        layout = ProcessorLayout(request.path_params["name"])
+        async with open_store(self._feeds.container, self._feeds.settings) as store:
+            return json_answer(await trace(store, layout, self._feeds.settings, *wanted))
 
     async def letters(self, request: Request) -> Response:
         """Dead letters that match `partition`, `kind` and `replayed`; from `after` on, at most `limit`."""

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
+
+import pyarrow as pa
 
 from actorproc.config.settings import Settings
 from actorproc.group.assignment import Lease, Member
 from actorproc.group.heartbeat import Heartbeat
+from actorproc.group.history import SAMPLES, Life, encode_history
 from actorproc.group.membership import GroupDocument
 from actorproc.group.reports import HostReport, PartitionReport, RetryReport, TimesReport
 from actorproc.storage.names import ProcessorLayout
@@ -71,3 +75,30 @@ class FakeFleet:
                     HostReport(partitions=len(own), progress=progress, failing=failing, max_process_time=300.0),
                 )  # fmt: skip
                 await store.put(layout.host(host, LIFE), beat.to_json())
+
+    async def write_history(self, hours: float = 24.0) -> None:
+        """The histories of the hosts. Half of them started two hours ago, with another release."""
+        layout = ProcessorLayout(NAME)
+        async with open_store(self.container, Settings()) as store:
+            now = store.clock.wall()
+            for number, host in enumerate(self.hosts):
+                new = 2 * number >= len(self.hosts)
+                life = Life(
+                    host=host, started=now - 7_200 + number if new else now - 3_600 * hours, interval=300.0,
+                    release="0.2.0" if new else "0.1.0", app_version="e83c516" if new else "a1b2c3d",
+                )  # fmt: skip
+                body = encode_history(life, self._samples(host, now, hours))
+                await store.put(layout.history_file(host, f"{number:016x}"), body)
+
+    def _samples(self, host: str, now: float, hours: float) -> pa.Table:
+        own = [name for name in self.partitions if self.owner(name) == host]
+        rows = []
+        for step in range(int(hours * 12), 0, -1):
+            rush = max(0.0, math.sin(step / 30)) ** 3
+            for name in own:
+                late = int(name) % 7 * rush
+                rows.append((int(now - 300 * step + 60) * 1000, name, int(900 * late), int(3_000 + 2_000 * rush),
+                             int(late > 5.9), "retrying" if late > 5.8 else None))  # fmt: skip
+        columns = zip(*rows, strict=True)
+        arrays = [pa.array(column, field.type) for column, field in zip(columns, SAMPLES, strict=True)]
+        return pa.Table.from_arrays(arrays, schema=SAMPLES)

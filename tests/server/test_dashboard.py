@@ -99,6 +99,12 @@ async def until_answered(url: str) -> None:
                     await anyio.sleep(0.1)
 
 
+async def axe_finds_nothing(shown: Page, checker: str) -> None:
+    await shown.evaluate(checker)
+    found: dict[str, Any] = await shown.evaluate("axe.run()")
+    assert [(v["id"], v["nodes"][0]["html"]) for v in found["violations"]] == []
+
+
 async def test_the_fleet_is_shown_well_on_each_screen_and_axe_finds_nothing(tmp_path: Path) -> None:
     fleet, checker = FakeFleet(tmp_path), axe()
     await fleet.write()
@@ -118,9 +124,7 @@ async def test_the_fleet_is_shown_well_on_each_screen_and_axe_finds_nothing(tmp_
                     await expect(shown.locator("#errors")).to_contain_text("PartitionStuck: no progress for 300 s")
                     await expect(shown.locator("#partition")).to_contain_text("has been on host-01 for 15 min")
                     assert await shown.evaluate("document.documentElement.scrollWidth") <= width
-                    await shown.evaluate(checker)
-                    found: dict[str, Any] = await shown.evaluate("axe.run()")
-                    assert [(v["id"], v["nodes"][0]["html"]) for v in found["violations"]] == []
+                    await axe_finds_nothing(shown, checker)
 
 
 async def test_arrow_keys_move_between_partitions_and_enter_chooses_one(tmp_path: Path) -> None:
@@ -146,6 +150,7 @@ async def test_a_new_heartbeat_changes_the_page_without_a_reload(tmp_path: Path)
 
 
 async def test_chosen_partitions_are_paused_with_a_reason_that_the_audit_shows(tmp_path: Path) -> None:
+    why = " (the <b>service</b> is down)"
     fleet, checker = FakeFleet(tmp_path), axe()
     await fleet.write()
     with dashboard(fleet.container) as url:
@@ -159,15 +164,13 @@ async def test_chosen_partitions_are_paused_with_a_reason_that_the_audit_shows(t
                 "Pause partitions 5, 3, because: the <b>service"
             )
             await shown.locator("#confirm-ok").click()
-            await expect(shown.locator("#act-note")).to_have_text("Done. Now: paused: 3, 5.")
-            await expect(shown.locator("#asked")).to_have_text("Paused: 3, 5.")
+            await expect(shown.locator("#act-note")).to_have_text(f"Done. Now: paused: 3{why}, 5{why}.")
+            await expect(shown.locator("#asked")).to_have_text(f"Paused: 3{why}, 5{why}.")
             await shown.get_by_role("link", name="Audit").click()
             await expect(shown.locator("#audit-list tbody")).to_contain_text("pause partitions 3, 5")
             await expect(shown.locator("#audit-list tbody")).to_contain_text("the <b>service</b> is down")
             assert await shown.evaluate("document.documentElement.scrollWidth") <= 390
-            await shown.evaluate(checker)
-            found: dict[str, Any] = await shown.evaluate("axe.run()")
-            assert [(v["id"], v["nodes"][0]["html"]) for v in found["violations"]] == []
+            await axe_finds_nothing(shown, checker)
             async with shown.expect_download() as saved:
                 await shown.get_by_role("button", name="Export as JSON").click()
             (act,) = json.loads(Path(await (await saved.value).path()).read_text())
@@ -201,6 +204,40 @@ async def test_dead_letters_need_the_token(tmp_path: Path) -> None:
             await shown.get_by_role("textbox", name="Token").fill(TOKEN)
             await shown.get_by_role("button", name="Use it").click()
             await expect(shown.locator("#letters-note")).to_have_text("1 replayed.")
+
+
+async def test_a_reset_shows_its_effect_before_it_is_done_and_is_undone(tmp_path: Path) -> None:
+    log, container, checker = str(tmp_path / "log"), str(tmp_path / "state"), axe()
+    async with Producer(log, partitions=1) as producer:
+        await producer.send_many([b"1", b"2", b"3"])
+    await Processor(Picky, source=log, container=container).run(until_end=True)
+    with dashboard(container) as url:
+        async with browser() as opened, page(opened, url, 390) as shown:
+            await expect(shown.locator(".cell")).to_have_count(1)
+            await shown.locator("select[name=act]").select_option("Reset")
+            await shown.get_by_label("To", exact=True).fill("1")
+            await shown.get_by_label("Reason").fill("a wrong rate")
+            await shown.get_by_role("button", name="Act", exact=True).click()
+            await expect(shown.locator("#confirm-text")).to_contain_text(
+                "It repeats 2 and skips 0 records of 1 partition"
+            )
+            await expect(shown.locator("#confirm-detail tbody")).to_have_text("02020")
+            await axe_finds_nothing(shown, checker)
+            await shown.get_by_role("button", name="Cancel").click()
+            await expect(shown.locator("#act-note")).to_have_text("Nothing was changed.")
+            await shown.get_by_role("button", name="Act", exact=True).click()
+            await shown.locator("#confirm-ok").click()
+            await expect(shown.locator("#act-note")).to_contain_text(
+                "Done: repeats 2 and skips 0 records of 1 partition"
+            )
+            await shown.locator("select[name=act]").select_option("Undo the latest reset")
+            await shown.get_by_role("button", name="Act", exact=True).click()
+            await shown.locator("#confirm-ok").click()
+            await expect(shown.locator("#act-note")).to_contain_text(
+                "Done: repeats 0 and skips 2 records of 1 partition"
+            )
+            await shown.get_by_role("link", name="Audit").click()
+            await expect(shown.locator("#audit-list tbody")).to_contain_text("a wrong rate")
 
 
 async def screenshot(file: Path) -> None:

@@ -209,3 +209,31 @@ async def test_acts_change_the_group_and_wrong_bodies_are_refused(tmp_path: Path
             ("move", {"partition": "1"}), ("drain", {"host": "nobody"}), ("pause", {"typo": 1}),
         ]:  # fmt: skip
             assert (await http.post(f"{NAME}/{act}", json=body, headers=token)).status_code == 400
+
+
+async def test_the_last_day_is_answered_as_a_whole_and_for_a_partition(tmp_path: Path) -> None:
+    fleet = FakeFleet(tmp_path)
+    await fleet.write()
+    await fleet.write_history()
+    async with client(fleet) as http:
+        total = (await http.get(f"{NAME}/history")).json()
+        one = (await http.get(f"{NAME}/history", params={"partition": "6"})).json()
+        nothing = (await http.get(f"{NAME}/history", params={"partition": "none"})).json()
+    assert len(total["lag"]) == len(total["records"]) == 288
+    assert sum(total["records"]) > 15 * sum(one["records"]) > 0
+    assert max(total["lag"]) > max(one["lag"]) > 0
+    assert [host for _, host in one["owners"]] == ["host-00"]
+    (mark,) = [mark for mark in total["marks"] if "0.2.0" in mark["text"]]
+    assert mark["text"] == "host-01 started; actorproc: 0.1.0 → 0.2.0; version: a1b2c3d → e83c516"
+    assert set(nothing["lag"]) == {None}
+
+
+async def test_a_corrupt_history_is_left_out(tmp_path: Path) -> None:
+    fleet = FakeFleet(tmp_path)
+    await fleet.write()
+    await fleet.write_history(1)
+    (first, _) = sorted((tmp_path / NAME / "history").iterdir())
+    first.write_bytes(b"nothing")
+    async with client(fleet) as http:
+        total = (await http.get(f"{NAME}/history")).json()
+    assert sum(total["records"]) > 0

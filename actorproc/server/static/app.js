@@ -3,10 +3,14 @@ import {events, get} from "./api.js";
 import {chip, confirm, count, counted, download, duration, h, line, mark, table, tone, VERDICTS} from "./format.js";
 import "./heatmap.js";
 import * as hands from "./hands.js";
+import * as history from "./history.js";
 import * as letters from "./letters.js";
+import * as record from "./record.js";
 
 const $ = id => document.getElementById(id);
+const PAGES = ["fleet", "letters", "record", "audit"];
 const SAMPLES = 90;
+const DAY_EVERY = 60_000;  // milliseconds between two looks at the last day
 const fleet = {views: new Map(), hosts: [], errors: [], lags: [], time: 0, heard: 0, history: new Map()};
 let processors = [], shown = {}, stream = null, loaded = 0, audit = [];
 
@@ -33,9 +37,14 @@ async function start() {
   $("map").addEventListener("pick", event => hands.choose([event.detail], true));
   $("legend").addEventListener("click", event => pickAll(event.target.closest("button")));
   $("audit-export").addEventListener("click", () => download("audit.json", audit));
+  $("which").addEventListener("submit", event => {
+    event.preventDefault();
+    location.hash = link(shown.processor, "record", event.target.elements.id.value.trim());
+  });
   hands.start(confirm);
   addEventListener("hashchange", navigate);
   setInterval(tick, 1000);
+  setInterval(day, DAY_EVERY);
   navigate();
 }
 
@@ -45,18 +54,18 @@ function navigate() {
   shown = next;
   $("processor").value = next.processor;
   $("to-fleet").href = link(next.processor);
-  $("to-letters").href = link(next.processor, "letters");
-  $("to-audit").href = link(next.processor, "audit");
-  const page = ["letters", "audit"].includes(next.view) ? next.view : "fleet";
-  for (const name of ["fleet", "letters", "audit"]) {
+  for (const name of PAGES.slice(1)) $(`to-${name}`).href = link(next.processor, name);
+  const page = PAGES.includes(next.view) ? next.view : "fleet";
+  for (const name of PAGES) {
     $(name).hidden = name !== page;
     name === page ? $(`to-${name}`).setAttribute("aria-current", "page") : $(`to-${name}`).removeAttribute("aria-current");
   }
   document.title = `${next.processor} · actorproc`;
   const failed = error => problem(error.message);
   if (page === "letters") letters.show(next.processor, next.id, next.query).catch(failed);
+  if (page === "record") record.show(next.processor, next.id);
   if (page === "audit") hands.audit(next.processor).then(acts => { audit = acts; }, failed);
-  if (before !== next.processor) follow(next.processor);
+  if (before !== next.processor) { follow(next.processor); day(); }
   else if (page === "fleet") partition();
 }
 
@@ -132,6 +141,14 @@ function pickAll(button) {
   if (button) hands.choose([...fleet.views.values()].filter(view => view.verdict === button.dataset.kind).map(view => view.partition));
 }
 
+/** The last day of the processor. */
+async function day() {
+  const {processor} = shown;
+  if (!processor || document.hidden) return;
+  const drawn = await history.load(processor).then(series => history.draw(series, true), error => [h("p", {class: "muted"}, error.message)]);
+  if (processor === shown.processor) $("day").replaceChildren(...drawn);
+}
+
 function summary(views) {
   const sum = key => views.reduce((total, view) => total + (view[key] ?? 0), 0);
   const alive = fleet.hosts.filter(host => host.alive).length;
@@ -190,8 +207,9 @@ async function partition() {
   if (name == null) return box.replaceChildren(h("p", {class: "muted"}, "Choose a partition."));
   const asked = ++loaded;
   try {
-    const answer = await get(`api/processors/${encodeURIComponent(shown.processor)}/partitions/${encodeURIComponent(name)}`);
-    if (asked === loaded) box.replaceChildren(...detail({verdict: "ok", ...answer.partition}, answer));
+    const [answer, series] = await Promise.all([
+      get(`api/processors/${encodeURIComponent(shown.processor)}/partitions/${encodeURIComponent(name)}`), history.load(shown.processor, name)]);
+    if (asked === loaded) box.replaceChildren(...detail({verdict: "ok", ...answer.partition}, answer), h("h3", {class: "small"}, "Last day"), ...history.draw(series, false));
   } catch (error) {
     if (asked === loaded) box.replaceChildren(h("p", {class: "muted"}, error.message));
   }
@@ -205,7 +223,8 @@ function detail(view, {explanation, history}) {
     h("dl", {class: "facts"},
       fact("Owner", view.owner ?? "nobody", view.next_owner ? ` → ${view.next_owner}` : ""), fact("Epoch", count(view.epoch)),
       fact("Here since", view.owned_since ? `${duration(now() - view.owned_since)}${view.origin ? `: ${view.origin}` : ""}` : "–"),
-      fact("Committed", view.sequence == null ? "nothing yet" : `record ${count(view.sequence)}`,
+      fact("Committed", ...view.sequence == null ? ["nothing yet"]
+        : ["record ", h("a", {href: link(shown.processor, "record", `${view.partition}:${view.sequence}`)}, count(view.sequence))],
         view.last_commit ? `, ${duration(now() - view.last_commit)} ago` : ""),
       fact("Now", view.activity ? `${view.activity} for ${duration(now() - view.activity_since)}` : view.state ?? "–"),
       view.retry ? fact("Attempt in hand", `number ${view.retry[2]} failed at ${counted(view.retry[1], "record")} from ${count(view.retry[0])} on`,

@@ -44,9 +44,11 @@ export function table(element, columns, rows) {
   );
 }
 
-/** Ask before an act. Resolves to whether it was confirmed. */
-export function confirm(title, text, action) {
-  const dialog = document.getElementById("confirm");
+/** Ask before an act, with a table of its effects if there is one. Resolves to whether it was confirmed. */
+export function confirm(title, text, action, effects = null) {
+  const dialog = document.getElementById("confirm"), detail = document.getElementById("confirm-detail");
+  detail.replaceChildren(...effects ? [effects] : []);
+  detail.hidden = !effects;
   document.getElementById("confirm-title").textContent = title;
   document.getElementById("confirm-text").textContent = text;
   document.getElementById("confirm-ok").textContent = action;

@@ -1,10 +1,12 @@
-// Acts of operators upon the fleet: pause, resume, move, drain, release, each with a reason. And what they asked for.
+// Acts of operators upon the fleet: pause, resume, move, drain, release, reset, each with a reason. And what they asked for.
 import {get, post} from "./api.js";
 import {counted, h, table} from "./format.js";
+import * as resets from "./resets.js";
 
 const $ = id => document.getElementById(id);
 const form = () => $("act").elements;
-const NEEDS = {pause: "partitions", resume: "partitions", move: "both", "release-partition": "partitions", drain: "host", "release-host": "host"};
+const NEEDS = {pause: "partitions", resume: "partitions", move: "both", "release-partition": "partitions", drain: "host", "release-host": "host",
+  reset: "partitions", undo: "partitions"};
 let processor = null;
 
 /** The partitions in the form; none: all. */
@@ -25,11 +27,14 @@ export function update(name, hosts, wishes) {
   $("asked").replaceChildren(...asked(wishes).map(text => h("li", {}, text)));
 }
 
-function asked({paused, paused_partitions = [], drained = [], placed = {}}) {
-  const said = paused ? ["All partitions are paused."] : [];
-  if (paused_partitions.length && !paused) said.push(`Paused: ${paused_partitions.join(", ")}.`);
-  if (drained.length) said.push(`Drained: ${drained.join(", ")}.`);
-  for (const [partition, host] of Object.entries(placed)) said.push(`Partition ${partition} is placed on ${host}.`);
+function asked({paused, paused_partitions = [], drained = [], placed = {}, reasons = {}}) {
+  const because = act => reasons[act] ? ` (${reasons[act]})` : "";
+  const listed = (act, names) => names.map(name => name + because(`${act} ${name}`)).join(", ");
+  const said = paused ? [`All partitions are paused${because("pause")}.`] : [];
+  if (paused_partitions.length && !paused) said.push(`Paused: ${listed("pause", paused_partitions)}.`);
+  if (drained.length) said.push(`Drained: ${listed("drain", drained)}.`);
+  for (const [partition, host] of Object.entries(placed))
+    said.push(`Partition ${partition} is placed on ${host}${because(`move ${partition}`)}.`);
   return said;
 }
 
@@ -49,8 +54,13 @@ function requests() {
 }
 
 async function carryOut(confirm) {
-  const reason = form().reason.value.trim(), note = $("act-note");
+  const reason = form().reason.value.trim(), note = $("act-note"), act = form().act.value;
   try {
+    if (act === "reset" || act === "undo") {
+      const to = act === "reset" ? form().to.value.trim() : null;
+      note.textContent = await resets.carryOut(processor, to, named(), reason, confirm, text => { note.textContent = text; });
+      return;
+    }
     const wanted = requests(), what = wanted.map(([, , text]) => text).join("; ");
     if (!await confirm("Confirm", `${what[0].toUpperCase()}${what.slice(1)}${reason ? `, because: ${reason}` : ""}. It is recorded in the audit.`, "Do it")) return;
     let now = "";
@@ -67,7 +77,8 @@ async function carryOut(confirm) {
 
 /** Show only the fields that the act needs. */
 function shape() {
-  const need = NEEDS[form().act.value];
+  const act = form().act.value, need = NEEDS[act];
+  form().to.closest("label").hidden = act !== "reset";
   form().partitions.closest("label").hidden = need === "host";
   form().host.closest("label").hidden = need === "partitions";
 }

@@ -75,6 +75,7 @@ function one() {
   const fact = (name, value) => [h("dt", {}, name), h("dd", {}, value)];
   $("letter").replaceChildren(
     h("h2", {}, `Letter ${letter.id}`),
+    h("p", {}, h("a", {href: `#/${encodeURIComponent(state.processor)}/record/${encodeURIComponent(letter.id)}`}, "What became of its record?")),
     h("dl", {class: "facts"},
       fact("Error", `${letter.kind}: ${letter.error.message}`),
       fact("Failed", `${letter.time.slice(0, 19).replace("T", " ")} on ${letter.host}, epoch ${letter.epoch}, attempts ${letter.attempts}`),
