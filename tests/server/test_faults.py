@@ -178,7 +178,7 @@ def hang_reads(world: World) -> None:
 
 FULL, DENIED = StoreUnavailable("No space left on device"), StoreRefused("AccessDenied")
 FAULTS = {
-    "a frozen handler": Fault(set_handler(frozen=True), 75, "stuck", "stuck", "max_process_time = 60 s"),
+    "a frozen handler": Fault(set_handler(frozen=True), 85, "stuck", "stuck", "max_process_time = 60 s"),
     "a hung read": Fault(hang_reads, 135, "stuck", "stuck", "max_read_time = 60 s"),
     "a dead store": Fault(refuse(StoreUnavailable("503")), EXPIRATION / 2, "away", "silent", "503", None),
     "an expired credential": Fault(
