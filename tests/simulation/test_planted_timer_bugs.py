@@ -82,9 +82,10 @@ def test_changes_of_a_failed_call_are_found(monkeypatch: pytest.MonkeyPatch) -> 
     assert re.search("its state is not that of|has count|have not fired", broken())
 
 
+@pytest.mark.long
 def test_timers_left_behind_by_a_partition_that_ends_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     async def nothing(self: Wakes, goes_on: Any) -> None:
         pass
 
     monkeypatch.setattr(Wakes, "fire_all", nothing)
-    assert "that have not fired, and are due" in broken(stream="splits")
+    assert "that have not fired, and are due" in broken(stream="splits", hours=0.05)
