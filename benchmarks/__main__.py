@@ -48,10 +48,10 @@ BENCHMARKS = {
         "from a hub over AMQP to durable rows, beside Microsoft's processor", {"events": 20_000, "rounds": 1}
     ),
     "kinesis": Benchmark(
-        "from a stream of Kinesis to durable rows, beside async-kinesis", {"events": 20_000, "rounds": 1}
+        "from a stream of Kinesis to durable rows, beside KCL and async-kinesis", {"events": 20_000, "rounds": 1}
     ),
     "kinesis_takeover": Benchmark(
-        "one of two hosts on a stream of Kinesis is killed, beside async-kinesis", {"rounds": 1}
+        "one of two hosts on a stream of Kinesis is killed, beside KCL and async-kinesis", {"rounds": 1}
     ),
     "spark.scan": Benchmark("a full scan: native, the data source, well-sized files", {"rows": 400_000, "rounds": 3}),
     "spark.trigger": Benchmark("a trigger on 100,000 files with 100 new ones", {"files": 10_000, "rounds": 3}),

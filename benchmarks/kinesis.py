@@ -1,8 +1,10 @@
-"""A stream of Kinesis into Parquet: actorproc beside async-kinesis, and the requests of each without news.
+"""A stream of Kinesis into Parquet: actorproc beside KCL and async-kinesis, and the requests of each without news.
 
-The stream is kinesalite, which refuses nothing. Both read its four shards from the beginning, parse JSON, and keep
-three columns in files. async-kinesis has its checkpoints in memory: at least once at best. Ours is exact, and keeps to
-the limits of AWS: five reads and 2 MB per second and shard. Needs Node.js, npm and `pip install async-kinesis`.
+The stream is kinesalite, which refuses nothing. All read its four shards from the beginning, parse JSON, and keep
+three columns in files. KCL is the Kinesis Client Library with a record processor in Python, which checkpoints after
+each file; its time runs from its first files on, since it takes half a minute to begin. async-kinesis has its
+checkpoints in memory: at least once at best. Ours is exact, and keeps to the limits of AWS: five reads and 2 MB per
+second and shard. Needs Node.js, npm, Java, Maven and `pip install async-kinesis`.
 Goal: not slower, within AWS's limits.
 """
 
@@ -26,13 +28,15 @@ from rich.table import Table
 
 from actorproc import JsonRows, Processor
 from actorproc.sources.kinesis import KinesisSource
+from benchmarks.kinesis_kcl import COLUMNS
 from benchmarks.processes import in_own_process
-from tests.kinesis_servers import REGION, Faults, KinesisServer, kinesalite
+from tests.kcl import kcl
+from tests.kinesis_servers import REGION, Faults, KinesisServer, dynalite, kinesalite
 
 STREAM = "events"
 SHARDS = 4
 _BATCH = 10_000
-_COLUMNS = ("carrier", "dep_delay", "n")
+_LIBRARY = "benchmarks.kinesis_kcl"
 
 
 class Rows(JsonRows):
@@ -74,7 +78,7 @@ def async_kinesis(port: int, folder: str, events: int) -> float:
                     rows.append(row)
                     left -= 1
                     if len(rows) == _BATCH or not left:
-                        table = pa.table({name: [row[name] for row in rows] for name in _COLUMNS})
+                        table = pa.table({name: [row[name] for row in rows] for name in COLUMNS})
                         pq.write_table(table, f"{folder}/{files}.parquet")
                         rows, files = [], files + 1
                     if not left:
@@ -82,6 +86,22 @@ def async_kinesis(port: int, folder: str, events: int) -> float:
         return time.perf_counter() - begin
 
     return asyncio.run(measured())
+
+
+def library(port: int, folder: str, events: int) -> float:
+    """The same of the Kinesis Client Library, but for its start."""
+    place = Path(folder, "kcl")
+    files = place / "files"
+    files.mkdir(parents=True)
+
+    async def measured() -> float:
+        await _until(lambda: _rows(files) > 0)
+        begin, first = time.perf_counter(), _rows(files)
+        await _until(lambda: _rows(files) >= events)
+        return (time.perf_counter() - begin) * events / (events - first)
+
+    with dynalite(Path(folder)) as dynamo, kcl(place, KinesisServer(port), dynamo, STREAM, "rows", _LIBRARY):
+        return anyio.run(measured)
 
 
 def _consumer(port: int) -> Any:
@@ -113,9 +133,22 @@ def idle_async_kinesis(port: int, folder: str, seconds: float) -> int:
     return anyio.run(_asked, KinesisServer(port), reading, seconds)
 
 
+def idle_library(port: int, folder: str, seconds: float) -> int:
+    """The same of the Kinesis Client Library. Requests to DynamoDB do not count."""
+    place = Path(folder, "kcl")
+    (place / "files").mkdir(parents=True)
+
+    async def reading(proxy: Faults) -> None:
+        with dynalite(Path(folder)) as dynamo, kcl(place, KinesisServer(proxy.port), dynamo, STREAM, "rows", _LIBRARY):
+            await anyio.sleep_forever()
+
+    return anyio.run(_asked, KinesisServer(port), reading, seconds)
+
+
 async def _asked(server: KinesisServer, reading: Callable[[Faults], Coroutine[Any, Any, None]], seconds: float) -> int:
     async with Faults(server).running() as proxy, anyio.create_task_group() as tasks:
         tasks.start_soon(reading, proxy)
+        await _until(lambda: "GetRecords" in proxy.asked)
         await anyio.sleep(10)  # it reads what there is
         proxy.asked.clear()
         await anyio.sleep(seconds)
@@ -135,7 +168,11 @@ def _rows(folder: Path) -> int:
 
 def run(events: int = 100_000, rounds: int = 3, seconds: float = 30) -> None:
     """Print the table: the best of so many rounds."""
-    programs = {"async-kinesis": (async_kinesis, idle_async_kinesis), "actorproc": (actorproc, idle_actorproc)}
+    programs = {
+        "KCL": (library, idle_library),
+        "async-kinesis": (async_kinesis, idle_async_kinesis),
+        "actorproc": (actorproc, idle_actorproc),
+    }
     table = Table("program", "events/s", "idle requests per minute and shard", title="Kinesis")
     with tempfile.TemporaryDirectory(prefix="actorproc-bench-") as name, kinesalite(Path(name)) as server:
         asyncio.run(fill(server, events))

@@ -1,9 +1,10 @@
 """One of two hosts on a stream of Kinesis is killed: how long its shards wait, and which records come twice.
 
-kinesalite with four shards, a process that feeds them, two hosts; actorproc beside async-kinesis with its Redis leases.
-Both take over 20 s after the last sign of life. A row counts once it is where the next program finds it: in the output,
-or in the file to which the consumer of async-kinesis appends. That one begins with all shards, because it does not
-share them; the second one stands by. Needs Node.js, npm and `pip install async-kinesis redis fakeredis`.
+kinesalite with four shards, a process that feeds them, two hosts; actorproc beside the Kinesis Client Library (KCL)
+with a record processor in Python, and beside async-kinesis with its leases in Redis. All take over 20 s after the last
+sign of life. A row counts once it is where the next program finds it: in the output, or in the file to which the others
+append. A host of async-kinesis has all shards, because it does not share them; the second one stands by. Needs Node.js,
+npm, Java, Maven and `pip install async-kinesis redis fakeredis`.
 Goals: no record twice, none lost; taken over within the expiration plus one acquire interval.
 """
 
@@ -31,7 +32,9 @@ from rich.table import Table
 from actorproc import Batch, PartitionContext, PartitionHandler, Processor, Settings
 from actorproc.sources.kinesis import KinesisSource
 from benchmarks.processes import only_warnings
-from tests.kinesis_servers import REGION, KinesisServer, kinesalite
+from tests.kcl import kcl
+from tests.kcl import rows as rows_of_kcl
+from tests.kinesis_servers import REGION, KinesisServer, dynalite, kinesalite
 from tests.servers import free_ports
 
 STREAM = "events"
@@ -125,6 +128,13 @@ def async_kinesis(host: str, port: int, folder: str) -> None:
     asyncio.run(reading())
 
 
+def library(host: str, port: int, folder: str) -> None:
+    """The same of the Kinesis Client Library."""
+    dynamo, expiration = Path(folder, "dynamo").read_text(), int(EXPIRATION * 1_000)
+    with kcl(Path(folder, host), KinesisServer(port), dynamo, STREAM, "rows", failoverTimeMillis=expiration):
+        time.sleep(3_600)
+
+
 def rows_of_actorproc(folder: Path) -> list[Row]:
     output = folder / "Notes" / "output"
     table = dataset(output, format="parquet").to_table(["n", "host", "at"]) if output.exists() else None
@@ -134,6 +144,10 @@ def rows_of_actorproc(folder: Path) -> list[Row]:
 def rows_of_async_kinesis(folder: Path) -> list[Row]:
     lines = [line for file in folder.glob("*.jsonl") for line in file.read_text().splitlines(keepends=True)]
     return [Row(*json.loads(line)) for line in lines if line.endswith("\n")]
+
+
+def rows_of_library(folder: Path) -> list[Row]:
+    return [Row(row.event["n"], host, row.at) for host in ("a", "b") for row in rows_of_kcl(folder / host)]
 
 
 class Result(NamedTuple):
@@ -191,20 +205,32 @@ def _redis(folder: Path) -> None:
     (folder / "redis").write_text(str(port))
 
 
-def run(rounds: int = 3) -> None:
-    """Print the table: all rounds together."""
+def _round(host: Callable[[str, int, str], None], rows: Callable[[Path], list[Row]]) -> Result:
+    with tempfile.TemporaryDirectory(prefix="actorproc-bench-") as name:
+        folder = Path(name)
+        with kinesalite(folder) as server, dynalite(folder) as dynamo:
+            asyncio.run(server.create(STREAM, SHARDS))
+            (folder / "dynamo").write_text(dynamo)
+            _redis(folder)
+            return killed(host, rows, server.port, folder)
+
+
+def run(rounds: int = 3, only: str = "") -> None:
+    """Print the table: all rounds together.
+
+    Args:
+        only: the program with this name; default: all.
+    """
     programs: dict[str, tuple[Callable[[str, int, str], None], Callable[[Path], list[Row]]]] = {
         "actorproc": (actorproc, rows_of_actorproc),
+        "KCL": (library, rows_of_library),
         "async-kinesis": (async_kinesis, rows_of_async_kinesis),
     }
     table = Table("program", "seconds until taken over: shortest", "longest", "repeated", "lost", title="kill -9")
     for program, (host, rows) in programs.items():
-        results = []
-        for _ in range(rounds):
-            with tempfile.TemporaryDirectory(prefix="actorproc-bench-") as name, kinesalite(Path(name)) as server:
-                asyncio.run(server.create(STREAM, SHARDS))
-                _redis(Path(name))
-                results.append(killed(host, rows, server.port, Path(name)))
+        if only not in ("", program):
+            continue
+        results = [_round(host, rows) for _ in range(rounds)]
         waits = [wait for result in results for wait in result.waits]
         repeated, lost = (", ".join(str(result[field]) for result in results) for field in (1, 2))
         table.add_row(program, f"{min(waits):.1f}", f"{max(waits):.1f}", repeated, lost)

@@ -7,6 +7,8 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from datetime import UTC, datetime
 
+import anyio
+
 from actorproc.config.settings import Settings
 from actorproc.errors import PartitionGone, RecordsLost, UsageError
 from actorproc.records import NO_COST, Batch, Cursor
@@ -15,7 +17,7 @@ from actorproc.runtime.clock import SYSTEM, Clock
 from actorproc.runtime.logger import get_logger
 from actorproc.sources.appendable import Appendable
 from actorproc.sources.kinesis.address import StreamAddress
-from actorproc.sources.kinesis.kcl import KCL, place_in, read_leases
+from actorproc.sources.kinesis.kcl import KCL, Lease, place_in, read_leases
 from actorproc.sources.kinesis.newest import place_after_newest
 from actorproc.sources.kinesis.position import Position, milliseconds
 from actorproc.sources.kinesis.requests import put_requests
@@ -54,6 +56,8 @@ class KinesisSource(Source, Appendable):
         self._clock = clock
         self._address = StreamAddress.of(url, options or {})
         self._stream = Stream(self._address, clock, self._settings.store_timeout)
+        self._reading_leases = anyio.Lock()
+        self._leases: Mapping[str, Lease] | None = None  # read once, for all shards of a start
         self.knows_keys = not self._address.options().explicit_hash_keys
 
     async def open(self) -> None:
@@ -91,11 +95,16 @@ class KinesisSource(Source, Appendable):
         """Where an application of the Kinesis Client Library is, as `kcl:APPLICATION`."""
         if not consumer.startswith(KCL):
             raise UsageError(f"start_from = {consumer!r}: {self.url} knows the positions of {KCL}APPLICATION")
-        address, application = self._address, consumer.removeprefix(KCL)
-        async with address.client(address.options(), self._settings.store_timeout, "dynamodb") as client:
-            leases = await read_leases(client, application, address.stream)
-        place = await place_in(self._stream, partition, leases)
+        async with self._reading_leases:
+            if self._leases is None:
+                self._leases = await self._read_leases(consumer.removeprefix(KCL))
+        place = await place_in(self._stream, partition, self._leases)
         return None if place is None else str(place)
+
+    async def _read_leases(self, application: str) -> Mapping[str, Lease]:
+        address = self._address
+        async with address.client(address.options(), self._settings.store_timeout, "dynamodb") as client:
+            return await read_leases(client, application, address.stream)
 
     async def keys_of(self, partition: str) -> Callable[[bytes], bool]:
         """By the MD5 of a key, as Kinesis chooses the shard."""
