@@ -95,7 +95,7 @@ class KafkaForwarder(PartitionHandler):
         if options.transactions:
             name = f"{ctx.processor}-{ctx.processor_id}-{ctx.partition}"
             self._own = TransactionalWriter(_properties(options), options.topic, name, options.timeout)
-            self._position = await SYSTEM.run_in_thread(self._own.open)
+            self._position = (await SYSTEM.run_in_thread(self._own.open)).followed_by(ctx.resets)
             ctx.log.info("kafka.position", topic=options.topic, upto=self._position.upto)
         self._writer: Writer = self._own or ctx.shared
 
@@ -107,7 +107,7 @@ class KafkaForwarder(PartitionHandler):
     def process(self, batch: Batch, ctx: PartitionContext) -> None:
         """Send the messages of the records that the topic does not have, and wait until they are delivered."""
         known = self._position.committed(ctx.committed)
-        new = batch if batch.first > known.upto else _without(batch, known)
+        new = batch if batch.first > known.end else _without(batch, known)
         self._position = known.begun(batch.sequences)  # also if this attempt fails
         messages, done = self._messages(new, ctx)
         while messages:

@@ -139,10 +139,12 @@ class Resets:
 
         async def planned(partition: str, tip: ChainEnd) -> PartitionReset:
             newest = tip.resets[-1]
+            found = self._judged(partition, tip, newest.first)
             if newest.clears_state:
-                why = "the reset has cleared its keyed state, which cannot be brought back"
-                return PartitionReset(partition, tip.cursor, newest.first, refusal=why)
-            return self._judged(partition, tip, newest.first)
+                return replace(found, refusal="the reset has cleared its keyed state, which cannot be brought back")
+            if newest.back and found.repeats:
+                return replace(found, refusal="it has processed all that was repeated, and more")
+            return found
 
         undone = [name for name, tip in tips.items() if tip and tip.resets and tip.resets[-1].id == latest.id]
         return await self._planned(undone, planned)
@@ -168,9 +170,12 @@ class Resets:
 
     async def _tip(self, partition: str) -> ChainEnd | None:
         """The end of the chain, from a walk that met no file below the boundary."""
-        chain = OutputChain(self._store, self._layout, partition)
-        while (tip := await chain.tip()) is not None and await chain.boundary() > tip.checkpoint.number:
-            pass
+        chain, boundary = OutputChain(self._store, self._layout, partition), 0
+        while (tip := await chain.tip()) is not None:
+            chain.check_not_below(boundary, tip.checkpoint.number)
+            boundary = await chain.boundary()
+            if boundary <= tip.checkpoint.number:
+                break
         return tip
 
     async def _target(self, partition: str, tip: ChainEnd, goal: ResetTarget) -> Cursor | str:
@@ -205,12 +210,17 @@ class Resets:
         self, partition: str, tip: ChainEnd, target: Cursor, *, to_first_record: bool = False
     ) -> PartitionReset:
         """What it means to go from the end of the chain to the target."""
+        if (done := self._done(partition, target)) is not None:
+            target = Cursor(target.position, done)  # a walk compares sequences
         found = self._counted(PartitionReset(partition, tip.cursor, target, to_first_record=to_first_record))
         known = tip.resets[-1].id if tip.resets else ""
-        keeps_state = found.repeats == 0 or not tip.has_state
+        keeps_state = found.repeats == 0 or not tip.has_state or _only_undoes(tip, target)
         refusal = ""
         if found.repeats == found.skips == 0:
             refusal = "it is there already"
+        elif not keeps_state and tip.checkpoint.inherited:
+            before = ", ".join(tip.checkpoint.parents)
+            refusal = f"a part of its keyed state is of partitions before it ({before}), and cannot be made again"
         elif not keeps_state and not to_first_record:
             refusal = "it has keyed state, which no record may change twice: go to 'earliest', which clears the state"
         return replace(found, known=known, clears_state=not keeps_state and to_first_record, refusal=refusal)
@@ -284,6 +294,7 @@ class Resets:
             reset = Reset(
                 id=command, number=tip.number, first=tip.cursor, next=planned.next, time=max(clock.wall(), before.time),
                 who=self._who, reason=self._reason, clears_state=planned.to_first_record and tip.has_state,
+                back=planned.repeats != 0,
             )  # fmt: skip
             commit = Commit(
                 put_id=clock.nonce(), host=self._who, epoch=tip.checkpoint.epoch, first=reset.first, next=reset.next,
@@ -324,6 +335,11 @@ class Resets:
         group = await SharedDocument(self._store, self._layout.group, GroupDocument).change(change)
         if group is not None:
             await nudge_members(self._store, self._layout, self._nudges, group)
+
+
+def _only_undoes(tip: ChainEnd, target: Cursor) -> bool:
+    """Whether nothing but a reset was committed since the partition was at the target."""
+    return bool(tip.resets) and tip.number == tip.resets[-1].number + 1 and target == tip.resets[-1].first
 
 
 def summary(resets: Sequence[PartitionReset]) -> str:

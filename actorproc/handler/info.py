@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -33,6 +33,9 @@ class PartitionInfo:
     """Columns of the output, without `_sequence`."""
     processor_id: str = ""
     """Differs from that of every other processor; another one if the processor is deleted and created again."""
+    resets: Mapping[str, int] = field(default_factory=dict)
+    """The latest resets, oldest first: id -> sequence up to which the partition was committed before it. Its records up
+    to there may come again."""
     committed: int = -1
     """Sequence up to which the partition was committed when it started here, or when the attempt began."""
 

@@ -60,8 +60,12 @@ class Commit(Document, frozen=True):
     """An operator has set the cursor: `next` may be before `first`."""
 
     def cursor_after(self, cursor: Cursor) -> Cursor:
-        """Where a walk at `cursor` is after this commit: at its end, unless the checkpoint was further already."""
-        return self.next if self.reset or self.next.sequence >= cursor.sequence else cursor
+        """Where a walk at `cursor` is after this commit: at its end, unless the checkpoint was further already.
+
+        Only a reset goes back.
+        """
+        goes_back = self.reset is not None and self.reset.back
+        return self.next if goes_back or self.next.sequence >= cursor.sequence else cursor
 
     def resets_after(self, resets: tuple[Reset, ...]) -> tuple[Reset, ...]:
         """The latest resets with this commit. `resets`: before it."""

@@ -57,6 +57,8 @@ class Reset(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = ""
     clears_state: bool = False
     """All keyed state is dropped."""
+    back: bool = True
+    """Records are repeated. A reset forward does not go back, even if the partition has passed `next` meanwhile."""
 
 
 RESETS_KEPT = 8
@@ -66,7 +68,7 @@ RESETS_KEPT = 8
 class Checkpoint(Document, frozen=True):
     """A committed cursor, and the number of the output file from which the next owner reads the chain."""
 
-    newest_format = 4  # 2: `state` is not empty; 3: of a partition that has ended; 4: `inherited` is there
+    newest_format = 4  # 2: `state` is not empty; 3: of a partition that has ended; 4: `inherited` or `resets` is there
 
     epoch: int
     number: int
@@ -147,7 +149,7 @@ class CheckpointKeeper:
         """
         moved = replace(
             self.current,
-            format=4 if self.current.inherited else 3 if ended else 2 if state else 1,
+            format=4 if self.current.inherited or resets else 3 if ended else 2 if state else 1,
             number=number, cursor=cursor, totals=totals, time=time, ahead=ahead, state=state,
             identities=identities, ended=ended, resets=resets,
         )  # fmt: skip

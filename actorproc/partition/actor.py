@@ -172,6 +172,7 @@ class PartitionActor(Restartable):
                 await self._end_partition()
                 return
             self._info.committed = self._committer.committed.sequence
+            self._info.resets = {reset.id: reset.first.sequence for reset in self._committer.resets}
             opened = self._opened = await self._open_handler(handler)
             if opened.handler.exclusive:
                 await self._committer.fence()  # after `opened`: see tests/protocol/forward_model.py

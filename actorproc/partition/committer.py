@@ -80,7 +80,6 @@ class Committer:
         self._time = 0.0  # of the latest commit; no later commit gets an earlier time
         self._uncommitted = Uncommitted(settings, clock, held, queue)
         self._identities: tuple[str, ...] = ()  # that the walk has found
-        self._resets: tuple[Reset, ...] = ()  # the latest ones that the walk has found
         self.settled = True
         """False once a commit was cut short: only a new start can find out whether it was made."""
         self.after_commit: Callable[[int, int, Exception | None], Awaitable[None]] = _ignore
@@ -89,6 +88,8 @@ class Committer:
         """Called after each commit that was made, with its rows. It must not wait."""
         self.ended = False
         """The partition has ended: nothing may be committed any more."""
+        self.resets: tuple[Reset, ...] = ()
+        """The latest ones that the walk has found, oldest first."""
         self.cursor = Cursor("")
         """Processed up to here."""
         self.committed = Cursor("")
@@ -157,7 +158,7 @@ class Committer:
             if end.cursor == commit.next:
                 self._identities = commit.identities or self._identities
         self._number, self.cursor, self._totals = end.number, end.cursor, end.totals
-        self._resets, self.ended = end.resets, end.ended
+        self.resets, self.ended = end.resets, end.ended
         return walking
 
     async def _check_is_last(self) -> None:
@@ -319,7 +320,7 @@ class Committer:
         time = self._now()
         await self._keeper.advance(
             self._number, cursor, totals, time, ahead=ahead, state=self.state.manifest,
-            identities=self._identities_of(cursor), ended=self.ended, resets=self._resets,
+            identities=self._identities_of(cursor), ended=self.ended, resets=self.resets,
         )  # fmt: skip
         self.state.expire(time)
         await self._sweeper.sweep(self._keeper.current)

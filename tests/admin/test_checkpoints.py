@@ -14,7 +14,7 @@ from actorproc.admin.audit import read_audit
 from actorproc.admin.checkpoints import PartitionReset, Resets, ResetTarget, parse_reset_target, summary
 from actorproc.admin.damage import Verification
 from actorproc.admin.verify_output import PartitionCheck
-from actorproc.errors import Fenced, UsageError
+from actorproc.errors import CorruptObject, Fenced, UsageError
 from actorproc.group.assignment import Member
 from actorproc.group.membership import GroupDocument
 from actorproc.output.chain import ChainEnd, OutputChain
@@ -37,6 +37,17 @@ class Rows(PartitionHandler):
     async def process(self, batch: Batch, ctx: PartitionContext) -> None:
         for record in batch:
             ctx.emit(record, {"n": record.json()})
+
+
+class FirstRows(PartitionHandler):
+    """Emits nothing from the tenth number on."""
+
+    output_schema = "n long"
+
+    async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+        for record in batch:
+            if record.json() < 10:
+                ctx.emit(record, {"n": record.json()})
 
 
 class Sums(Rows):
@@ -214,6 +225,73 @@ async def test_a_reset_below_the_boundary_is_void_and_made_again(monkeypatch: py
     monkeypatch.setattr(OutputChain, "create", slow)
     [done] = await resets.carry_out(planned, {})
     assert (done.repeats, (await tip_of(world)).cursor.sequence) == (14, 4)
+
+
+async def test_a_reset_forward_does_not_go_back_over_passed_records(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = await world_of(10, FirstRows)
+    world.feed(10)
+    planned, create = await resets_of(world).plan(12), OutputChain.create
+
+    async def late(*arguments: Any) -> None:
+        monkeypatch.setattr(OutputChain, "create", create)
+        await world.until_end(2)  # all twenty, without a file
+        await create(*arguments)
+
+    monkeypatch.setattr(OutputChain, "create", late)
+    await resets_of(world).carry_out(planned, {})
+    tip = await tip_of(world)
+    assert (tip.totals.resets, tip.cursor.sequence) == (1, 19)
+    world.feed(5)
+    await world.until_end(3)
+    assert (await tip_of(world)).cursor.sequence == 24
+
+
+async def test_an_undo_keeps_state_if_nothing_was_committed_since() -> None:
+    world = await world_of(10, Sums)
+    world.feed(5)
+    await reset(world, "latest")
+    assert not (await undo(world)).refusal
+    await world.until_end(2)
+    assert (await read_state(world.store, world.layout, "0")).get("", "sum") == sum(range(15))
+    world.feed(5)
+    await reset(world, 17)
+    await world.until_end(3)
+    assert "keyed state" in (await resets_of(world).plan_undo())[0].refusal
+
+
+async def test_an_undo_that_would_repeat_records_once_more_is_refused() -> None:
+    world = await world_of(10)
+    world.feed(5)
+    await reset(world, 2)
+    await world.until_end(2)
+    assert "it has processed all that was repeated" in (await resets_of(world).plan_undo())[0].refusal
+
+
+async def test_a_partition_that_has_taken_state_of_others_is_only_reset_forward() -> None:
+    world = await world_of(3, Sums)
+    world.source.add_partition("1", ["0"])
+    world.source.append("1", [b"3", b"4"])
+    await world.until_end(2)
+    await world.until_end(1, "1")
+    [refused] = await resets_of(world).plan("earliest", ["1"])
+    assert "of partitions before it (0)" in refused.refusal
+    world.source.append("1", [b"5"])
+    assert not (await resets_of(world).plan("latest", ["1"]))[0].refusal
+
+
+async def test_a_checkpoint_below_the_boundary_is_reported() -> None:
+    world = await world_of(10)
+    await raise_boundary(world.store, world.layout.boundary("0"), 99)
+    with pytest.raises(CorruptObject, match="an older one restored"):
+        await resets_of(world).plan("earliest")
+
+
+async def test_earlier_releases_refuse_a_partition_that_was_reset() -> None:
+    world = await world_of(10)
+    assert (await world.checkpoint()).format == 1
+    await reset(world, 2)
+    await world.until_end(2)
+    assert (await world.checkpoint()).format == 4, "they would forget the resets"
 
 
 async def test_ended_and_new_partitions_and_earlier_releases_are_refused() -> None:

@@ -12,6 +12,7 @@ import anyio
 import pytest
 
 from actorproc import Processor, Record, Settings
+from actorproc.admin.checkpoints import Resets
 from actorproc.errors import UsageError
 from actorproc.output.dead_letters import dead_letters
 from actorproc.storage.store import Store
@@ -129,6 +130,28 @@ async def test_a_crash_between_transaction_and_commit_repeats_nothing(broker: Br
         assert stage.values == [*numbered(50), b"new"]
 
 
+async def test_a_reset_sends_again_what_was_committed_and_only_that(broker: Broker) -> None:
+    async with staged(broker) as stage:
+        stage.feed(numbered(20))
+        await stage.run()
+        stage.feed(numbered(30)[20:])
+        async with anyio.create_task_group() as tasks:
+            processor = stage.processor(commit_interval=1000, idle_commit_interval=1000)
+            tasks.start_soon(processor.run)
+            with anyio.fail_after(30):
+                while len(stage.values) < 30:
+                    await anyio.sleep(0.05)
+            tasks.cancel_scope.cancel()  # ten records are in the topic, and not committed
+        resets = Resets(stage.store, processor.layout, Settings(), stage.source, "ann")
+        [done] = await resets.carry_out(await resets.plan(5), {})
+        assert done.repeats == 15
+        await stage.run()
+        assert stage.values == numbered(30) + numbered(20)[5:]
+        stage.feed([b"new"])
+        await stage.run()
+        assert stage.values[45:] == [b"new"]
+
+
 class Picky(KafkaForwarder):
     def messages(self, record: Record) -> list[KafkaMessage]:
         value = record.value or b""
@@ -225,6 +248,23 @@ def test_a_newer_writer_refuses_the_older_one(broker: Broker) -> None:
     new.write([(1, KafkaMessage(b"new"))], TopicPosition(1, frozenset({0})))
     assert [message.value() for message in topic.messages()] == [b"old", b"new"]
     assert writer_for(broker, topic).open() == TopicPosition(1, frozenset({0}))
+
+
+def test_a_position_after_resets_knows_what_was_sent_and_not_committed() -> None:
+    position = TopicPosition(110, frozenset({90, 105})).followed_by({"a": 100, "b": 30})
+    assert position == TopicPosition(-1, frozenset({105}), "b", ((100, 110),))
+    assert position.followed_by({"a": 100, "b": 30}) == position
+    assert [sequence in position for sequence in (50, 100, 101, 105, 110, 111)] == [
+        False,
+        False,
+        True,
+        False,
+        True,
+        False,
+    ]
+    assert TopicPosition.of_offset(position.to_offset("t")) == position
+    on = position.begun(range(6)).sent(range(6))
+    assert on.followed_by({"b": 30, "c": 2}) == TopicPosition(-1, frozenset({105}), "c", ((2, 5), (100, 110)))
 
 
 def test_a_position_names_thousands_of_failures_and_not_more() -> None:

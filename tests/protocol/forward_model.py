@@ -3,13 +3,14 @@
 Two systems change here: the commit chain, and the topic with the position that is stored in the same transaction as the
 messages. A worker opens the chain, fences earlier workers in both systems, reads the topic's position, and works:
 first the transaction, then the commit. What can happen at any step: a worker pauses for long, crashes, restarts; two
-workers run the partition at once; a commit or a transaction is applied after its sender gave up on it.
+workers run the partition at once; a commit or a transaction is applied after its sender gave up on it; an operator
+resets the partition to the first record.
 
 Each record has a kind: M becomes a message, S nothing; F fails on worker 0 (a dead letter) and becomes a message on
 worker 1.
 
-Checked in every state: no message is in the topic twice; no record is both a message and a dead letter; no dead letter
-is committed twice; every record below the chain's cursor is a message or a dead letter, unless it is silent.
+Checked in every state: a record is at most one message or dead letter, and one more for each reset that repeats it;
+every record below the chain's cursor is that often a message or a dead letter, unless it is silent.
 
 Change the protocol here first, then docs/protocol.md, then the code. `python -m tests.protocol.forward_model`
 """
@@ -31,13 +32,23 @@ class Commit(NamedTuple):
     first: int
     next: int
     letters: tuple[int, ...] = ()
+    reset: bool = False
 
 
 class Position(NamedTuple):
-    """What the topic says: records below `next` were forwarded, but for those `left_out`."""
+    """What the topic says: records below `next` were forwarded, but for those `left_out`.
+
+    `resets`: how many it knows. `later`: sent before the last one and not committed.
+    """
 
     next: int = 0
     left_out: frozenset[int] = frozenset()
+    resets: int = 0
+    later: frozenset[int] = frozenset()
+
+    def has(self, record: int) -> bool:
+        """Whether the record was sent."""
+        return (record < self.next or record in self.later) and record not in self.left_out
 
 
 class Transaction(NamedTuple):
@@ -49,6 +60,7 @@ class Transaction(NamedTuple):
 
 class Worker(NamedTuple):
     """`todo`: the steps of its start that are left. `done`: records below it are processed, `letters` among them.
+    `resets`: where the resets that it has found in the chain ended.
 
     `owed`: a transaction whose batch is committed already, which only happens without the rule `first`.
     """
@@ -61,6 +73,7 @@ class Worker(NamedTuple):
     known: Position = Position()
     noting: Position | None = None
     owed: Transaction | None = None
+    resets: tuple[int, ...] = ()
 
 
 class State(NamedTuple):
@@ -78,6 +91,7 @@ class State(NamedTuple):
     late_left: int = 0
     opens_left: int = 0
     """How many more starts there may be: each makes the chain longer."""
+    resets_left: int = 0
 
 
 Step = tuple[str, State]
@@ -103,32 +117,33 @@ class Rules:
     """That file comes after the transactions were initialized."""
     doubt: bool = True
     """A worker whose transaction is in doubt opens anew."""
+    reset: bool = True
+    """Records that a reset repeats are sent again."""
+    later: bool = True
+    """Of those, the ones that were sent and not committed before the reset are not sent again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """`kinds`: one letter per record. `crashes`, `late` and `opens`: how many there may be."""
+    """`kinds`: one letter per record. `crashes`, `late`, `opens` and `resets`: how many there may be."""
 
     kinds: str
     crashes: int = 1
     late: int = 1
     opens: int = 4
+    resets: int = 0
     rules: Rules = Rules()
 
     # What must hold
 
     def broken(self, s: State) -> str | None:
         """What is wrong with a state, or None."""
-        sent = Counter(s.topic)
-        if max(sent.values(), default=0) > 1:
-            return f"messages sent twice: {dict(sent)}"
-        letters = Counter(record for commit in s.chain for record in commit.letters)
-        if max(letters.values(), default=0) > 1:
-            return f"dead letters committed twice: {dict(letters)}"
-        if both := sent.keys() & letters.keys():
-            return f"both message and dead letter: {both}"
+        ended = Counter([*s.topic, *(record for commit in s.chain for record in commit.letters)])
+        due = {r: 1 + sum(commit.reset and r < commit.first for commit in s.chain) for r in range(len(self.kinds))}
+        if often := {r: count for r, count in ended.items() if count > due[r]}:
+            return f"too often a message or dead letter: {often}"
         end = s.chain[-1].next if s.chain else 0
-        if gone := {r for r in range(end) if self.kinds[r] != "S"} - sent.keys() - letters.keys() - self._owed(s):
+        if gone := {r for r in range(end) if self.kinds[r] != "S" and ended[r] < due[r]} - self._owed(s):
             return f"lost below committed cursor {end}: {gone}"
         return None
 
@@ -139,10 +154,15 @@ class Model:
     # What can happen
 
     def start(self) -> State:
-        return State(crashes_left=self.crashes, late_left=self.late, opens_left=self.opens)
+        return State(
+            crashes_left=self.crashes, late_left=self.late, opens_left=self.opens, resets_left=self.resets
+        )  # fmt: skip
 
     def steps(self, s: State) -> Iterator[Step]:
         yield from _late(s)
+        if s.resets_left and s.chain and s.chain[-1].next:
+            reset = Commit(s.chain[-1].next, 0, reset=True)
+            yield f"reset from {reset.first}", s._replace(chain=(*s.chain, reset), resets_left=s.resets_left - 1)
         for w, worker in enumerate(s.workers):
             if worker is None:
                 if s.opens_left:
@@ -169,14 +189,23 @@ class Model:
         order = ("init", *fences) if rules.fence_last else (*fences, "init")
         todo = (*order, "look") if rules.init else ("look", *order)
         end = s.chain[-1].next if s.chain else 0
-        return Worker(todo, len(s.chain), end, end)
+        return Worker(todo, len(s.chain), end, end, resets=tuple(commit.first for commit in s.chain if commit.reset))
+
+    def _followed(self, known: Position, resets: tuple[int, ...]) -> Position:
+        """The position after the resets that it does not know."""
+        new = resets[known.resets :]
+        if not new or not self.rules.reset:
+            return known
+        later = frozenset(r for r in {*range(known.next), *known.later} if r >= max(new) and known.has(r))
+        return Position(0, frozenset(), len(resets), later if self.rules.later else frozenset())
 
     def _prepare(self, s: State, w: int, worker: Worker) -> Step:
         step, onward = worker.todo[0], worker._replace(todo=worker.todo[1:])
         if step == "init":
             return f"w{w} initializes transactions", _put(s, w, onward)._replace(holder=w, late_transactions=())
         if step == "look":
-            return f"w{w} reads position {s.position.next}", _put(s, w, onward._replace(known=s.position))
+            known = self._followed(s.position, worker.resets)
+            return f"w{w} reads position {s.position.next}", _put(s, w, onward._replace(known=known))
         if len(s.chain) > worker.number:
             return f"w{w} is refused at {worker.number}, stops", _put(s, w, None)
         empty = Commit(worker.committed, worker.committed)
@@ -189,7 +218,7 @@ class Model:
             sent, failed = self._results(w, worker, end)
             known = worker.known
             left_out = known.left_out | set(failed) if self.rules.left_out else frozenset()
-            position = Position(max(known.next, end), left_out - set(sent))
+            position = known._replace(next=max(known.next, end), left_out=left_out - set(sent))
             done = worker._replace(done=end, letters=(*worker.letters, *failed))
             if sent:
                 transaction = Transaction(sent, position)
@@ -205,7 +234,7 @@ class Model:
     def _results(self, w: int, worker: Worker, end: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """The records that worker `w` sends, and those that fail."""
         known = worker.known
-        new = [r for r in range(worker.done, end) if not self.rules.skip or r >= known.next or r in known.left_out]
+        new = [r for r in range(worker.done, end) if not self.rules.skip or not known.has(r)]
         failed = tuple(r for r in new if self.kinds[r] == "F" and w == 0)
         return tuple(r for r in new if self.kinds[r] != "S" and r not in failed), failed
 
@@ -267,6 +296,7 @@ ALL = Rules()
 HOLDS = {
     "messages": Model("MM", opens=3),
     "unsteady failures": Model("FM", opens=3),
+    "a reset": Model("MM", opens=3, late=0, crashes=0, resets=1),
 }
 """All rules kept, small enough for every run."""
 
@@ -275,6 +305,8 @@ HOLDS_LONG = {
     "failure behind silence": Model("SF", crashes=2),
     "failure between messages": Model("MFM", opens=3),
     "two unsteady failures, two late writes": Model("FF", crashes=2, late=2),
+    "a reset, unsteady failures": Model("FM", opens=3, resets=1),
+    "two resets": Model("MM", opens=4, late=0, resets=2),
 }
 
 BREAKS = {
@@ -286,6 +318,8 @@ BREAKS = {
     "not fencing the chain": Model("FM", rules=replace(ALL, fence=False)),
     "fencing the chain before the topic": Model("FM", rules=replace(ALL, fence_last=False)),
     "taking a transaction in doubt for a failed one": Model("MM", rules=replace(ALL, doubt=False)),
+    "a position that stays at a reset": Model("MM", opens=3, late=0, resets=1, rules=replace(ALL, reset=False)),
+    "a position that is dropped at a reset": Model("MM", opens=3, late=0, resets=1, rules=replace(ALL, later=False)),
 }
 """One rule left out each."""
 

@@ -36,7 +36,7 @@ Command = tuple[str, int]
 
 
 class Reset(NamedTuple):
-    """In the footer. `way` and `expected`, the newest reset of the dry run, are for the checks only."""
+    """In the footer. `expected`, the newest reset of the dry run, is for the checks only."""
 
     id: Id
     clears: bool
@@ -55,12 +55,12 @@ class File(NamedTuple):
 
 
 class At(NamedTuple):
-    """What a walk up to `number` knows. `resets`: id and ended cursor of each."""
+    """What a walk up to `number` knows. `resets`: id, ended cursor and number of each."""
 
     number: int = 0
     position: int = 0
     state: tuple[int, ...] = ()
-    resets: tuple[tuple[Id, int], ...] = ()
+    resets: tuple[tuple[Id, int, int], ...] = ()
 
     @property
     def newest(self) -> Id | None:
@@ -132,7 +132,9 @@ class Rules:
     commit: bool = True
     """A reset is a commit of the chain, not a swap of the checkpoint."""
     follow: bool = True
-    """A walk takes the cursor of a reset even if it is behind."""
+    """A walk takes the cursor of a reset back even if it is behind."""
+    onward: bool = True
+    """A walk takes the cursor of a reset forward only if it is ahead."""
     again: bool = True
     """After a walk the boundary is read: if it has passed the number where the walk began, the walk is done again."""
     look: bool = True
@@ -147,6 +149,8 @@ class Rules:
     """A reset forward is refused if the partition has passed its target meanwhile."""
     clear: bool = True
     """A reset to the first record clears keyed state; back to any other record, it is refused if there is state."""
+    untouched: bool = True
+    """An undo goes back in spite of state only if nothing was committed since the reset that it undoes."""
     hold: bool = True
     """The target is held at the source before the reset is made."""
 
@@ -182,7 +186,7 @@ class Model:
                 if file.reset.expected != newest:
                     return f"the dry run of {file.reset.id} knew reset {file.reset.expected}, the newest was {newest}"
                 newest = file.reset.id
-                state = () if file.next == 0 and self.stateful else state
+                state = () if file.reset.clears else state
             position, state = file.next, state + (file.rows if self.stateful else ())
         if len(set(ids)) < len(ids):
             return f"a command took effect twice: {ids}"
@@ -193,6 +197,8 @@ class Model:
             return f"a new owner finds position {found.position}, committed is {position}"
         if (found.state, found.newest) != (state, newest):
             return f"a new owner finds {found}, committed are state {state} and reset {newest}"
+        if found.position < s.checkpoint.at.position and not self.went_back(s):
+            return f"a new owner finds position {found.position}, no reset goes back from {s.checkpoint.at.position}"
         for command, done in s.reports:
             final = not self.shared and not (self.late and self.crashes)  # else another life may have carried it out
             if done != (command in ids) and (done or final):
@@ -205,6 +211,10 @@ class Model:
         """The records between two positions that every worker makes a row of."""
         return [record for record in range(first, upto) if self.kinds[record] == "R"]
 
+    def went_back(self, s: State) -> bool:
+        """Whether a reset back was made that the checkpoint has not passed."""
+        return any(file.reset and file.reset.way == "back" for file in s.path[s.checkpoint.at.number :])
+
     def restored(self, s: State) -> At:
         at, files = s.checkpoint.at, dict(s.files)
         while at.number in files:
@@ -216,9 +226,10 @@ class Model:
         if file.reset is None:
             state = at.state + (file.rows if self.stateful else ())
             return At(at.number + 1, max(at.position, file.next), state, at.resets)
-        position = file.next if self.rules.follow else max(at.position, file.next)
+        follows = self.rules.follow if file.reset.way == "back" else not self.rules.onward
+        position = file.next if follows else max(at.position, file.next)
         state = () if file.reset.clears and self.rules.clear else at.state
-        return At(at.number + 1, position, state, (*at.resets, (file.reset.id, file.first)))
+        return At(at.number + 1, position, state, (*at.resets, (file.reset.id, file.first, at.number)))
 
     # What can happen
 
@@ -368,15 +379,18 @@ class Model:
         at, target = p.at, p.target
         if self.rules.again and s.boundary > p.begun:
             return f"o{o} walked below the boundary", _set(s, o, p._replace(phase="read"))
-        if self.rules.id and self._id(o, p) in [known for known, _ in at.resets]:
+        if self.rules.id and self._id(o, p) in [known for known, _, _ in at.resets]:
             return f"o{o} finds its own in the chain", self._report(s, o, p, done=True)
         if self.rules.expect and at.newest != p.expected:
             return f"o{o} is refused: another reset was made", self._report(s, o, p, done=False)
         if self.rules.ahead and p.way == "forward" and at.position > target:
             return f"o{o} is refused: {target} is passed", self._report(s, o, p, done=False)
-        if self.rules.clear and p.way == "back" and target and at.state:
+        undoes = self.scripts[o][p.command][0] == "undo"
+        untouched = undoes and (at.resets[-1][2] == at.number - 1 or not self.rules.untouched)
+        clears = not undoes and target == 0
+        if self.rules.clear and p.way == "back" and at.state and not clears and not untouched:
             return f"o{o} is refused: there is state", self._report(s, o, p, done=False)
-        reset = Reset(self._id(o, p), target == 0, p.way, p.expected)
+        reset = Reset(self._id(o, p), clears, p.way, p.expected)
         file = File(at.position, target, (), -1 - o, reset)
         if self.rules.commit:
             return f"o{o} is to create {at.number}", _set(s, o, p._replace(phase="send", file=file))
@@ -455,7 +469,9 @@ HOLDS_LONG = {
     "back to the middle without state": Model("RRR", ((_TO_1,),), stateful=False, crashes=1),
     "forward": Model("RRR", ((_FORWARD,),), crashes=1),
     "back and undo": Model("RR", ((_BACK, _UNDO),), crashes=1),
+    "forward, silence": Model("SSR", ((_TO_1,),), late=1, crashes=1),
     "forward and undo": Model("RRR", ((_FORWARD, _UNDO),)),
+    "forward from the first record, and undo": Model("RR", ((_TO_1, _UNDO),), opens=3),
     "forward and undo without state": Model("RRR", ((_FORWARD, _UNDO),), stateful=False),
     "one undoes while another resets": Model("RR", ((_BACK, _UNDO), (_BACK,)), opens=1),
     "trimming": Model("RR", ((_BACK,),), trim=True, crashes=1),
@@ -466,6 +482,7 @@ HOLDS_LONG = {
 BREAKS = {
     "a reset by the checkpoint alone": Model("RR", ((_BACK,),), rules=replace(ALL, commit=False)),
     "a walk that takes the furthest cursor": Model("RR", ((_BACK,),), rules=replace(ALL, follow=False)),
+    "a walk that goes back over a reset forward": Model("SSR", ((_TO_1,),), rules=replace(ALL, onward=False)),
     "a walk below the boundary": Model("RR", ((_BACK,),), trim=True, late=1, rules=replace(ALL, again=False)),
     "a reset below the boundary": Model("RR", ((_BACK,),), trim=True, rules=replace(ALL, look=False)),
     "a command that is run again": Model("RR", ((_BACK,),), crashes=1, rules=replace(ALL, id=False)),
@@ -473,6 +490,7 @@ BREAKS = {
     "a reset after another": Model("RR", ((_BACK,), (_BACK,)), opens=1, rules=replace(ALL, expect=False)),
     "a reset forward that goes back": Model("RRR", ((_FORWARD,),), rules=replace(ALL, ahead=False)),
     "state that stays": Model("RR", ((_BACK,),), rules=replace(ALL, clear=False)),
+    "an undo after commits": Model("RR", ((_TO_1, _UNDO),), rules=replace(ALL, untouched=False)),
     "a source that is trimmed meanwhile": Model("RR", ((_BACK,),), source=True, rules=replace(ALL, hold=False)),
 }
 """One rule left out each."""
