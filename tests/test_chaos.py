@@ -19,6 +19,7 @@ from actorproc.storage.names import ProcessorLayout
 from actorproc.stores import open_store
 from tests import servers
 from tests.chaos.count_check import check_counts
+from tests.chaos.counts import keeps_counts
 from tests.chaos.objects import Objects, read_folder
 from tests.chaos.run import PROCESSOR
 from tests.chaos.truth import Acks, Sent, check_log, read_acks, read_log
@@ -138,8 +139,9 @@ def publish_dead_letters_of_no_commit(run: Path) -> None:
 
 
 def change_rows(run: Path, change: Callable[[pa.Table], pa.Table]) -> None:
-    """Rewrite a file with other rows and the footer that it had, its number of rows made true."""
-    path = next(path for path in output(run) if pq.read_metadata(path).num_rows > 1)
+    """Rewrite a file of a partition that keeps counts: other rows and the footer that it had, with their number."""
+    counted = [path for path in output(run) if keeps_counts(path.parent.name.partition("=")[2])]
+    path = next(path for path in counted if pq.read_metadata(path).num_rows > 1)
     metadata = pq.read_metadata(path).metadata
     table = change(pq.read_table(path, partitioning=None))
     commit = orjson.loads(metadata[b"actorproc.commit"]) | {"rows": table.num_rows}

@@ -44,6 +44,12 @@ _FAULTS = {
     "broker_restart": "restarts of the broker of queues",
     "redelivered": "messages of queues that came back to the broker",
     "lost_acknowledgement": "acknowledgements lost",
+    "pause_act": "pauses of partitions, asked by operators",
+    "drain": "hosts drained",
+    "move": "partitions moved to a host",
+    "reset": "resets, of one or more partitions",
+    "undo": "resets undone",
+    "command_killed": "commands killed midway, and run again later",
     "producer": "processes started that append to the log",
 }
 _CHECKED = {
@@ -56,6 +62,7 @@ _CHECKED = {
     "commits": "commits: without gaps, never overwritten",
     "ends": "partitions that ended: the last commit, before all that follow them",
     "refused": "commits refused, because another host had committed",
+    "resets": "resets of a partition: once, repeating and skipping what was announced",
     "promises": "commits by the handler that were durable when they returned",
     "purged": "files of dead letters purged while hosts ran",
     "calls": "handler calls: by the host that holds the lease",

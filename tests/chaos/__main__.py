@@ -15,6 +15,7 @@ import anyio
 from rich.console import Console
 
 from tests.amqp_servers import AmqpBroker
+from tests.chaos.operators import Operators
 from tests.chaos.place import STORES, Place, opened_place
 from tests.chaos.run import PROCESSOR, Beside, Orders, Report, run
 from tests.chaos.show import Screen, show_report
@@ -44,6 +45,9 @@ def main() -> int:
         async with opened_place(store, folder, given.source, partitions) as place:
             with screen.live(), ExitStack() as stack:
                 beside = await _spark(given, place, random.Random(seed), screen.say, stack)
+                if given.operators:
+                    operators = Operators(place, PROCESSOR, orders.partitions, random.Random(seed), screen.say)
+                    beside.append(stack.enter_context(operators))
                 beside += _beside_broker(given, orders, place, random.Random(seed), screen.say, stack)
                 return await run(orders, place, screen.say, screen.show, beside)
 
@@ -130,6 +134,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--spark", choices=["source", "native"], help="a stream of the output into a table, killed, too"
     )
+    parser.add_argument("--operators", action="store_true", help="pause, drain, move and reset meanwhile")
     parser.add_argument("--back", action="store_true", help="and from Spark into a log that a second processor reads")
     parser.add_argument("--cluster", action="store_true", help="on a standalone cluster of two workers")
     parser.add_argument(

@@ -23,6 +23,8 @@ class Broker(Protocol):
 class BrokerTrouble:
     """Kills the broker at random moments of a storm."""
 
+    is_calm = True
+
     def __init__(self, broker: Broker, random: Random, say: Callable[[str], None]) -> None:
         self._broker, self._random, self._say = broker, random, say
         self._kills = 0

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from itertools import accumulate
 from typing import Any
 
 import msgspec
@@ -13,9 +13,9 @@ from actorproc.handler.state import TIMERS
 from actorproc.state.reading import read_state
 from actorproc.storage.names import ProcessorLayout
 from actorproc.storage.store import Store
-from tests.chaos.counts import Key, Session, count, count_key, is_timer_row, keeps_counts, wrong_timer
+from tests.chaos.counts import Key, Session, count, count_key, keeps_counts, wrong_timer
 from tests.chaos.truth import Sent
-from tests.chaos.verdict import Row, Verdict
+from tests.chaos.verdict import Pass, Row, Verdict
 from tests.chaos.workload import key_of
 
 
@@ -27,8 +27,11 @@ async def check_counts(
     for partition, sents in sorted(records.items()):
         counts: dict[Key, int] = {}
         sessions: dict[Key, Session] = {}
-        if keeps_counts(partition):
-            faults += _check_rows(partition, sents, verdict, counts, sessions)
+        for one in verdict.passes[partition] if keeps_counts(partition) else ():
+            if one.cleared:
+                counts.clear()
+                sessions.clear()
+            faults += _check_rows(partition, sents, one, counts, sessions)
         try:
             found = await read_state(store, layout, partition)
         except CorruptObject as error:
@@ -50,21 +53,21 @@ async def check_counts(
 
 
 def _check_rows(
-    partition: str, sents: Sequence[Sent], verdict: Verdict, counts: dict[Key, int], sessions: dict[Key, Session]
+    partition: str, sents: Sequence[Sent], one: Pass, counts: dict[Key, int], sessions: dict[Key, Session]
 ) -> list[str]:
-    rows: dict[int, Row] = {row["_sequence"]: row for row in verdict.rows[partition] if not is_timer_row(row)}
-    timers: defaultdict[int, list[Row]] = defaultdict(list)
-    for row in filter(is_timer_row, verdict.rows[partition]):
-        timers[row["_sequence"]].append(row)
-    faults, stream_time = [], 0.0
-    for sequence, (producer, number, time) in enumerate(sents):
-        found, stream_time = rows.get(sequence), max(stream_time, time)
-        if found is not None or sequence in verdict.given_up[partition]:
+    faults = []
+    times = list(accumulate((sent.time for sent in sents), max))
+    for sequence in range(max(0, one.after), len(sents) if one.upto is None else one.upto + 1):
+        producer, number, time = sents[sequence]
+        found: Row | None = next(iter(one.rows.get(sequence, [])[-1:]), None)
+        if sequence > one.after and (found is not None or sequence in one.given_up):
             expected = count(counts, sessions, count_key(key_of(producer, number), number), time)
             if found is not None and expected != (values := {name: found[name] for name in expected}):
                 faults.append(
                     f"partition {partition}: record {sequence} has the running values {values}, not {expected}"
                 )
-        wrong = [wrong_timer(row, sessions, stream_time) for row in timers[sequence]]
+        # After a reset stream time may be further than the records of this pass.
+        stream_time = times[-1] if one.cleared or one.after >= 0 else times[sequence]
+        wrong = [wrong_timer(row, sessions, stream_time) for row in one.timers.get(sequence, ())]
         faults += [f"partition {partition}, after record {sequence}: {why}" for why in wrong if why]
     return faults

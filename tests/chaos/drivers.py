@@ -86,6 +86,8 @@ class Driver(Child):
 class Drivers:
     """Keeps a driver running from the first committed row on. As a context manager it leaves no process behind."""
 
+    is_calm = True
+
     def __init__(self, job: Job, place: Place, random: Random, say: Callable[[str], None]) -> None:
         self.done: Counter[str] = Counter()
         self._job, self._place, self._random, self._say = job, place, random, say

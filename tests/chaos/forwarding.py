@@ -51,6 +51,8 @@ class UnsteadyForwarder(KafkaForwarder):
 class Forwarding:
     """Keeps hosts running that forward the topic. As a context manager it leaves no process behind."""
 
+    is_calm = True
+
     def __init__(
         self,
         place: Place,

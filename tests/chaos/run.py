@@ -58,6 +58,9 @@ class Beside(Protocol):
     def tick(self, *, storm: bool) -> None:
         """A moment has passed, and something is committed. After the storm there must be no more trouble."""
 
+    is_calm: bool
+    """Whether its own trouble is over, once the storm is."""
+
     @property
     def had_enough(self) -> bool:
         """Whether it has had the trouble without which a run would prove nothing."""
@@ -268,6 +271,8 @@ class _Play:
 
     def _unsettled(self) -> str | None:
         """What is not yet as it must be in the end; None: all is processed and evenly shared among the living."""
+        if not all(other.is_calm for other in self._scene.beside):
+            return "operators have not ended"
         status, names = self._scene.status, sorted(child.name for child in self._fleet.children)
         if status is None:
             return "nothing was seen yet"

@@ -99,7 +99,7 @@ def show_report(console: Console, report: Report) -> None:
     waits = quantiles(verdict.waits, n=100) if len(verdict.waits) > 1 else [0.0] * 99
     table = Table(box=None, show_header=False, pad_edge=False)
     for what, text in (
-        *(("Spark", summary) for summary in report.beside),
+        *(("beside", summary) for summary in report.beside),
         ("trouble", troubles),
         ("processes", f"{report.starts} started"),
         ("records", ", ".join(f"{what} {times:,}" for what, times in verdict.seen.items())),

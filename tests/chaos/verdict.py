@@ -21,8 +21,26 @@ from tests.chaos.workload import FAILURES, end_of, key_of, may_end_silently, par
 Row = Mapping[str, Any]
 
 _KNOWN = (
-    "hosts/", "group.json", "schema.json", "source.json", "checkpoints/", "output/", "dead-letters/", "state/", "probe/"
+    "hosts/", "group.json", "schema.json", "source.json", "checkpoints/", "output/", "dead-letters/", "state/",
+    "probe/", "audit/",
 )  # fmt: skip
+
+
+@dataclass
+class Pass:
+    """What a partition has processed between two resets: its records after sequence `after`, up to `upto`."""
+
+    after: int = -1
+    upto: int | None = None
+    cleared: bool = False
+    """The reset before it has cleared the state."""
+    rows: defaultdict[int, list[Row]] = field(default_factory=lambda: defaultdict(list))
+    """By sequence, as `letters`."""
+    letters: defaultdict[int, list[Row]] = field(default_factory=lambda: defaultdict(list))
+    timers: defaultdict[int, list[Row]] = field(default_factory=lambda: defaultdict(list))
+    """Their rows, by the sequence of the record before."""
+    given_up: set[int] = field(default_factory=set)
+    """Sequences of the records that the handler gave up itself."""
 
 
 @dataclass
@@ -34,8 +52,8 @@ class Verdict:
     seen: Counter[str] = field(default_factory=Counter)
     rows: defaultdict[str, list[Row]] = field(default_factory=lambda: defaultdict(list))
     """Of the output, by partition."""
-    given_up: defaultdict[str, set[int]] = field(default_factory=lambda: defaultdict(set))
-    """Sequences of the records that the handler gave up itself, by partition."""
+    passes: defaultdict[str, list[Pass]] = field(default_factory=lambda: defaultdict(lambda: [Pass()]))
+    """By partition."""
     stood_still: tuple[float, str, int] = (0.0, "", 0)
     """Seconds, partition, number of the commit that ended it."""
     waits: list[float] = field(default_factory=list)
@@ -85,8 +103,7 @@ class _Chain:
         self._partition = partition
         self._sents = sents
         self._verdict = verdict
-        self._rows: defaultdict[int, list[Row]] = defaultdict(list)
-        self._letters: defaultdict[int, list[Row]] = defaultdict(list)
+        self._passes = verdict.passes[partition]
 
     def _fault(self, what: str) -> None:
         self._verdict.faults.append(f"partition {self._partition}: {what}")
@@ -109,7 +126,9 @@ class _Chain:
         put_ids = Counter(step.commit["put_id"] for step in steps)
         for step in steps:
             commit, first, last = step.commit, step.commit["first"][1], step.commit["next"][1]
-            if first < reached or last < first + (not any(map(is_timer_row, step.rows))):
+            reset, now = commit.get("reset"), self._passes[-1]
+            least = first + (not any(map(is_timer_row, step.rows)))
+            if first < reached or (last < least and reset is None):
                 self._fault(f"output file {step.name} leads from {first} to {last}, and the one before to {reached}")
             if commit["epoch"] < epoch:
                 self._fault(f"output file {step.name} has epoch {commit['epoch']}, and the one before {epoch}")
@@ -121,14 +140,20 @@ class _Chain:
                     self._fault(f"output file {step.name} counts {commit['totals'][what]} {what} so far, not {count}")
             if commit["rows"] != len(step.rows):
                 self._fault(f"output file {step.name} says {commit['rows']} rows and has {len(step.rows)}")
+            if reset is not None:
+                self._note_reset(step, reset)
+                reached, epoch, time = last, commit["epoch"], commit["time"]
+                continue
             self._verdict.rows[self._partition] += step.rows
             ended: set[int] = set()
             timers = [row["_sequence"] for row in step.rows if is_timer_row(row)]
             if strange := [s for s in timers if not first <= s <= last]:
                 self._fault(f"output file {step.name} leads from {first} to {last} and holds timers at {strange[:5]}")
             self._verdict.seen["timers"] += len(timers)
+            for row in filter(is_timer_row, step.rows):
+                now.timers[row["_sequence"]].append(row)
             own = [row for row in step.rows if not is_timer_row(row)]
-            for place, found, into in (("_sequence", own, self._rows), ("sequence", step.letters, self._letters)):
+            for place, found, into in (("_sequence", own, now.rows), ("sequence", step.letters, now.letters)):
                 for item in found:
                     ended.add(item[place])
                     into[item[place]].append(item)
@@ -140,6 +165,15 @@ class _Chain:
                 self._note_wait(step, time, min(ended))
             reached, epoch, time = max(reached, last), commit["epoch"], commit["time"]
         self._verdict.seen.update(commits=len(steps), takeovers=epoch)
+
+    def _note_reset(self, step: _Step, reset: Mapping[str, Any]) -> None:
+        """A reset ends a pass, and another one begins."""
+        first, last = step.commit["first"][1], step.commit["next"][1]
+        if step.rows or step.letters or reset["back"] != (last < first):
+            self._fault(f"output file {step.name} leads from {first} to {last}, holds results, or is wrong: {reset}")
+        self._passes[-1].upto = first
+        self._passes.append(Pass(last, cleared=reset["clears_state"]))
+        self._verdict.seen.update(resets=1, repeated=max(0, first - last), skipped=max(0, last - first))
 
     def _note_wait(self, step: _Step, before: float, oldest: int) -> None:
         if oldest < len(self._sents):
@@ -164,21 +198,29 @@ class _Chain:
         number, at = found["number"], found["cursor"][1]
         if number > len(steps):
             self._fault(f"the checkpoint is at output file {number}, and there are {len(steps)}")
-        reached = max([at, *(step.commit["next"][1] for step in steps[-1:])])
+        reached = at
+        for commit in (step.commit for step in steps[number:]):
+            back = (commit.get("reset") or {}).get("back", False)
+            reached = commit["next"][1] if back else max(reached, commit["next"][1])
         if reached != len(self._sents) - 1:
             self._fault(f"is committed up to record {reached}, the last one is {len(self._sents) - 1}")
 
     def _check_records(self) -> None:
-        for sequence, sent in enumerate(self._sents):
-            rows, letters = self._rows.pop(sequence, []), self._letters.pop(sequence, [])
+        for one in self._passes:
+            self._check_pass(one, len(self._sents) - 1 if one.upto is None else one.upto)
+
+    def _check_pass(self, now: Pass, upto: int) -> None:
+        for sequence in range(now.after + 1, upto + 1):
+            sent = self._sents[sequence]
+            rows, letters = now.rows.get(sequence, []), now.letters.get(sequence, [])
             if why := _judge(self._partition, sequence, sent, rows, letters):
                 self._fault(f"record {sequence} ({sent.producer}'s {sent.number}) {why}")
             if letters and letters[0]["error"]["type"] == FAILURES["letter"]:
-                self._verdict.given_up[self._partition].add(sequence)
+                now.given_up.add(sequence)
             silent = not rows and not letters
             self._verdict.seen.update(records=1, rows=len(rows), dead_letters=len(letters), silent=silent)
-        if strange := sorted(self._rows.keys() | self._letters.keys()):
-            self._fault(f"holds records {strange[:5]}, which are not in the log")
+        if strange := sorted(s for s in now.rows.keys() | now.letters.keys() if not now.after < s <= upto):
+            self._fault(f"holds records {strange[:5]}, which are not in the log, or not of their pass")
 
 
 def _judge(partition: str, sequence: int, sent: Sent, rows: Sequence[Row], letters: Sequence[Row]) -> str | None:

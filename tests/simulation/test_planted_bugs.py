@@ -39,10 +39,17 @@ from actorproc.testing.simulation.scenario import simulate
 SEEDS = 12
 
 
-def first_broken(style: str | None = None, *, stream: str | None = None, hours: float = 1.0, seeds: int = SEEDS) -> str:
+def first_broken(
+    style: str | None = None,
+    *,
+    stream: str | None = None,
+    operators: bool = False,
+    hours: float = 1.0,
+    seeds: int = SEEDS,
+) -> str:
     for seed in range(seeds):
         try:
-            simulate(seed, hours=hours, style=style, stream=stream)
+            simulate(seed, hours=hours, style=style, stream=stream, operators=operators)
         except InvariantViolation as broken:
             return str(broken)
     return f"nothing was found in {seeds} seeds"

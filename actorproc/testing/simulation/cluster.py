@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import inspect
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from random import Random
 from typing import Any
 
 import anyio
 
+from actorproc.admin.checkpoints import PartitionReset
 from actorproc.config.settings import Settings
 from actorproc.errors import Fenced, ReleaseRefused
 from actorproc.group.formats import FORMATS
@@ -72,6 +73,7 @@ class Cluster:
         source: the stream, such as an `UnsteadySource`. It may grow at any time.
         check: returns what is wrong with the result of a record, or None. By default any consistent result is right.
         timers: tells the rows of `on_wake` from those of records, and checks them. A handler with timers needs it.
+        cleared: called with the partition once a reset has cleared its keyed state.
         settings: those that differ from the defaults, by name.
     """
 
@@ -82,6 +84,7 @@ class Cluster:
         *,
         check: RecordCheck = lambda _: None,
         timers: TimerRows | None = None,
+        cleared: Callable[[str], None] = lambda _: None,
         faults: Faults = LATENCY_ONLY,
         lost_nudges: float = 0.0,
         settings: Mapping[str, Any] | None = None,
@@ -95,8 +98,7 @@ class Cluster:
         """Number of events of hosts, by kind."""
         self._seed = seed
         self._random = Random(f"{seed}/cluster")  # noqa: S311
-        self._check = check
-        self._timers = timers
+        self._check, self._timers, self._cleared = check, timers, cleared
         load_options(handler, options, alone=True)  # raises here what every host would raise
         self._options = options
         self._handler = self._with_checks(handler)
@@ -109,12 +111,12 @@ class Cluster:
         self._violations: list[str] = []
         self._violation_found = anyio.Event()
         self.layout = ProcessorLayout("simulated")
-        self.group = GroupChecks(self.settings.lease_expiration_interval, self._report)
+        self.group = GroupChecks(self.settings.lease_expiration_interval, self.report)
         memory = MemoryStore(clock=VirtualClock("store"), content_tags=self._random.random() < 0.5)
-        self._splits = SplitChecks(source, self._checks_of, self._report)
+        self._splits = SplitChecks(source, self._checks_of, self.report)
         truth = CheckedStore(memory, self.layout, self.group, self._checks_of, source, self._splits)
         self.store = FaultyBackend(truth, faults, seed=seed)
-        source.join(self.store, self._report, lambda partition: self._checks_of(partition).committed_to())
+        source.join(self.store, self.report, lambda partition: self._checks_of(partition).committed_to())
         self.nudge_network = NudgeNetwork(lost=lost_nudges, seed=seed)
 
     # Hosts
@@ -181,7 +183,7 @@ class Cluster:
         with anyio.move_on_after(within):
             await process.done.wait()
         if not process.done.is_set():
-            self._report(f"host {process.host.name} did not stop within {within:g} s")
+            self.report(f"host {process.host.name} did not stop within {within:g} s")
         self.raise_violations()
 
     # Time
@@ -208,7 +210,7 @@ class Cluster:
         begun, ends = self._loop.now, self._splits.expected()
         while (why := self._unsettled(ends)) is not None:
             if self._loop.now - begun > within:
-                self._report(f"the cluster has not settled within {within:g} s: {why}")
+                self.report(f"the cluster has not settled within {within:g} s: {why}")
             await self.run_for(1.0)
         return self._loop.now - begun
 
@@ -234,8 +236,15 @@ class Cluster:
     def note_durable(self, partition: str, upto: int) -> None:
         """A handler's `ctx.commit` returned: everything up to sequence `upto` must be durable."""
         self.group.seen["promises"] += 1
-        if (reached := self._checks_of(partition).committed_to()) < upto:
-            self._report(f"partition {partition}: ctx.commit said that {upto} is durable, and {reached} is")
+        if (reached := self._checks_of(partition).was_committed_to()) < upto:
+            self.report(f"partition {partition}: ctx.commit said that {upto} is durable, and {reached} is")
+
+    def note_resets(self, command: str, resets: Iterable[PartitionReset]) -> None:
+        """A command of an operator returned: the resets that it reports must be in the chains."""
+        for reset in resets:
+            self.group.seen["reset_reports"] += 1
+            if not reset.refusal and not self._checks_of(reset.partition).was_reset_by(command):
+                self.report(f"partition {reset.partition}: {command} reports {reset}, which is not in the chain")
 
     def raise_violations(self) -> None:
         if self._violations:
@@ -273,9 +282,9 @@ class Cluster:
         if self._loop.ending:
             return
         if error is None and not process.stopping:
-            self._report(f"host {process.host.name} ended by itself")
+            self.report(f"host {process.host.name} ended by itself")
         elif error is not None and not isinstance(error, EXPECTED):
-            self._report(f"host {process.host.name} ended with {error!r}")
+            self.report(f"host {process.host.name} ended with {error!r}")
         process.done.set()
         if error is not None:
             log.info("cluster.process_ended", host=process.host.name, error=repr(error))
@@ -327,7 +336,9 @@ class Cluster:
                 return self.source.records(after, upto, partition)
 
             kind = AtMostOnceChecks if self._at_most_once else OutputChecks
-            checks = self._checks[partition] = kind(partition, records, self._check, self._report, self._timers)
+            checks = self._checks[partition] = kind(
+                partition, records, self._check, self.report, self._timers, self._cleared
+            )
         return checks
 
     def _unsettled(self, ends: Mapping[str, int]) -> str | None:
@@ -336,7 +347,8 @@ class Cluster:
                 return f"partition {partition} is committed up to {reached}, not {end}"
         return self._splits.unsettled() or self.source.unsettled() or self.group.unbalanced(self.running, set(ends))
 
-    def _report(self, what: str) -> None:
+    def report(self, what: str) -> None:
+        """An invariant does not hold."""
         if not self._loop.ending:
             self._violations.append(f"{what} (at {self._loop.now:.3f} s)")
             log.error("cluster.broken", what=what)

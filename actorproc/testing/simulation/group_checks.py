@@ -54,6 +54,7 @@ class GroupChecks:
         """The group document was replaced by a request that was sent at `sent`."""
         before, self.document = self.document, document
         self._check_leases(before)
+        self._check_wishes(before)
         self._check_formats(before)
         for host, member in before.members.items():
             if host in document.members:  # it stays, or a newer incarnation replaced it
@@ -88,6 +89,19 @@ class GroupChecks:
                 self._broken(f"group: partition {partition} went from {lease} to {after} without a new epoch")
             if after.owner is not None and after.owner not in self.document.members:
                 self._broken(f"group: partition {partition} belongs to {after.owner}, which is no member")
+
+    def _check_wishes(self, before: GroupDocument) -> None:
+        """No host gets a partition that is paused, and a drained host gets none."""
+        wishes = self.document.wishes
+        for partition, lease in self.document.leases.items():
+            was = before.leases.get(partition)
+            self.seen["paused"] += was is not None and was.owner is not None and lease.owner is None
+            if lease.owner is None or (was is not None and was.owner == lease.owner):
+                continue
+            if wishes.paused or partition in wishes.paused_partitions:
+                self._broken(f"group: {lease.owner} gets partition {partition}, which is paused")
+            if lease.owner in wishes.drained:
+                self._broken(f"group: {lease.owner} gets partition {partition}, and is drained")
 
     def _check_formats(self, before: GroupDocument) -> None:
         """Every member reads what the group writes, and the group never goes back to an earlier format."""

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 from actorproc.handler.base import CloseReason
 from actorproc.handler.info import PartitionInfo
 from actorproc.output.chain import Commit, letters_of
-from actorproc.output.checkpoint import Checkpoint
+from actorproc.output.checkpoint import Checkpoint, Reset
 from actorproc.records import Batch
 from actorproc.retention.boundary import Boundary
 from actorproc.storage.parquet import Footer, parse_footer
@@ -42,6 +42,7 @@ class OutputChecks:
         check: called with each record once it has ended.
         broken: called with each invariant that does not hold.
         timers: checks the rows of timers, if the handler has timers.
+        cleared: called with the partition once a reset has cleared its keyed state.
     """
 
     def __init__(
@@ -51,6 +52,7 @@ class OutputChecks:
         check: RecordCheck,
         broken: Report,
         timers: TimerRows | None = None,
+        cleared: Report = lambda _: None,
     ) -> None:
         self.partition = partition
         self._timers = timers
@@ -60,6 +62,8 @@ class OutputChecks:
         self._records = records
         self._check = check
         self._report = broken
+        self._cleared = cleared
+        self._furthest = -1  # committed before the newest reset
         self._lowest = 0  # commits below are trimmed
         self._published = 0  # commits below are published, if they have anything to publish
         self._put_ids: set[str] = set()
@@ -69,8 +73,23 @@ class OutputChecks:
 
     def committed_to(self) -> int:
         """Sequence up to which everything is committed."""
-        checkpoint = self.checkpoint.cursor.sequence if self.checkpoint else -1
-        return max(checkpoint, self.commits[-1].next.sequence if self.commits else -1)
+        return -1 if self.checkpoint is None else self._walked_to(self.checkpoint, len(self.commits))
+
+    def was_committed_to(self) -> int:
+        """Sequence up to which everything was committed at some time."""
+        return max(self._furthest, self.committed_to())
+
+    def was_reset_by(self, command: str) -> bool:
+        """Whether a reset by this command is in the chain."""
+        return any(commit.reset and commit.reset.id == command for commit in self.commits)
+
+    def _walked_to(self, checkpoint: Checkpoint, number: int) -> int:
+        """Where a walk from the checkpoint up to commit `number` leads."""
+        reached = checkpoint.cursor.sequence
+        for commit in self.commits[checkpoint.number : number]:
+            goes_back = commit.reset is not None and commit.reset.back
+            reached = commit.next.sequence if goes_back else max(reached, commit.next.sequence)
+        return reached
 
     def handler_opened(self, handler: object, site: PartitionInfo) -> None:
         """Override: a handler instance was opened."""
@@ -103,7 +122,11 @@ class OutputChecks:
         self._check_commit(number, commit, rows, lines.count(b"\n"))
         letters = [orjson.loads(line) for line in lines.splitlines()]
         self._end_silently(commit.first.sequence)
-        self._end(commit.next.sequence, rows, letters)
+        if (reset := commit.reset) is None:
+            self._end(commit.next.sequence, rows, letters)
+        else:
+            self._furthest = self.was_committed_to()
+            self._was_reset(reset)
         self.commits.append(commit)
         self._committed_letters.append(lines)
         self.seen.update(commits=1, rows=len(rows), dead_letters=len(letters))
@@ -112,7 +135,9 @@ class OutputChecks:
         last = self.commits[-1] if self.commits else None
         if last is not None and commit.first.sequence < last.next.sequence:
             self._broken(f"commit {number} starts at {commit.first}, before the end of the one before: {last.next}")
-        if rows or letters or commit.state_size:
+        if (reset := commit.reset) is not None:
+            self._check_reset(number, commit, reset, bool(rows or letters))
+        elif rows or letters or commit.state_size:
             self._check_step(number, commit)
         elif commit.next != commit.first and not commit.ended:  # else an exclusive handler has started
             self._broken(f"commit {number} holds nothing")
@@ -128,6 +153,23 @@ class OutputChecks:
         if commit.put_id in self._put_ids:
             self._broken(f"commit {number} repeats put-id {commit.put_id}")
         self._put_ids.add(commit.put_id)
+
+    def _check_reset(self, number: int, commit: Commit, reset: Reset, has_results: bool) -> None:
+        if has_results or (reset.first, reset.next, reset.number) != (commit.first, commit.next, number):
+            self._broken(f"reset {number} has results, or goes from {commit.first} to {commit.next}: {reset}")
+        if self.was_reset_by(reset.id):
+            self._broken(f"command {reset.id} takes effect again, as reset {number}")
+        if commit.first.sequence > self.committed_to():
+            self._broken(f"reset {number} ends at {commit.first}, committed is {self.committed_to()}")
+        if not reset.back and commit.next.sequence < commit.first.sequence:
+            self._broken(f"reset {number} goes back from {commit.first} to {commit.next}, and was announced as forward")
+
+    def _was_reset(self, reset: Reset) -> None:
+        """A reset was made. Records that it repeats must end once more; those that it skips need not end."""
+        self._ended = reset.next.sequence if reset.back else max(self._ended, reset.next.sequence)
+        if reset.clears_state:
+            self._cleared(self.partition)
+        self.seen["resets"] += 1
 
     def _check_step(self, number: int, commit: Commit) -> None:
         least = commit.first.sequence + (self._timers is None)  # timers fire without a new record, too
@@ -174,7 +216,8 @@ class OutputChecks:
         if before is not None:
             if checkpoint.epoch < before.epoch:
                 self._broken(f"checkpoint of epoch {checkpoint.epoch} follows one of epoch {before.epoch}")
-            if checkpoint.number < before.number or checkpoint.cursor.sequence < before.cursor.sequence:
+            reached = self._walked_to(before, checkpoint.number)
+            if checkpoint.number < before.number or checkpoint.cursor.sequence < reached:
                 self._broken(f"the checkpoint went back from {before} to {checkpoint}")
         if checkpoint.number > len(self.commits):
             self._broken(f"the checkpoint is at file {checkpoint.number}, there are {len(self.commits)}")

@@ -164,6 +164,10 @@ class CountCheck:
         there = {key: found.get(key, 0) for key in keys}
         return {key: count for key, count in there.items() if count not in self._before(partition, key)}
 
+    def cleared(self, partition: str) -> None:
+        """A reset has cleared the state of the partition."""
+        self.counts = {key: count for key, count in self.counts.items() if key[0] != partition}
+
     def _before(self, partition: str, key: str) -> set[int]:
         """What the count of a key may be, by the rows so far; 0: the key is not there."""
         if (count := self.counts.get((partition, key))) is not None:

@@ -26,6 +26,7 @@ from actorproc.testing.simulation.cluster import Cluster, InvariantViolation, Ne
 from actorproc.testing.simulation.faults import LATENCY_ONLY, Faults
 from actorproc.testing.simulation.log_stream import LOG_FILES, LogStream
 from actorproc.testing.simulation.loop import START, call_outside, current_loop, run, start_outside
+from actorproc.testing.simulation.operators import Operators
 from actorproc.testing.simulation.process import Process
 from actorproc.testing.simulation.queue_stream import QueueStream
 from actorproc.testing.simulation.reference_records import CountCheck, reference_value
@@ -92,12 +93,14 @@ def simulate(
     partitions: int = 6,
     style: str | None = None,
     stream: str | None = None,
+    operators: bool | None = None,
 ) -> Result:
     """Run one seed for about `hours` hours of virtual time.
 
     Args:
         style: style of the handler, one of `STYLES`; chosen by the seed by default.
         stream: kind of the stream, one of `STREAMS`; chosen by the seed by default.
+        operators: whether they pause, move, drain and reset; in half of the seeds by default.
 
     Raises:
         InvariantViolation: an invariant does not hold.
@@ -106,7 +109,9 @@ def simulate(
     """
     style = style or list(STYLES)[seed % len(STYLES)]
     stream = stream or stream_of(seed)
-    return run(_Scenario.play(seed, hours, hosts, partitions, style, stream), seed=seed)
+    if operators is None:
+        operators = Random(f"{seed}/acts").random() < 0.5  # noqa: S311
+    return run(_Scenario.play(seed, hours, hosts, partitions, style, stream, operators), seed=seed)
 
 
 def stream_of(seed: int) -> str:
@@ -121,7 +126,7 @@ def _count_check(style: Style, stream: KnownStream) -> CountCheck | None:
 
 
 class _Scenario:
-    def __init__(self, seed: int, hosts: int, partitions: int, style: str, stream: str) -> None:
+    def __init__(self, seed: int, hosts: int, partitions: int, style: str, stream: str, operators: bool) -> None:
         self._random = Random(f"{seed}/scenario")  # noqa: S311
         self._memory = UnsteadySource(partitions, seed=seed)
         self._queues = QueueStream(partitions, seed=seed) if stream == "queues" else None
@@ -151,9 +156,11 @@ class _Scenario:
             self._log or self._source,
             check=self._counts or self._style.check,
             timers=self._counts if isinstance(self._counts, TimerCheck) else None,
+            cleared=self._counts.cleared if self._counts else lambda _: None,
             settings=settings,
             seed=seed,
         )
+        self._operators = Operators(self._cluster, seed=seed) if operators else None
         self._most = hosts + 2
         self._partitions, self._most_partitions = partitions, partitions + 3
         self._wanted = [f"host-{number}" for number in range(hosts)]
@@ -193,8 +200,10 @@ class _Scenario:
             }
 
     @classmethod
-    async def play(cls, seed: int, hours: float, hosts: int, partitions: int, style: str, stream: str) -> Result:
-        scenario, loop = cls(seed, hosts, partitions, style, stream), current_loop()
+    async def play(
+        cls, seed: int, hours: float, hosts: int, partitions: int, style: str, stream: str, operators: bool
+    ) -> Result:
+        scenario, loop = cls(seed, hosts, partitions, style, stream, operators), current_loop()
         cluster, until = scenario._cluster, START + hours * 3600
         await scenario._begin()
         settled = []
@@ -202,7 +211,7 @@ class _Scenario:
             await scenario._trouble()
             if loop.now >= until:  # so that the last record arrives during faults
                 scenario._end_the_flow()
-            scenario._heal()
+            await scenario._heal()
             await scenario._append_good_records()
             settled.append(await cluster.settled(within=SETTLING))
         scenario._end_the_flow()
@@ -295,11 +304,13 @@ class _Scenario:
         self._source.failing = pick.choice([0, 0.0005])
         self._cluster.nudge_network.lost = pick.choice([0, 0.1, 1])
         until = loop.now + pick.uniform(*TROUBLE)
+        if self._operators is not None:
+            self._operators.at_work = True
         while loop.now < until:
             pick.choices(list(self._troubles), list(self._troubles.values()))[0]()
             await self._cluster.run_for(pick.uniform(*BETWEEN))
 
-    def _heal(self) -> None:
+    async def _heal(self) -> None:
         cluster = self._cluster
         cluster.store.faults, cluster.nudge_network.lost, self._source.failing = LATENCY_ONLY, 0.0, 0.0
         for process in [*cluster.processes, *self._producing()]:
@@ -310,6 +321,8 @@ class _Scenario:
             self._revive(name)
         for name in PRODUCERS:
             self._revive(name)
+        if self._operators is not None:
+            await self._operators.withdraw()
 
     def _producing(self) -> list[Process]:
         return self._log.processes if self._log else []

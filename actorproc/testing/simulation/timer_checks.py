@@ -50,6 +50,10 @@ class TimerCheck(CountCheck):
                 self.timers[ended.partition, key] = None if time is None else time + gap_of(key)
         return wrong
 
+    def cleared(self, partition: str) -> None:
+        super().cleared(partition)
+        self.timers = {place: due for place, due in self.timers.items() if place[0] != partition}
+
     def is_timer_row(self, row: Row) -> bool:
         """Whether `on_wake` has returned this row."""
         return bool(row["parts"] == 0)
