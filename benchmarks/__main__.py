@@ -39,6 +39,7 @@ BENCHMARKS = {
     "start": Benchmark("10,000 partitions on one host: start, idle, memory", {"partitions": 2_000, "idle_seconds": 5}),
     "rebalance": Benchmark("a second host joins 256 busy partitions, and leaves", {"partitions": 64}),
     "takeover": Benchmark("a host is killed: seconds until its partitions run again", {"seeds": 3}),
+    "metrics": Benchmark("what scraping costs a host", {"events": 400_000, "rounds": 2}),
     "memory": Benchmark("memory of a host against the length of its backlog", {"events": 2_000_000}),
     "kafka": Benchmark("from a Kafka topic to durable rows, against other libraries", {"events": 200_000, "rounds": 1}),
     "kafka_takeover": Benchmark(
