@@ -6,9 +6,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from actorproc.config.settings import Settings
 from actorproc.log.hints import HINT_INTERVAL
@@ -77,6 +77,19 @@ class Requests(NamedTuple):
 def requests(load: Load, settings: Settings) -> list[Requests]:
     """The requests, without starts, rebalances, retries, dead letters and readers of the output."""
     return [*_group(load, settings), *_log(load, settings), *_commits(load, settings)]
+
+
+def cost_document(found: Sequence[Requests]) -> dict[str, Any]:
+    """Requests and dollars per month, by purpose and in sum: the JSON shape in docs/cli.md, a public contract."""
+    kinds = [
+        {"purpose": each.purpose, "verb": each.verb, "requests": round(each.per_month),
+         "dollars": {price.store: round(each.dollars(price), 4) for price in PRICES}}
+        for each in found
+    ]  # fmt: skip
+    return {
+        "per_month": kinds, "requests": round(sum(each.per_month for each in found)), "prices": PRICES_FROM,
+        "dollars": {price.store: round(sum(each.dollars(price) for each in found), 2) for price in PRICES},
+    }  # fmt: skip
 
 
 def _group(load: Load, settings: Settings) -> Iterator[Requests]:

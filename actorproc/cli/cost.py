@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from actorproc.admin.cost import PRICES, PRICES_FROM, Load, requests
+from actorproc.admin.cost import PRICES, PRICES_FROM, Load, cost_document, requests
 from actorproc.cli.common import load_settings, run_async
 from actorproc.cli.terminal import print_json, print_line, print_table, rows_of
 
@@ -16,15 +16,7 @@ def run(load: Load, as_json: bool, config: Path | None, given: Sequence[str] | N
     total = sum(each.per_month for each in found)
     dollars = {price.store: sum(each.dollars(price) for each in found) for price in PRICES}
     if as_json:
-        kinds = [
-            {"purpose": each.purpose, "verb": each.verb, "requests": round(each.per_month),
-             "dollars": {price.store: round(each.dollars(price), 4) for price in PRICES}}
-            for each in found
-        ]  # fmt: skip
-        print_json({
-            "per_month": kinds, "requests": round(total), "prices": PRICES_FROM,
-            "dollars": {store: round(amount, 2) for store, amount in dollars.items()},
-        })  # fmt: skip
+        print_json(cost_document(found))
         return
     rows = [
         [each.purpose, each.verb, f"{each.per_month:13,.0f}", *(f"{each.dollars(price):10,.2f}" for price in PRICES)]

@@ -13,15 +13,18 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from actorproc.admin.audit import read_audit
+from actorproc.admin.cost import Load, cost_document, requests
 from actorproc.admin.dead_letters import DeadLetters, LetterId, Selection
 from actorproc.admin.explain import explain
 from actorproc.admin.scaling import CATCH_UP
 from actorproc.admin.trace import trace
 from actorproc.errors import ActorprocError, UsageError
+from actorproc.output.source_identity import read_source
 from actorproc.server.answers import event, event_stream, json_answer, with_json_errors
 from actorproc.server.feeds import Feed, Feeds
+from actorproc.sources.log import LogSource
 from actorproc.storage.locations import find_processors, missing_processor
-from actorproc.storage.names import ProcessorLayout
+from actorproc.storage.names import STATE, ProcessorLayout
 from actorproc.stores import open_store
 
 MOST_LETTERS = 200
@@ -58,6 +61,7 @@ class FleetRoutes:
             Route("/api/processors/{name}", with_json_errors(self.fleet)),
             Route("/api/processors/{name}/events", with_json_errors(self.events)),
             Route("/api/processors/{name}/scale", with_json_errors(self.scale)),
+            Route("/api/processors/{name}/cost", with_json_errors(self.cost)),
             Route("/api/processors/{name}/history", with_json_errors(self.history)),
             Route("/api/processors/{name}/partitions/{partition:path}", with_json_errors(self.partition)),
             Route("/api/processors/{name}/audit", with_json_errors(self.audit)),
@@ -106,6 +110,21 @@ class FleetRoutes:
         return json_answer(
             {"partition": found, "history": feed.history(name), "explanation": explain(found, fleet.hosts, fleet.time)}
         )
+
+    async def cost(self, request: Request) -> Response:
+        """How many hosts are useful, and what the present load costs in a month, by the settings of this server."""
+        feed, settings = await self._feed(request), self._feeds.settings
+        scale, partitions = await feed.scale(CATCH_UP), len((await feed.view()).partitions)
+        layout = ProcessorLayout(request.path_params["name"])
+        async with open_store(self._feeds.container, settings) as store:
+            source = await read_source(store, layout)
+            state = await store.list(layout.root + STATE.folder, limit=1)
+        is_log = source is not None and source.kind == LogSource.__name__
+        records = 0.0 if scale.per_second is None else scale.per_second
+        load = Load(
+            hosts=max(1, scale.running), partitions=partitions, records=records, log=is_log, state=bool(state.entries)
+        )
+        return json_answer({"scale": scale, "load": load, **cost_document(requests(load, settings))})
 
     async def history(self, request: Request) -> Response:
         """The last day of the processor, or of `partition`."""

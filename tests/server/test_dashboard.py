@@ -1,6 +1,6 @@
 """The dashboard in a real browser: content, keyboard, live changes, narrow screens, light and dark, accessibility.
 
-`python -m tests.server.test_dashboard FILE.png` makes the picture of docs/monitoring.md.
+`python -m tests.server.test_dashboard docs` makes the pictures of docs/monitoring.md.
 """
 
 from __future__ import annotations
@@ -29,6 +29,12 @@ from tests.servers import CACHE, free_ports
 AXE = "axe-core@4.11.0"
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 TOKEN = "a-token-for-the-tests"
+PICTURES: list[tuple[str, int, Literal["light", "dark"]]] = [
+    ("dashboard.png", 1440, "light"),
+    ("dashboard-dark.png", 1440, "dark"),
+    ("dashboard-phone.png", 390, "light"),
+    ("dashboard-phone-dark.png", 390, "dark"),
+]
 
 pytestmark = [
     pytest.mark.long,
@@ -108,6 +114,7 @@ async def axe_finds_nothing(shown: Page, checker: str) -> None:
 async def test_the_fleet_is_shown_well_on_each_screen_and_axe_finds_nothing(tmp_path: Path) -> None:
     fleet, checker = FakeFleet(tmp_path), axe()
     await fleet.write()
+    await fleet.write_history()
     screens: list[tuple[int, Literal["light", "dark"]]] = [
         (1440, "light"),
         (1440, "dark"),
@@ -123,6 +130,8 @@ async def test_the_fleet_is_shown_well_on_each_screen_and_axe_finds_nothing(tmp_
                     )
                     await expect(shown.locator("#errors")).to_contain_text("PartitionStuck: no progress for 300 s")
                     await expect(shown.locator("#partition")).to_contain_text("has been on host-01 for 15 min")
+                    await expect(shown.locator("#day")).to_contain_text("actorproc: 0.1.0 → 0.2.0")
+                    await expect(shown.locator("#outlook")).to_contain_text("on S3 Standard")
                     assert await shown.evaluate("document.documentElement.scrollWidth") <= width
                     await axe_finds_nothing(shown, checker)
 
@@ -198,6 +207,14 @@ async def test_dead_letters_need_the_token(tmp_path: Path) -> None:
         async with browser() as opened, page(opened, f"{url}#/Picky/letters") as shown:
             await shown.get_by_role("link", name="0:1", exact=True).click()
             await expect(shown.locator("#letter pre").first).to_have_text("<b>bad</b>")
+            await shown.get_by_role("link", name="What became of its record?").click()
+            await expect(shown.locator("#record-note")).to_have_text("Record 1 of partition 0: it is a dead letter.")
+            await expect(shown.locator("#record-parts pre").first).to_have_text("<b>bad</b>")
+            await shown.get_by_label("Record").fill("0:0")
+            await shown.get_by_role("button", name="Find").click()
+            await expect(shown.locator("#record-note")).to_contain_text("it has 1 row in the output")
+            await axe_finds_nothing(shown, axe())
+            await shown.get_by_role("link", name="Dead letters").click()
             await shown.evaluate("sessionStorage.clear()")
             await shown.get_by_role("button", name="Replay all").click()
             await shown.locator("#confirm-ok").click()
@@ -240,18 +257,22 @@ async def test_a_reset_shows_its_effect_before_it_is_done_and_is_undone(tmp_path
             await expect(shown.locator("#audit-list tbody")).to_contain_text("a wrong rate")
 
 
-async def screenshot(file: Path) -> None:
-    """The picture of docs/monitoring.md."""
+async def screenshots(folder: Path) -> None:
+    """The pictures of docs/monitoring.md."""
     with tempfile.TemporaryDirectory() as place:
         fleet = FakeFleet(Path(place), hosts=6, partitions=240)
         await fleet.write()
+        await fleet.write_history()
         with dashboard(fleet.container) as url:
-            async with browser() as opened, page(opened, f"{url}#/{NAME}/partition/3") as shown:
-                await expect(shown.locator("#partition")).to_contain_text("10,004")
-                await fleet.write(lag=200)
-                await anyio.sleep(2)
-                await shown.screenshot(path=file)
+            async with browser() as opened:
+                for name, width, scheme in PICTURES:
+                    async with page(opened, f"{url}#/{NAME}/partition/3", width, scheme) as shown:
+                        await expect(shown.locator("#partition")).to_contain_text("10,004")
+                        await expect(shown.locator("#outlook")).to_contain_text("on S3 Standard")
+                        await fleet.write(lag=200)
+                        await anyio.sleep(2)
+                        await shown.screenshot(path=folder / name, full_page=width > 1000)
 
 
 if __name__ == "__main__":
-    asyncio.run(screenshot(Path(sys.argv[1])))
+    asyncio.run(screenshots(Path(sys.argv[1])))

@@ -237,3 +237,18 @@ async def test_a_corrupt_history_is_left_out(tmp_path: Path) -> None:
     async with client(fleet) as http:
         total = (await http.get(f"{NAME}/history")).json()
     assert sum(total["records"]) > 0
+
+
+async def test_useful_hosts_and_the_cost_of_a_month_are_answered(tmp_path: Path) -> None:
+    fleet = FakeFleet(tmp_path)
+    await fleet.write()
+    async with client(fleet) as http:
+        rare = (await http.get(f"{NAME}/cost")).json()
+    async with client(fleet, history_interval=0, lease_renew_interval=1) as http:
+        often = (await http.get(f"{NAME}/cost")).json()
+    assert rare["load"]["hosts"] == rare["scale"]["hosts"] == 2
+    assert rare["load"]["partitions"] == 16
+    assert {kind["purpose"] for kind in rare["per_month"]} - {kind["purpose"] for kind in often["per_month"]} == {
+        "histories"
+    }
+    assert often["dollars"]["S3 Standard"] > rare["dollars"]["S3 Standard"] > 3

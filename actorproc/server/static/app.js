@@ -5,12 +5,13 @@ import "./heatmap.js";
 import * as hands from "./hands.js";
 import * as history from "./history.js";
 import * as letters from "./letters.js";
+import * as outlook from "./outlook.js";
 import * as record from "./record.js";
 
 const $ = id => document.getElementById(id);
 const PAGES = ["fleet", "letters", "record", "audit"];
 const SAMPLES = 90;
-const DAY_EVERY = 60_000;  // milliseconds between two looks at the last day
+const SLOWLY = 60_000;  // milliseconds between two looks at the last day and the outlook
 const fleet = {views: new Map(), hosts: [], errors: [], lags: [], time: 0, heard: 0, history: new Map()};
 let processors = [], shown = {}, stream = null, loaded = 0, audit = [];
 
@@ -44,7 +45,7 @@ async function start() {
   hands.start(confirm);
   addEventListener("hashchange", navigate);
   setInterval(tick, 1000);
-  setInterval(day, DAY_EVERY);
+  setInterval(slowly, SLOWLY);
   navigate();
 }
 
@@ -65,7 +66,7 @@ function navigate() {
   if (page === "letters") letters.show(next.processor, next.id, next.query).catch(failed);
   if (page === "record") record.show(next.processor, next.id);
   if (page === "audit") hands.audit(next.processor).then(acts => { audit = acts; }, failed);
-  if (before !== next.processor) { follow(next.processor); day(); }
+  if (before !== next.processor) { follow(next.processor); slowly(); }
   else if (page === "fleet") partition();
 }
 
@@ -141,12 +142,18 @@ function pickAll(button) {
   if (button) hands.choose([...fleet.views.values()].filter(view => view.verdict === button.dataset.kind).map(view => view.partition));
 }
 
-/** The last day of the processor. */
-async function day() {
+/** The last day of the processor, and its outlook. Both look at longer times than the stream. */
+async function slowly() {
   const {processor} = shown;
   if (!processor || document.hidden) return;
-  const drawn = await history.load(processor).then(series => history.draw(series, true), error => [h("p", {class: "muted"}, error.message)]);
-  if (processor === shown.processor) $("day").replaceChildren(...drawn);
+  const show = async (box, drawn) => {
+    const elements = await drawn.catch(error => [h("p", {class: "muted"}, error.message)]);
+    const open = box.querySelector("details")?.open;
+    if (processor === shown.processor) box.replaceChildren(...elements);
+    if (open) box.querySelector("details")?.setAttribute("open", "");
+  };
+  await show($("day"), history.load(processor).then(series => history.draw(series, true)));
+  await show($("outlook"), outlook.load(processor));
 }
 
 function summary(views) {
