@@ -153,7 +153,6 @@ class Link:
     partition: Partition | None = None  # that a reader reads
     group: str = ""
     epoch: int | None = None
-    shows_end: bool = False
     next: int = 0  # sequence of the next event
     credit: int = 0
     delivered: int = 0
@@ -417,7 +416,6 @@ class Connection:
     ) -> dict[bytes, Any] | None:
         link.group = group
         link.epoch = (frame.properties or {}).get(b"com.microsoft:epoch")
-        link.shows_end = b"com.microsoft:enable-receiver-runtime-metric" in (frame.desired_capabilities or [])
         others = [other for other in partition.readers if other.group == group]
         highest = max((other.epoch for other in others if other.epoch is not None), default=None)
         if highest is not None and (link.epoch is None or link.epoch < highest):
@@ -467,7 +465,7 @@ class Connection:
         while link.open:
             link.next = max(link.next, partition.first)
             while link.open and link.credit > 0 and link.next <= partition.last:
-                payload = _encoded(partition.events[link.next - partition.first], partition, link.shows_end)
+                payload = _encoded(partition.events[link.next - partition.first])
                 self._deliver(session, link, payload)
                 link.next += 1
                 await self.writer.drain()
@@ -560,7 +558,7 @@ def _map(values: dict[str, Any]) -> dict[str, Any]:
     return _typed(AMQPTypes.map, pairs)
 
 
-def _encoded(event: Event, partition: Partition, shows_end: bool) -> bytes:
+def _encoded(event: Event) -> bytes:
     """The event as its reader gets it: with the annotations of the service."""
     annotations = dict(event.message.message_annotations or {}) | {
         b"x-opt-sequence-number": _long(event.sequence),
@@ -569,15 +567,7 @@ def _encoded(event: Event, partition: Partition, shows_end: bool) -> bytes:
     }
     if event.key is not None:
         annotations[b"x-opt-partition-key"] = _string(event.key)
-    newest = partition.events[-1]
-    end = {
-        b"last_enqueued_sequence_number": _long(newest.sequence),
-        b"last_enqueued_offset": _string(newest.offset),
-        b"last_enqueued_time_utc": _time(newest.time),
-        b"runtime_info_retrieval_time_utc": _time(time.time() * 1000),
-    }
-    message = event.message._replace(message_annotations=annotations, delivery_annotations=end if shows_end else None)
-    return bytes(encode_payload(bytearray(), message))
+    return bytes(encode_payload(bytearray(), event.message._replace(message_annotations=annotations)))
 
 
 def _append(hub: Hub, number: str | None, payload: bytes, *, is_batch: bool) -> None:

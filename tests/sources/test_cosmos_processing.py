@@ -45,12 +45,13 @@ class Feed:
         self.container: Container = server.create("shop", f"changes-{next(_NAMES)}", ranges)
 
     def write(self, numbers: range) -> None:
-        """Documents of ten planes, each with the next number."""
+        """Documents of ten planes, each with the next number. One in a hundred becomes a dead letter."""
         for number in numbers:
-            self.container.write({"id": str(number), "plane": f"N{number % 10}", "n": number})
+            n = f"not {number}" if number % 100 == 37 else number
+            self.container.write({"id": str(number), "plane": f"N{number % 10}", "n": n})
 
     async def process(self, **settings: Any) -> list[int]:
-        """Run until the end. Returns all numbers in the output."""
+        """Run until the end. Returns all numbers in output and dead letters."""
         source = CosmosSource(self.container.url, self.server.options, settings=Settings(poll_interval=0.05))
         more = {"partition_refresh_interval": 0.1, "lease_acquire_interval": 0.5} | settings
         processor = Processor(Changes, source=source, container=str(self.folder), **more)
@@ -59,7 +60,12 @@ class Feed:
         return self.numbers()
 
     def numbers(self) -> list[int]:
-        return sorted(row["n"] for row in self._rows())
+        return sorted([row["n"] for row in self._rows()] + self._letters())
+
+    def _letters(self) -> list[int]:
+        files = (self.folder / "Changes" / "dead-letters").glob("*/*.jsonl")
+        letters = [json.loads(line) for file in files for line in file.read_text().splitlines()]
+        return [int(json.loads(letter["value"])["id"]) for letter in letters]
 
     def check_order(self) -> None:
         """Check that the changes of each plane are in order: a child's partition number is above its parents'."""

@@ -69,10 +69,14 @@ class Hub:
         self.url = server.url(self.name)
         self.of = server.create(self.name, partitions)
 
-    def send(self, numbers: range, partition: int | None = None) -> None:
-        """Events `{"n": 1}`, by default to partitions 0 and 1 in turn. Not through a client, which takes a second."""
+    def send(self, numbers: range, partition: int | None = None, *, wrong_each: int = sys.maxsize) -> None:
+        """Events `{"n": 1}`, by default to partitions 0 and 1 in turn. Not through a client, which takes a second.
+
+        Args:
+            wrong_each: the last of so many is text, which fits no row.
+        """
         for n in numbers:
-            message = Message(data=[orjson.dumps({"n": n})])
+            message = Message(data=[orjson.dumps({"n": f"not {n}" if (n + 1) % wrong_each == 0 else n})])
             chosen = self.of.partitions[n % 2 if partition is None else partition]
             self.server.call(chosen.append, [message], None)
 
@@ -339,21 +343,26 @@ class Rows(JsonRows):
 
 
 @pytest.mark.long
-def test_hosts_that_are_killed_lose_and_repeat_nothing(hub: Hub, tmp_path: Path) -> None:
+def test_hosts_that_are_killed_or_paused_lose_and_repeat_nothing(hub: Hub, tmp_path: Path) -> None:
     hosts = [start_host(hub, tmp_path) for _ in range(2)]
     try:
         for turn in range(4):
-            hub.send(range(500 * turn, 500 * turn + 500))
+            hub.send(range(500 * turn, 500 * turn + 500), wrong_each=100)
             wait_for(tmp_path, 500 * turn + 250)
             os.kill(hosts[0].pid, signal.SIGKILL)
+            os.kill(hosts[1].pid, signal.SIGSTOP)  # for longer than its leases last
             hosts[0].wait()
             hosts = [*hosts[1:], start_host(hub, tmp_path)]
+            wait_for(tmp_path, 500 * turn + 400)
+            os.kill(hosts[0].pid, signal.SIGCONT)
         wait_for(tmp_path, 2_000)
     finally:
         for host in hosts:
+            os.kill(host.pid, signal.SIGCONT)
             host.terminate()
             host.wait(60)
-    assert numbers(tmp_path) == list(range(2_000))
+    assert results(tmp_path) == list(range(2_000))
+    assert len(numbers(tmp_path)) == 1_980
 
 
 def start_host(hub: Hub, folder: Path) -> subprocess.Popen[bytes]:
@@ -372,8 +381,15 @@ def start_host(hub: Hub, folder: Path) -> subprocess.Popen[bytes]:
         )
 
 
-def wait_for(folder: Path, rows: int, seconds: float = 120) -> None:
+def results(folder: Path) -> list[int]:
+    """Of rows and dead letters."""
+    files = (folder / "Rows" / "dead-letters").glob("*/*.jsonl")
+    letters = [orjson.loads(line) for file in files for line in file.read_bytes().splitlines()]
+    return sorted(numbers(folder) + [int(orjson.loads(letter["value"])["n"].split()[1]) for letter in letters])
+
+
+def wait_for(folder: Path, count: int, seconds: float = 120) -> None:
     end = time.monotonic() + seconds
-    while not (folder / "Rows" / "output").exists() or len(numbers(folder)) < rows:
+    while not (folder / "Rows" / "output").exists() or len(results(folder)) < count:
         assert time.monotonic() < end
         time.sleep(0.2)

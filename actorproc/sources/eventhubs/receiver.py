@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import Any
 
 import anyio
 from azure.eventhub import EventData
@@ -18,13 +18,6 @@ Place = int | datetime
 """Sequence number of the first event to read, or its time at the earliest."""
 
 
-class Received(NamedTuple):
-    """Events in order, and the sequence number of the partition's newest event as the service knew it then."""
-
-    events: list[EventData]
-    newest: int | None
-
-
 class Receiver:
     """Receives events until the connection fails.
 
@@ -33,10 +26,12 @@ class Receiver:
     """
 
     def __init__(self) -> None:
-        self._received: asyncio.Queue[Received | Exception] = asyncio.Queue(1)  # a full queue holds the client back
+        self._received: asyncio.Queue[list[EventData] | Exception] = asyncio.Queue(
+            1
+        )  # a full queue holds the client back
 
-    async def next(self, within: float) -> Received | None:
-        """The next events; None if none come for so many seconds.
+    async def next(self, within: float) -> list[EventData]:
+        """The next events, in order; none if none come for so many seconds.
 
         Raises the error that ended the connection, after all events before it.
         """
@@ -45,7 +40,7 @@ class Receiver:
             if isinstance(received, Exception):
                 raise received
             return received
-        return None
+        return []
 
     async def run(self, client: EventHubConsumerClient, place: Place, **how: Any) -> None:
         """Receive until it fails or this task is cancelled. Closing the connection takes two seconds.
@@ -56,15 +51,13 @@ class Receiver:
         try:
             async with client:
                 await client.receive_batch(
-                    self._put, on_error=self._fail, starting_position=place, starting_position_inclusive=True,
-                    track_last_enqueued_event_properties=True, **how,
-                )  # fmt: skip
+                    self._put, on_error=self._fail, starting_position=place, starting_position_inclusive=True, **how
+                )
         except Exception as error:  # noqa: BLE001  # raised by `next`
             await self._received.put(error)
 
     async def _put(self, context: Any, events: list[EventData]) -> None:
-        newest = (context.last_enqueued_event_properties or {}).get("sequence_number")
-        await self._received.put(Received(events, newest))
+        await self._received.put(events)
 
     async def _fail(self, context: Any, error: Exception) -> None:
         await self._received.put(error)

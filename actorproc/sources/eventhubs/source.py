@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import sys
 from collections.abc import AsyncGenerator, Awaitable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, TypeVar
 
@@ -31,7 +33,34 @@ T = TypeVar("T")
 _CLOSING = 5.0
 """Seconds for which `close` waits for connections: the client takes two for its own tasks."""
 
+_SILENCE = 0.25  # seconds without an event after which the service is asked whether that was all
+_ASK_EACH = 10.0  # seconds between two such questions, each of which takes a connection
+
 log = get_logger(__name__)
+
+
+@dataclass(slots=True)
+class _Tail:
+    """The end of a partition, as far as it is known.
+
+    The service would tell it with each event, but the client then takes five times as long to decode one. So it is
+    asked where no event comes.
+
+    Attributes:
+        newest: sequence number of the newest event.
+        is_reached: it was read, and none has come since.
+        asked: when the service was asked.
+    """
+
+    newest: int
+    is_reached: bool
+    asked: float = -math.inf
+
+    def wait(self, sequence: int, now: float, most: float) -> float:
+        """Seconds to wait for events from `sequence` on, before the service is asked."""
+        if self.is_reached or sequence <= self.newest:
+            return most
+        return min(most, max(_SILENCE, self.asked + _ASK_EACH - now))
 
 
 class EventHubsSource(Source, Appendable):
@@ -130,10 +159,10 @@ class EventHubsSource(Source, Appendable):
         """Sequence number of the first event that was enqueued at or after this time, of which there is one."""
         what = self._name(partition)
         async with self._receiving(partition, time, None) as receiver:
-            received = await _answer(what, receiver.next(self._settings.store_patience))
-        if received is None:
+            events = await _answer(what, receiver.next(self._settings.store_patience))
+        if not events:
             raise SourceError(f"{what} gave no event from {time.isoformat()} on within store_patience")
-        return received.events[0].sequence_number or 0
+        return events[0].sequence_number or 0
 
     # Reading
 
@@ -147,12 +176,13 @@ class EventHubsSource(Source, Appendable):
         sequence = _sequence(position)
         while True:
             try:
-                sequence, is_at_end = await self._readable(partition, sequence)
-                if is_at_end:
+                sequence, newest = await self._readable(partition, sequence)
+                tail = _Tail(newest, sequence > newest)
+                if tail.is_reached:
                     yield Chunk(Batch.empty(partition), str(sequence))
                 async with self._receiving(partition, sequence, epoch) as receiver:
                     while True:
-                        async for chunk in self._chunks(partition, sequence, receiver):
+                        async for chunk in self._chunks(partition, sequence, receiver, tail):
                             sequence = _sequence(chunk.next)
                             yield chunk
                         patience.renew()
@@ -162,18 +192,20 @@ class EventHubsSource(Source, Appendable):
                 log.info("eventhubs.reconnecting", source=self.url, partition=partition, error=first_line(error))
                 await patience.pause(SourceError(f"{what} cannot be read: {first_line(error)}"), error)
 
-    async def _chunks(self, partition: str, sequence: int, receiver: Receiver) -> AsyncGenerator[Chunk, None]:
-        """The next events, and an empty chunk where they end. Nothing if the service is silent before the end."""
-        received = await receiver.next(self._settings.max_read_time / 3)
-        if received is None:
-            if (await self._about(partition))["last_enqueued_sequence_number"] < sequence:
-                yield Chunk(Batch.empty(partition), str(sequence))
+    async def _chunks(
+        self, partition: str, sequence: int, receiver: Receiver, tail: _Tail
+    ) -> AsyncGenerator[Chunk, None]:
+        """The next events, or an empty chunk where they end. Nothing if the service is silent before the end."""
+        now = self._clock.monotonic()
+        if events := await receiver.next(tail.wait(sequence, now, self._settings.max_read_time / 3)):
+            tail.is_reached = False
+            batch = to_batch(partition, events)
+            yield Chunk(batch, str(batch.last + 1))
             return
-        batch = to_batch(partition, received.events)
-        following = str(batch.last + 1)
-        yield Chunk(batch, following)
-        if received.newest is not None and received.newest <= batch.last:
-            yield Chunk(Batch.empty(partition), following)
+        tail.newest = int((await self._about(partition))["last_enqueued_sequence_number"])
+        tail.asked, tail.is_reached = self._clock.monotonic(), tail.newest < sequence
+        if tail.is_reached:
+            yield Chunk(Batch.empty(partition), str(sequence))
 
     def _receiving(self, partition: str, place: Place, epoch: int | None) -> AbstractAsyncContextManager[Receiver]:
         prefetch = self._address.options().prefetch
@@ -184,8 +216,8 @@ class EventHubsSource(Source, Appendable):
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)
 
-    async def _readable(self, partition: str, sequence: int) -> tuple[int, bool]:
-        """The sequence number to read from, and whether the partition ends there.
+    async def _readable(self, partition: str, sequence: int) -> tuple[int, int]:
+        """The sequence number to read from, and that of the newest event.
 
         Raises:
             RecordsLost: the hub was created again, or has lost events; or events were removed by its retention before
@@ -205,7 +237,7 @@ class EventHubsSource(Source, Appendable):
             )
         if sequence < first:
             sequence = self._after_loss(partition, sequence, first, last + 1)
-        return sequence, sequence > last
+        return sequence, last
 
     def _after_loss(self, partition: str, sequence: int, first: int, end: int) -> int:
         if (policy := self._settings.on_out_of_range) != "fail":
