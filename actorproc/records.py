@@ -237,7 +237,9 @@ class Batch:
                 raise ValueError("a batch is sliced in order, step 1")
             size = max(0, stop - start)
             return self._part(self.data.slice(start, size), self.sequence_array.slice(start, size))
-        index = range(len(self))[at]
+        index = at if at >= 0 else at + len(self)
+        if index < 0:
+            raise IndexError(f"record {at} of a batch of {len(self)}")
         return Record(index, self.sequences[index], self.values[index], self)
 
     def take(self, indices: Sequence[int]) -> Batch:

@@ -44,7 +44,7 @@ PROGRAMS = (
     Program("Bytewax, recovery", "bytewax", "totals"),
     Program("Quix Streams, at least once", "quix", "totals", 0.5),
     Program("Faust", "faust", "totals", 0.05),
-    Program("actorproc, without state", "ours", "typed"),
+    Program("actorproc, the same without state", "ours", "keyed"),
     Program("actorproc, exactly once", "ours", "totals", bar=0.6),
 )
 """The one without state comes right before that with state."""
@@ -73,7 +73,7 @@ def _totals(events: int, keys: int, rounds: int) -> Table:
         for program in PROGRAMS:
             task = Task(broker.address, TOPIC, PARTITIONS, events, "")
             found[program] = measure(program, task, Path(name), rounds, console)
-    stateless = next(one.speed for program, one in found.items() if program.variant == "typed")
+    stateless = next(one.speed for program, one in found.items() if program.variant == "keyed")
     best = max(one.speed for program, one in found.items() if program.is_peer)
     title = f"running totals of {keys:,} keys, {events:,} events, one core, median of {rounds}"
     table = Table("", "events/s", "best peer", "without state", "bar", "CPU per event", "peak memory", title=title)

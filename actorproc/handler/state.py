@@ -46,7 +46,10 @@ class Changes:
     @property
     def size(self) -> int:
         """Bytes of keys and values."""
-        return sum(len(key) + len(value or b"") for key, value in self.values.items())
+        return sum(map(len, self.values)) + sum(map(len, filter(None, self.values.values())))
+
+    def deleted(self) -> list[bytes]:
+        return [key for key, value in self.values.items() if value is None]
 
     def copy(self) -> Changes:
         return Changes(dict(self.values), dict(self.lives))
@@ -139,7 +142,10 @@ class KeyedState:
 
     def get(self, key: Key, default: Any = None) -> Any:
         """The value of `key`, or `default`."""
-        found = self._found(pack_key(key))
+        packed = _encode(key) if type(key) is str else pack_key(key)
+        found = self._changed.get(packed, _UNCHANGED)
+        if found is _UNCHANGED:
+            found = self._held.get(packed)
         return default if found is None else self._decode(found)
 
     def __getitem__(self, key: Key) -> Any:
@@ -214,7 +220,7 @@ class KeyedState:
             raise self._of.closed()
         packed = packed_keys(table, on)
         changed = dict(zip(packed, packed_values(table, self._kind.type, on), strict=True))
-        ttl = self._checked_ttl(ttl)
+        ttl = self._kind.ttl if ttl is None else self._checked_ttl(ttl)
         self._changed.update(changed)
         for key in changed if ttl is not None or self._lives else ():
             self._live(key, ttl)
@@ -234,16 +240,16 @@ class KeyedState:
         """
         if self._of.closed is not None:
             raise self._of.closed()
-        ttl = self._checked_ttl(ttl)
-        packed = pack_key(key)
+        ttl = self._kind.ttl if ttl is None else self._checked_ttl(ttl)
+        packed = _encode(key) if type(key) is str else pack_key(key)
         self._changed[packed] = self._pack(key, value)
         if ttl is not None or self._lives:
             self._live(packed, ttl)
 
-    def _checked_ttl(self, ttl: float | None) -> float | None:
-        if ttl is not None and not 0 < ttl < float("inf"):
+    def _checked_ttl(self, ttl: float) -> float:
+        if not 0 < ttl < float("inf"):
             raise HandlerMisuse(f"ctx.state: ttl = {ttl!r}: seconds, more than 0")
-        return self._kind.ttl if ttl is None else ttl
+        return ttl
 
     def _live(self, packed: bytes, ttl: float | None) -> None:
         if ttl is not None:

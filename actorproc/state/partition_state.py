@@ -203,20 +203,14 @@ class PartitionState:
 
     def _growth(self, values: Mapping[bytes, bytes], changes: Changes) -> int:
         """Bytes of keys and values that the changes add."""
-        growth = 0
-        for key, value in changes.values.items():
-            if (old := values.get(key)) is not None:
-                growth -= len(key) + len(old)
-            if value is not None:
-                growth += len(key) + len(value)
-        return growth
+        there = [key for key in changes.values if key in values]
+        before = sum(map(len, there)) + sum(map(len, map(values.__getitem__, there)))
+        return changes.size - sum(map(len, changes.deleted())) - before
 
     def _apply(self, held: Held, changes: Changes) -> None:
-        for key, value in changes.values.items():
-            if value is None:
-                held.values.pop(key, None)
-            else:
-                held.values[key] = value
+        held.values.update(changes.values)  # type: ignore[arg-type]  # the next lines
+        for key in changes.deleted():
+            held.values.pop(key, None)
         if held.expires:
             for key in changes.values:
                 held.expires.pop(key, None)

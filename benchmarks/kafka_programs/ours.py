@@ -49,6 +49,14 @@ class Typed(Watched, RecordHandler[Event]):
         return event.carrier, event.minutes, event.id
 
 
+class Keyed(Watched, RecordHandler[Event]):
+    """`Totals` without its state."""
+
+    def process_record(self, event: Event, ctx: PartitionContext) -> tuple[object, ...]:
+        key = self.record.key or b""
+        return event.carrier if key else "", event.minutes, event.id
+
+
 class Totals(Watched, RecordHandler[Event]):
     """The total of each key so far."""
 
@@ -89,7 +97,8 @@ _PARSE = pyarrow.json.ParseOptions(
 )
 
 HANDLERS: dict[str, type[Any]] = {
-    "emit": Emit, "typed": Typed, "totals": Totals, "rows": Rows, "columns": Columns, "forward": Forward,
+    "emit": Emit, "typed": Typed, "keyed": Keyed, "totals": Totals, "rows": Rows, "columns": Columns,
+    "forward": Forward,
 }  # fmt: skip
 
 
