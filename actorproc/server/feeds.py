@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import AsyncIterator
 from typing import Any
 
+import anyio
 import msgspec
 
 from actorproc.admin.fleet import ErrorGroup, Fleet, FleetWatch, HostView, PartitionView, changed
@@ -67,6 +68,7 @@ class Feed:
         self._change = asyncio.Event()
         self._progress: deque[Progress] = deque(maxlen=3)  # at least `BETWEEN` seconds apart, but for the latest
         self._viewers = 0
+        self._viewer_came = asyncio.Event()
         self._left_at = 0.0
         self._task: asyncio.Task[None] | None = None
 
@@ -92,11 +94,12 @@ class Feed:
             problem=self._problem,
         )  # fmt: skip
 
-    async def views(self) -> AsyncIterator[View]:
-        """The view, and another one after each change."""
+    async def views(self, since: int = 0) -> AsyncIterator[View]:
+        """What has changed after version `since`, and again after each change."""
         self._viewers += 1
+        self._viewer_came.set()
         try:
-            view = await self.view()
+            view = await self.view(since if since <= self._version else 0)  # else an earlier server gave the version
             while True:
                 yield view
                 change, since = self._change, view.version
@@ -146,13 +149,22 @@ class Feed:
                 self._past = HistoryReader(store, layout)
                 while self._viewers or SYSTEM.monotonic() < self._left_at + LINGER:
                     await self._look(self._watch)
-                    await SYSTEM.sleep(LOOK_EVERY if self._viewers else _LINGER_EVERY)
+                    await self._pause()
         except Exception as error:  # noqa: BLE001  # viewers get it, whatever it is
             self._problem = describe_error(error)
             log.warning("dashboard.look_failed", processor=self._processor, error=self._problem)
         finally:
             self._fleet = None
             self._tell()  # viewers wait for it
+
+    async def _pause(self) -> None:
+        """Until the next look, which a new viewer does not wait for."""
+        if self._viewers:
+            await SYSTEM.sleep(LOOK_EVERY)
+            return
+        self._viewer_came.clear()
+        with anyio.move_on_after(_LINGER_EVERY):
+            await self._viewer_came.wait()
 
     async def _look(self, watch: FleetWatch) -> None:
         before, problem = self._fleet, self._problem

@@ -81,12 +81,15 @@ class FleetRoutes:
         return json_answer(await (await self._feed(request)).view())
 
     async def events(self, request: Request) -> Response:
-        """The same as events: first everything, then what has changed, at most once a second."""
-        feed = await self._feed(request)
+        """The same as events: what has changed after version `since`, by default everything; at most once a second.
+
+        An event stream is not compressed, so the page gets the first view apart.
+        """
+        feed, since = await self._feed(request), int(request.query_params.get("since", 0))
 
         async def stream() -> AsyncIterator[bytes]:
             try:
-                async for view in feed.views():
+                async for view in feed.views(since):
                     yield event("view", view)
             except ActorprocError as error:
                 yield event("problem", str(error))

@@ -136,6 +136,19 @@ async def test_the_fleet_is_shown_well_on_each_screen_and_axe_finds_nothing(tmp_
                     await axe_finds_nothing(shown, checker)
 
 
+async def test_the_first_view_of_two_thousand_partitions_takes_less_than_200_kib(tmp_path: Path) -> None:
+    fleet, sizes = FakeFleet(tmp_path, hosts=20, partitions=2_000), list[int]()
+    await fleet.write()
+    with dashboard(fleet.container) as url:
+        async with browser() as opened, page(opened, url) as shown:
+            network = await shown.context.new_cdp_session(shown)
+            await network.send("Network.enable")
+            network.on("Network.dataReceived", lambda event: sizes.append(event["encodedDataLength"]))
+            await shown.reload()
+            await expect(shown.locator("#headline")).to_have_text("1 partition of 2,000 does not get on")
+    assert 10 * 1024 < sum(sizes) < 200 * 1024
+
+
 async def test_arrow_keys_move_between_partitions_and_enter_chooses_one(tmp_path: Path) -> None:
     fleet = FakeFleet(tmp_path)
     await fleet.write()

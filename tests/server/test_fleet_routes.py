@@ -77,6 +77,9 @@ async def test_only_changed_partitions_follow_the_first_view(tmp_path: Path) -> 
     await fleet.write(hosts=["host-00"], records=20_000)
     changed = {view.partition for view in (await anext(views)).partitions}
     assert changed == {name for name in fleet.partitions if fleet.owner(name) == "host-00"}
+    version = (await feed.view()).version
+    assert (await anext(feed.views(version))).partitions == []
+    assert len((await anext(feed.views(version + 1))).partitions) == 16, "a version of an earlier server"
     await feed.close()
 
 

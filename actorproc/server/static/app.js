@@ -78,7 +78,10 @@ async function follow(processor) {
   $("map").clear();
   while (!signal.aborted) {
     try {
-      for await (const {name, content} of events(`api/processors/${encodeURIComponent(processor)}/events`, signal)) {
+      const path = `api/processors/${encodeURIComponent(processor)}`, first = await get(path);
+      if (signal.aborted) return;
+      receive(first);
+      for await (const {name, content} of events(`${path}/events?since=${first.version}`, signal)) {
         if (signal.aborted) return;
         if (name === "problem") throw new Error(content);
         receive(content);
