@@ -14,7 +14,7 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import anyio
 import orjson
@@ -37,6 +37,7 @@ from azure.eventhub._pyamqp.message import Message
 from azure.eventhub.aio import EventHubProducerClient
 
 from actorproc.sources.eventhubs import EventHubsSource
+from actorproc.sources.eventhubs.receiver import Receiver
 from tests.eventhubs_server import Event, EventHubsServer, Partition, eventhubs
 from tests.kafka_topics import numbers, process
 
@@ -336,6 +337,29 @@ async def test_leaving_a_reader_does_not_wait_for_its_connection(hub: Hub) -> No
         await reading.aclose()
         assert asyncio.get_running_loop().time() - before < 0.5
     assert not hub.of.partitions[0].readers
+
+
+async def test_events_of_a_backlog_are_gathered_and_hold_the_client_back_when_they_are_enough() -> None:
+    handed: list[int] = []
+
+    class Client:
+        async def __aenter__(self) -> None: ...
+        async def __aexit__(self, *_: object) -> None: ...
+        async def receive_batch(self, on_event_batch: Any, **_: Any) -> None:
+            for n in range(6):
+                handed.append(n)
+                await on_event_batch(None, [n, n])
+            raise ConnectionError("lost")
+
+    receiver, client = Receiver(8), cast(Any, Client())
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(receiver.run, client, 0)
+        await anyio.wait_all_tasks_blocked()
+        assert handed == [0, 1, 2, 3]
+        assert await receiver.next(5, least=8) == cast(Any, [0, 0, 1, 1, 2, 2, 3, 3])
+        assert await receiver.next(5, least=8) == cast(Any, [4, 4, 5, 5]), "all before the error"
+        with pytest.raises(ConnectionError):
+            await receiver.next(5)
 
 
 class Rows(JsonRows):

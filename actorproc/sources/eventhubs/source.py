@@ -197,7 +197,8 @@ class EventHubsSource(Source, Appendable):
     ) -> AsyncGenerator[Chunk, None]:
         """The next events, or an empty chunk where they end. Nothing if the service is silent before the end."""
         now = self._clock.monotonic()
-        if events := await receiver.next(tail.wait(sequence, now, self._settings.max_read_time / 3)):
+        least = max(1, min(receiver.most, tail.newest - sequence + 1))  # a backlog is read in larger chunks
+        if events := await receiver.next(tail.wait(sequence, now, self._settings.max_read_time / 3), least):
             tail.is_reached = False
             batch = to_batch(partition, events)
             yield Chunk(batch, str(batch.last + 1))
