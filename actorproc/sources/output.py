@@ -22,7 +22,7 @@ from actorproc.rows.json_values import rows_to_json
 from actorproc.runtime.budget import ReadBudget
 from actorproc.runtime.clock import SYSTEM, Clock
 from actorproc.runtime.logger import get_logger
-from actorproc.sources.protocol import Chunk, End, Start, parse_start
+from actorproc.sources.protocol import Chunk, End, Start, first_time, parse_start
 from actorproc.sources.stored import StoredSource
 from actorproc.storage.locations import missing_processor
 from actorproc.storage.names import ProcessorLayout
@@ -115,6 +115,10 @@ class OutputSource(StoredSource):
     def sequence_before(self, partition: str, position: str) -> int:
         """See `Source.sequence_before`. Raises SourceError if `position` is not a position of an output."""
         return _parse_position(partition, position).rows - 1
+
+    async def time_at(self, partition: str, position: str) -> datetime | None:
+        """Time of the commit with the first row from `position` on. Reads one file of the output."""
+        return await first_time(self, partition, position, self._settings.store_patience)
 
     async def read_within(self, partition: str, position: str, budget: ReadBudget) -> AsyncGenerator[Chunk, None]:
         """See `Source.read_within`. The bytes of a file are reserved before it is fetched.

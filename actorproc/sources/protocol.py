@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal, TypeVar
@@ -321,6 +322,19 @@ async def earliest_position(source: Source, partition: str) -> str | None:
         return await source.start(partition, "earliest")
     except UsageError:
         return None
+
+
+async def first_time(source: Source, partition: str, position: str, timeout: float) -> datetime | None:
+    """Timestamp of the first record from `position` on, read from the source: for `Source.time_at`.
+
+    Args:
+        timeout: in seconds. None is returned after it.
+    """
+    with anyio.move_on_after(timeout):
+        async with aclosing(source.read(partition, position)) as chunks:
+            chunk = await anext(chunks, None)
+            return chunk.batch[0].timestamp if chunk is not None and len(chunk.batch) else None
+    return None
 
 
 def is_certainly_at_end(source: Source, partition: str, cursor: Cursor, end: End) -> bool:

@@ -179,6 +179,9 @@ async def test_lag_counts_transactions(server: CosmosServer, container: Containe
         assert end.sequence is not None
         assert source.records_between(-1, end.sequence) == 5
         assert source.records_between(3 << SEQUENCE_BITS, end.sequence) == 2
+        oldest = await source.time_at("0", await source.start("0", "earliest"))
+        assert oldest is not None
+        assert await source.time_at("0", end.position) is None
 
 
 # Splits and merges

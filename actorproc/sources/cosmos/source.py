@@ -23,7 +23,7 @@ from actorproc.sources.cosmos.merge import Merge
 from actorproc.sources.cosmos.position import SEQUENCE_BITS, Position, Span, clipped, joined, last_sequence, sequences
 from actorproc.sources.entra_login import EntraLogin
 from actorproc.sources.patience import Patience
-from actorproc.sources.protocol import Chunk, End, Partition, Source, Start
+from actorproc.sources.protocol import Chunk, End, Partition, Source, Start, first_time
 
 T = TypeVar("T")
 
@@ -170,6 +170,10 @@ class CosmosSource(Source):
         spans = [await self._span_from(partition, span, "Now") for span in await self._spans(partition)]
         position = joined(spans)
         return End(str(position), position.lsn << SEQUENCE_BITS if position.lsn else None)
+
+    async def time_at(self, partition: str, position: str) -> datetime | None:
+        """Time of the first change from `position` on. Reads one page of the feed."""
+        return await first_time(self, partition, position, self._settings.store_timeout)
 
     def sequence_before(self, partition: str, position: str) -> int:
         return last_sequence(Position.parse(position).lsn)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import aclosing
 from datetime import datetime
 from itertools import count
 
@@ -24,7 +23,7 @@ from actorproc.sources.kafka.consumer import Feed, SharedConsumer
 from actorproc.sources.kafka.position import Position
 from actorproc.sources.kafka.presets import parse_url
 from actorproc.sources.kafka.properties import Properties, client_properties
-from actorproc.sources.protocol import Chunk, End, Source, Start
+from actorproc.sources.protocol import Chunk, End, Source, Start, first_time
 
 GROUP = "kafka-group:"
 """Begins the name of a consumer group whose offsets a processor starts from."""
@@ -264,11 +263,7 @@ class KafkaSource(Source):
 
     async def time_at(self, partition: str, position: str) -> datetime | None:
         """Timestamp of the first message from `position` on; None if there is none, or none comes in time."""
-        with anyio.move_on_after(self.timeout):
-            async with aclosing(self.read(partition, position)) as chunks:
-                chunk = await anext(chunks)
-            return chunk.batch[0].timestamp if len(chunk.batch) else None
-        return None
+        return await first_time(self, partition, position, self.timeout)
 
     async def mirror(self, group: str, positions: Mapping[str, str]) -> None:
         """Commit the offsets of these positions to a consumer group that has no members."""
