@@ -119,8 +119,8 @@ def _log(load: Load, settings: Settings) -> Iterator[Requests]:
 
 
 def _listings(files: float) -> float:
-    """LIST requests of a reader that finds so many new files: from the third one on it fetches several at once."""
-    return min(2.0, max(0.0, files - 1))
+    """LIST requests of a reader that finds so many new files: it lists if there are more than three, as counted."""
+    return min(1.0, max(0.0, files - 3) / 6)
 
 
 def _commits(load: Load, settings: Settings) -> Iterator[Requests]:

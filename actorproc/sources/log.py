@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncGenerator, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import partial
 
 import anyio
 
@@ -121,7 +122,7 @@ class LogSource(StoredSource):
         """
         base, skip = _parse_position(partition, position)
         verified = not base and not skip  # the partition is known to have this position
-        files = FilePrefetcher(self._prefetching, partition)
+        files = FilePrefetcher(self._prefetching, partition, partial(self._has_after, partition))
         try:
             if base < (lowest := await self._lowest_of(partition)):
                 found = await first_base(self._store, partition, lowest)
@@ -173,6 +174,12 @@ class LogSource(StoredSource):
             raise
         finally:
             files.clear()
+
+    async def _has_after(self, partition: str, base: int) -> bool:
+        """Whether there may be files after the one at `base`. Reads the hints if those that were read name none."""
+        if self._hints.newest.get(partition, -1) <= base:
+            await self._hints.refresh()
+        return self._hints.newest.get(partition, base + 1) > base
 
     async def _lowest_of(self, partition: str) -> int:
         """First offset of the partition. A trim that was decided before the processor registered counts as done."""

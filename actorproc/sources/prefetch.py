@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Awaitable, Callable
 from itertools import islice
 
 import anyio
@@ -45,10 +46,15 @@ class Prefetching:
 
 
 class FilePrefetcher:
-    """The files of one partition, in order."""
+    """The files of one partition, in order.
 
-    def __init__(self, shared: Prefetching, partition: str) -> None:
+    Args:
+        more_after: says whether there may be files after the one with this base. Without, a listing would be in vain.
+    """
+
+    def __init__(self, shared: Prefetching, partition: str, more_after: Callable[[int], Awaitable[bool]]) -> None:
         self._shared = shared
+        self._more_after = more_after
         self._partition = partition
         self._listed: deque[tuple[int, int]] = deque()  # base and size
         self._bodies: dict[int, bytes] = {}
@@ -57,7 +63,8 @@ class FilePrefetcher:
 
     async def take(self, base: int) -> bytes | None:
         """The file at `base`, or None if it does not exist."""
-        if base not in self._bodies and self._consecutive >= 2 and self._shared.is_slow:
+        lags = base not in self._bodies and self._consecutive >= 2 and self._shared.is_slow
+        if lags and await self._more_after(base):
             await self._fetch(base)
         body = self._bodies.pop(base, None)
         self._shared.bytes_held -= self._sizes.pop(base, 0)

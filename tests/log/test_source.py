@@ -24,7 +24,7 @@ from actorproc.retention.boundary import raise_boundary
 from actorproc.runtime.budget import ByteBudget, ReadBudget
 from actorproc.sources import LogSource, open_source
 from actorproc.sources.protocol import End
-from actorproc.storage.backend import Stored
+from actorproc.storage.backend import Listing, Stored
 from actorproc.storage.names import log_boundary, log_file
 from actorproc.storage.store import Store, StoreLimits
 from actorproc.stores.memory import MemoryStore
@@ -314,6 +314,42 @@ def test_a_lagging_reader_prefetches_within_its_budget() -> None:
         one_by_one = await seconds(read_ahead_bytes=4 * file_size, max_batch_bytes=file_size)
         together = await seconds()
         assert together < one_by_one / 3
+
+    run(main())
+
+
+def test_a_reader_at_the_head_of_a_slow_log_hardly_lists_files() -> None:
+    """The hints name the newest file, so there is nothing to list after it."""
+    listed = Counter[str]()
+
+    class Counting(MemoryStore):
+        async def list(self, prefix: str, after: str = "", limit: int | None = None) -> Listing:
+            listed[prefix] += 1
+            return await super().list(prefix, after, limit)
+
+    async def main() -> None:
+        clock, read = VirtualClock("t"), list[bytes | None]()
+        truth = Counting(clock=clock)
+        await create_log(Store(truth, clock=clock), 1)
+        source = await opened(Store(FaultyBackend(truth, LATENCY_ONLY), clock=clock))
+
+        async def follow() -> None:
+            async for chunk in source.read("0", "0"):
+                read.extend(chunk.batch.values)
+
+        async with (
+            Producer(Store(truth, clock=clock), linger=0, clock=clock) as producer,
+            anyio.create_task_group() as tasks,
+        ):
+            tasks.start_soon(follow)
+            for number in range(60):
+                await producer.send(str(number))
+                await clock.sleep(0.4)
+            await clock.sleep(5)
+            tasks.cancel_scope.cancel()
+        assert len(read) == 60
+        assert listed["heads/"] > 20
+        assert listed["partition=0/"] <= 6
 
     run(main())
 
