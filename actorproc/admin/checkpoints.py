@@ -59,6 +59,8 @@ class PartitionReset:
     known: str = ""
     """Id of the newest reset at the time of the dry run."""
     to_first_record: bool = False
+    done: bool = False
+    """The command has reset it before, and was cut short."""
 
     def document(self) -> dict[str, object]:
         """The JSON shape in docs/cli.md: a public contract."""
@@ -84,11 +86,13 @@ def parse_reset_target(text: str) -> ResetTarget:
 
 
 class Resets:
-    """Plans and carries out resets of one processor.
+    """Plans and carries out one command, which resets partitions of a processor.
 
     Args:
         source: that the processor reads, opened.
         who: for the audit, such as `ann@laptop`.
+        command: id of the command. A partition that it has reset before is left as it is, so a command that was cut
+            short can be run again. Default: a new one.
 
     Raises (every method):
         UsageError: there is no such partition, the source is a queue, or a host runs an earlier release.
@@ -106,6 +110,8 @@ class Resets:
         who: str,
         reason: str = "",
         nudges: Nudges | None = None,
+        *,
+        command: str = "",
     ) -> None:
         if isinstance(source, QueueSource):
             raise UsageError(f"{source} is a queue: what is acknowledged is gone, so there is nothing to go back to")
@@ -114,6 +120,7 @@ class Resets:
         self._source = source
         self._who = who
         self._reason = reason
+        self.command = command or store.clock.nonce()
         self._nudges = nudges or UdpNudges(store.url, settings, layout.processor)
 
     # Dry runs
@@ -132,8 +139,11 @@ class Resets:
     async def plan_undo(self, partitions: Collection[str] = ()) -> list[PartitionReset]:
         """What it would do to undo the latest reset, in all of its partitions or in these. Writes nothing."""
         names = await self._names(partitions)
-        tips = await gather(names, self._tip)
-        latest = max((tip.resets[-1] for tip in tips.values() if tip and tip.resets), key=_time_of, default=None)
+        tips = {name: tip for name, tip in (await gather(names, self._tip)).items() if tip is not None}
+        begun = [tip for tip in tips.values() if self._made(tip)]  # with a command that was cut short
+        before = {name: self._before(tip) for name, tip in tips.items()}
+        candidates = [self._before(tip) for tip in begun] or before.values()
+        latest = max((resets[-1] for resets in candidates if resets), key=_time_of, default=None)
         if latest is None:
             raise UsageError("there is no reset to undo")
 
@@ -146,7 +156,7 @@ class Resets:
                 return replace(found, refusal="it has processed all that was repeated, and more")
             return found
 
-        undone = [name for name, tip in tips.items() if tip and tip.resets and tip.resets[-1].id == latest.id]
+        undone = [name for name, resets in before.items() if resets and resets[-1].id == latest.id]
         return await self._planned(undone, planned)
 
     async def _planned(
@@ -156,11 +166,24 @@ class Resets:
             tip = await self._tip(partition)
             if tip is None:
                 return PartitionReset(partition, Cursor(""), Cursor(""), refusal="it has not begun")
+            if made := self._made(tip):
+                return self._counted(
+                    PartitionReset(partition, made.first, made.next, clears_state=made.clears_state, done=True)
+                )
             if tip.ended:
                 return PartitionReset(partition, tip.cursor, tip.cursor, refusal="it has ended, and others follow it")
             return await planned(partition, tip)
 
         return list((await gather(await self._names(partitions), one)).values())
+
+    def _made(self, tip: ChainEnd) -> Reset | None:
+        """What this command has done to a partition."""
+        return next((reset for reset in tip.resets if reset.id == self.command), None)
+
+    def _before(self, tip: ChainEnd) -> tuple[Reset, ...]:
+        """The resets before this command."""
+        made = self._made(tip)
+        return tip.resets[: tip.resets.index(made)] if made else tip.resets
 
     async def _names(self, partitions: Collection[str]) -> list[str]:
         known = sorted(await partitions_with_state(self._store, self._layout), key=natural)
@@ -239,28 +262,26 @@ class Resets:
         planned: Sequence[PartitionReset],
         to: Mapping[str, str],
         *,
-        command: str = "",
         done: Callable[[PartitionReset], None] = lambda _: None,
     ) -> list[PartitionReset]:
         """Reset the partitions that the plan does not refuse, and let their hosts begin there.
 
         Args:
             to: the arguments of the command, for the audit.
-            command: id of the command. A partition that it has reset before is left as it is, so a command that was
-                cut short can be run again. Default: a new one.
             done: called with each partition.
 
         Returns:
             What was done: all counts are those of the moment of the reset.
         """
-        command = command or self._store.clock.nonce()
         schema = await self._checked_schema()
         wanted = {found.partition: found for found in planned if not found.refusal}
-        holder = f"reset-{command}"
-        await self._source.hold(holder, {name: found.next.position for name, found in wanted.items()})
+        holder = f"reset-{self.command}"
+        held = {name: found.next.position for name, found in wanted.items() if not found.done}
+        if held:
+            await self._source.hold(holder, held)
 
         async def one(partition: str) -> PartitionReset:
-            result = await self._reset(wanted[partition], command, schema)
+            result = await self._reset(wanted[partition], schema)
             done(result)
             return result
 
@@ -268,7 +289,7 @@ class Resets:
         await self._restart([found.partition for found in results if not found.refusal])
         await self._source.let_go(holder)  # not after an error: a reset may yet be applied
         act = Act(
-            time=self._store.clock.wall(), who=self._who, what="reset", to={**to, "command": command},
+            time=self._store.clock.wall(), who=self._who, what="reset", to={**to, "command": self.command},
             effect=summary(results), reason=self._reason,
         )  # fmt: skip
         await record(self._store, self._layout, act)
@@ -281,20 +302,20 @@ class Resets:
         columns = await read_schema(self._store, self._layout)
         return pa.schema([*(columns or ()), SEQUENCE])
 
-    async def _reset(self, planned: PartitionReset, command: str, schema: pa.Schema) -> PartitionReset:
+    async def _reset(self, planned: PartitionReset, schema: pa.Schema) -> PartitionReset:
         """Create the next file of the chain. See tests/protocol/reset_model.py for each step."""
         partition, clock = planned.partition, self._store.clock
         chain = OutputChain(self._store, self._layout, partition)
         while (tip := await self._tip(partition)) is not None:
-            if made := next((reset for reset in tip.resets if reset.id == command), None):
+            if made := self._made(tip):
                 return self._counted(replace(planned, first=made.first, next=made.next))
             if refusal := self._refusal(planned, tip):
                 return replace(planned, refusal=refusal)
             before = tip.newest or tip.checkpoint
             reset = Reset(
-                id=command, number=tip.number, first=tip.cursor, next=planned.next, time=max(clock.wall(), before.time),
-                who=self._who, reason=self._reason, clears_state=planned.to_first_record and tip.has_state,
-                back=planned.repeats != 0,
+                id=self.command, number=tip.number, first=tip.cursor, next=planned.next,
+                time=max(clock.wall(), before.time), who=self._who, reason=self._reason,
+                clears_state=planned.to_first_record and tip.has_state, back=planned.repeats != 0,
             )  # fmt: skip
             commit = Commit(
                 put_id=clock.nonce(), host=self._who, epoch=tip.checkpoint.epoch, first=reset.first, next=reset.next,

@@ -97,11 +97,11 @@ def reset(
         async with opened as (store, layout, settings):
             given = None if source_url is None else load_source(source_url)
             async with own_source(store, layout, settings, given) as source:
-                resets = Resets(store, layout, settings, source, operator(), reason)
+                resets = Resets(store, layout, settings, source, operator(), reason, command=command)
                 found = await (resets.plan_undo(partitions) if goal is None else resets.plan(goal, partitions))
                 if yes:
                     refused = [one for one in found if one.refusal]
-                    found = [*refused, *await _carried_out(resets, found, to, command or store.clock.nonce())]
+                    found = [*refused, *await _carried_out(resets, found, to)]
         found.sort(key=lambda one: natural(one.partition))
         if as_json:
             print_json({"done": yes, "partitions": [one.document() for one in found]})
@@ -113,16 +113,14 @@ def reset(
         raise typer.Exit(1)
 
 
-async def _carried_out(
-    resets: Resets, planned: Sequence[PartitionReset], to: str | None, command: str
-) -> list[PartitionReset]:
+async def _carried_out(resets: Resets, planned: Sequence[PartitionReset], to: str | None) -> list[PartitionReset]:
     arguments = {"to": "undo" if to is None else to}
     console = Console(stderr=True)
-    typer.echo(escaped(f"if this is cut short, run it again with --id {command}"), err=True)
+    typer.echo(escaped(f"if this is cut short, run it again with --id {resets.command}"), err=True)
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task("resetting", total=sum(not one.refusal for one in planned))
-        return await resets.carry_out(planned, arguments, command=command, done=lambda _: progress.advance(task))
+        return await resets.carry_out(planned, arguments, done=lambda _: progress.advance(task))
 
 
 async def _print(found: Sequence[PartitionReset], done: bool) -> None:

@@ -66,11 +66,11 @@ class ResetRoutes:
             who = f"http from {request.client.host if request.client else 'unknown'}"
             partitions = body.partitions or ()
             async with open_store(self._container, settings) as store, own_source(store, layout, settings) as source:
-                resets = Resets(store, layout, settings, source, who, body.reason)
+                resets = Resets(store, layout, settings, source, who, body.reason, command=body.id)
                 found = await (resets.plan_undo(partitions) if goal is None else resets.plan(goal, partitions))
                 if body.yes:
                     refused = [one for one in found if one.refusal]
-                    done = await resets.carry_out(found, {"to": body.to or "undo"}, command=body.id)
+                    done = await resets.carry_out(found, {"to": body.to or "undo"})
                     found = [*refused, *done]
             documents = [one.document() for one in found]
             return json_answer({"done": body.yes, "effect": summary(found), "partitions": documents})

@@ -69,13 +69,13 @@ async def world_of(records: int, handler: type[PartitionHandler] = Rows, **setti
     return world
 
 
-def resets_of(world: World, who: str = "ann") -> Resets:
-    return Resets(world.store, world.layout, world.settings, world.source, who)
+def resets_of(world: World, command: str = "") -> Resets:
+    return Resets(world.store, world.layout, world.settings, world.source, "ann", command=command)
 
 
 async def reset(world: World, goal: ResetTarget, command: str = "") -> PartitionReset:
-    resets = resets_of(world)
-    [done] = await resets.carry_out(await resets.plan(goal), {"to": str(goal)}, command=command)
+    resets = resets_of(world, command)
+    [done] = await resets.carry_out(await resets.plan(goal), {"to": str(goal)})
     return done
 
 
@@ -154,6 +154,49 @@ async def test_a_command_that_is_run_again_resets_once() -> None:
     assert await rows(world.store, world.layout) == times((range(10), 2))
 
 
+async def _cut_short(*_: object) -> None:
+    raise ConnectionError
+
+
+async def test_a_command_cut_short_before_hosts_began_anew_is_carried_on(tmp_path: Path) -> None:
+    async with fleet(tmp_path, "a") as place:
+        place.source.append("0", [b"1", b"2"])
+        with anyio.fail_after(15):
+            while await rows(place.store, LAYOUT, "0") != times((range(2), 1)):
+                await anyio.sleep(0.05)
+
+        def again() -> Resets:
+            return Resets(place.store, LAYOUT, SETTINGS, place.source, "ann", command="c")
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Resets, "_restart", _cut_short)
+            with pytest.raises(ConnectionError):
+                await again().carry_out(await again().plan("earliest", ["0"]), {})
+        [planned] = await again().plan("earliest", ["0"])
+        assert (planned.repeats, planned.refusal) == (2, "")
+        await again().carry_out([planned], {})
+        with anyio.fail_after(15):  # the host waits for records, so it notices nothing by itself
+            while await rows(place.store, LAYOUT, "0") != times((range(2), 2)):
+                await anyio.sleep(0.05)
+
+
+async def test_an_undo_cut_short_is_carried_on() -> None:
+    world = await world_of(4)
+    world.source.add_partition("1")
+    world.source.append("1", [b"1", b"2"])
+    await world.until_end(1, "1")
+    first = resets_of(world, "first")
+    await first.carry_out(await first.plan("earliest"), {})
+    undoing = resets_of(world, "undo")
+    planned = await undoing.plan_undo()
+    await undoing.carry_out(planned[:1], {})
+    again = resets_of(world, "undo")
+    found = await again.plan_undo()
+    assert [(one.partition, one.done, one.skips) for one in found] == [("0", True, 4), ("1", False, 2)]
+    assert [one.refusal for one in await again.carry_out(found, {})] == ["", ""]
+    assert [one.done for one in await again.plan_undo()] == [True, True]
+
+
 async def test_a_reset_is_refused_once_the_chain_has_moved() -> None:
     world = await world_of(10)
     world.feed(10)
@@ -163,7 +206,8 @@ async def test_a_reset_is_refused_once_the_chain_has_moved() -> None:
     [passed] = await second.carry_out(forward, {})
     assert "has passed" in passed.refusal
     assert (await first.carry_out(back, {}))[0].repeats == 15  # counted at the reset
-    [another] = await second.carry_out(await first.plan(0), {})
+    third = resets_of(world)
+    [another] = await third.carry_out(await third.plan(0), {})
     assert not another.refusal
     [late] = await second.carry_out(back, {})
     assert "another reset" in late.refusal
@@ -338,8 +382,8 @@ async def test_running_hosts_begin_at_the_reset_at_once_and_it_is_audited(tmp_pa
                     await anyio.sleep(0.05)
 
         await until(times((range(3), 1)))
-        resets = Resets(place.store, LAYOUT, SETTINGS, place.source, "ann@laptop", "a wrong rate")
-        done = await resets.carry_out(await resets.plan(1), {"to": "1"}, command="c")
+        resets = Resets(place.store, LAYOUT, SETTINGS, place.source, "ann@laptop", "a wrong rate", command="c")
+        done = await resets.carry_out(await resets.plan(1), {"to": "1"})
         assert summary(done) == "repeats 8 and skips 0 records of 4 partitions"
         await until(times((range(1), 1), (range(1, 3), 2)))
         [act] = await read_audit(place.store, LAYOUT)

@@ -154,7 +154,7 @@ class Operators:
             0, name, programs.host, self._place.folder, self._place.environment(), [*arguments, *more], kind=Command
         )
         killed = self._last_words is None and self._random.random() < KILLED_SHARE
-        kill_at = time.monotonic() + self._random.uniform(0.2, 2.5) if killed else float("inf")
+        kill_at = time.monotonic() + self._random.uniform(0.05, 0.8) if killed else float("inf")
         self._orders.append(_Order(arguments, child, kill_at))
 
     @property

@@ -220,10 +220,10 @@ class Operators:
             store, source = process.connect(settings), cluster.source.read_by(process, settings)
             nudges = cluster.nudge_network.connect()
             await source.open()
-            resets = Resets(store, cluster.layout, settings, source, "operator", nudges=nudges)
+            resets = Resets(store, cluster.layout, settings, source, "operator", nudges=nudges, command=command)
             planned = await (resets.plan_undo() if goal is None else resets.plan(goal, partitions))
             await SYSTEM.sleep(think)
-            done = await resets.carry_out(planned, {"to": text}, command=command)
+            done = await resets.carry_out(planned, {"to": text})
             cluster.note_resets(command, done)
             cluster.events[event] += 1
 
