@@ -2,7 +2,7 @@
 
 The hub is the server of the tests, in a process of its own. Microsoft's processor parses each event, keeps three
 columns in a file for each batch, and then writes its checkpoint, in memory: at least once at best. Ours is exact.
-Goal: at least six tenths of its speed. Most of the time of both is in Microsoft's client.
+Goal: at least eight tenths of its speed. Most of the time of both is in Microsoft's client.
 """
 
 from __future__ import annotations
