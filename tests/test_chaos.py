@@ -95,6 +95,11 @@ def test_every_message_of_a_queue_ends_once(tmp_path: Path, broker: str) -> None
     chaos("folder", tmp_path / "run", "--source", broker, "--seconds", "20", "--partitions", "4", "--rate", "200")
 
 
+@pytest.mark.long
+def test_every_record_ends_as_often_as_resets_announce(tmp_path: Path) -> None:
+    chaos("folder", tmp_path / "run", "--operators", "--seconds", "20", "--hosts", "4", "--partitions", "6")
+
+
 # The check can fail
 
 

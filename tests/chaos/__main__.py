@@ -63,7 +63,8 @@ def main() -> int:
     if report.faults:
         console.print(f"[bold red]BROKEN:[/] {len(report.faults)} faults, seed {seed}; everything stays in {folder}")
         return 1
-    console.print(f"[bold green]HELD:[/] every record of the log ended exactly once (seed {seed})")
+    more = ", and once more for each reset that repeats it" if given.operators else ""
+    console.print(f"[bold green]HELD:[/] every record of the log ended exactly once{more} (seed {seed})")
     if not (given.keep or given.folder):
         shutil.rmtree(folder)
     return 0
@@ -150,6 +151,8 @@ def _arguments() -> argparse.Namespace:
         parser.error("--cluster, --back and --plant go with --spark")
     if given.spark == "native" and given.store != "folder":
         parser.error("--spark native goes with --store folder: for S3 Spark needs jars")
+    if given.operators and given.source not in ("log", "kafka"):
+        parser.error("--operators goes with --source log or kafka: what a queue has acknowledged is gone")
     if given.no_transactions and given.source != "kafka":
         parser.error("--no-transactions goes with --source kafka")
     if given.source != "log" and given.spark is not None:
