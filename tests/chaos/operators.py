@@ -57,6 +57,7 @@ class Operators:
         """Whether all that the operators had begun is done and withdrawn."""
         self._place, self._processor, self._random, self._say = place, processor, random, say
         self._partitions = partitions
+        self._prefix = "" if place.broker is None else f"{place.topic}-"
         logs = place.folder / "operator-logs"
         logs.mkdir()
         self._fleet = Fleet(logs)
@@ -113,7 +114,7 @@ class Operators:
 
     def _act(self) -> None:
         what = self._random.choices(list(ACTS), list(ACTS.values()))[0]
-        partition = str(self._random.randrange(self._partitions))
+        partition = f"{self._prefix}{self._random.randrange(self._partitions)}"
         some = [] if self._random.random() < 0.3 else ["--partition", partition]
         command = ["--id", f"c{self._births}", "--yes"]
         match what:
