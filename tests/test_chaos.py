@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -202,9 +203,9 @@ def repeat_a_file_of_the_log(run: Path) -> None:
 @pytest.mark.parametrize(
     ("tamper", "told"),
     [
-        (repeat_a_file, "leads from"),
+        (repeat_a_file, "leads from|shares its put-id"),
         (remove_a_file, "stands where number"),
-        (remove_the_last_file, "is lost"),
+        (remove_the_last_file, "is lost|, and there are"),  # it may hold timers only
         (remove_dead_letters, "were never published"),
         (repeat_a_dead_letter, "are not those of output file"),
         (publish_dead_letters_of_no_commit, "were published from no output file"),
@@ -222,7 +223,7 @@ def repeat_a_file_of_the_log(run: Path) -> None:
 async def test_the_check_finds(run: Path, tamper: Callable[[Path], None], told: str) -> None:
     tamper(run)
     found = await faults(run)
-    assert any(told in fault for fault in found), found
+    assert any(re.search(told, fault) for fault in found), found
 
 
 def test_a_silent_loss_differs_from_a_record_that_may_be_dropped() -> None:
