@@ -85,6 +85,14 @@ def parse_reset_target(text: str) -> ResetTarget:
     return "latest" if text == "latest" else parse_time("to", text, _OTHERS)
 
 
+async def named_partitions(store: Store, layout: ProcessorLayout, names: Collection[str]) -> list[str]:
+    """The partitions of these names, or all that have begun. Raises UsageError: there is no such partition."""
+    known = sorted(await partitions_with_state(store, layout), key=natural)
+    if unknown := [name for name in names if name not in known]:
+        raise UsageError(f"no partition {unknown[0]!r}; there are: {', '.join(known) or 'none yet'}")
+    return [name for name in known if name in names] if names else known
+
+
 class Resets:
     """Plans and carries out one command, which resets partitions of a processor.
 
@@ -138,7 +146,7 @@ class Resets:
 
     async def plan_undo(self, partitions: Collection[str] = ()) -> list[PartitionReset]:
         """What it would do to undo the latest reset, in all of its partitions or in these. Writes nothing."""
-        names = await self._names(partitions)
+        names = await named_partitions(self._store, self._layout, partitions)
         tips = {name: tip for name, tip in (await gather(names, self._tip)).items() if tip is not None}
         begun = [tip for tip in tips.values() if self._made(tip)]  # with a command that was cut short
         before = {name: self._before(tip) for name, tip in tips.items()}
@@ -174,7 +182,7 @@ class Resets:
                 return PartitionReset(partition, tip.cursor, tip.cursor, refusal="it has ended, and others follow it")
             return await planned(partition, tip)
 
-        return list((await gather(await self._names(partitions), one)).values())
+        return list((await gather(await named_partitions(self._store, self._layout, partitions), one)).values())
 
     def _made(self, tip: ChainEnd) -> Reset | None:
         """What this command has done to a partition."""
@@ -184,12 +192,6 @@ class Resets:
         """The resets before this command."""
         made = self._made(tip)
         return tip.resets[: tip.resets.index(made)] if made else tip.resets
-
-    async def _names(self, partitions: Collection[str]) -> list[str]:
-        known = sorted(await partitions_with_state(self._store, self._layout), key=natural)
-        if unknown := [name for name in partitions if name not in known]:
-            raise UsageError(f"no partition {unknown[0]!r}; there are: {', '.join(known) or 'none yet'}")
-        return [name for name in known if name in partitions] if partitions else known
 
     async def _tip(self, partition: str) -> ChainEnd | None:
         """The end of the chain, from a walk that met no file below the boundary."""

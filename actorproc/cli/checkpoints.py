@@ -11,15 +11,13 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from actorproc.admin.audit import operator
-from actorproc.admin.checkpoints import PartitionReset, Resets, parse_reset_target, summary
+from actorproc.admin.checkpoints import PartitionReset, Resets, named_partitions, parse_reset_target, summary
 from actorproc.admin.own_source import own_source
 from actorproc.cli.common import OpenedProcessor, run_async
 from actorproc.cli.loading import load_source
 from actorproc.cli.streams import escaped
 from actorproc.cli.terminal import print_json, print_line, print_table, rows_of, utc
-from actorproc.errors import UsageError
 from actorproc.output.chain import ChainEnd, OutputChain
-from actorproc.output.row_reader import partitions_with_state
 from actorproc.records import Cursor
 from actorproc.runtime.tasks import gather
 from actorproc.storage.names import natural
@@ -30,10 +28,7 @@ def show(opened: OpenedProcessor, partitions: Sequence[str], as_json: bool) -> N
 
     async def work() -> None:
         async with opened as (store, layout, _):
-            known = sorted(await partitions_with_state(store, layout), key=natural)
-            if unknown := [name for name in partitions if name not in known]:
-                raise UsageError(f"no partition {unknown[0]!r}; there are: {', '.join(known) or 'none yet'}")
-            names = [name for name in known if not partitions or name in partitions]
+            names = await named_partitions(store, layout, partitions)
             tips = await gather(names, lambda name: OutputChain(store, layout, name).tip())
         found = {name: tip for name, tip in tips.items() if tip is not None}
         if as_json:

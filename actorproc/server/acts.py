@@ -14,19 +14,17 @@ from actorproc.admin.placement import Placement, describe
 from actorproc.config.settings import Settings
 from actorproc.errors import UsageError
 from actorproc.group.membership import GroupDocument
-from actorproc.server.answers import json_answer, with_json_errors
+from actorproc.server.answers import Text, json_answer, parse_body, sender, with_json_errors
 from actorproc.storage.names import ProcessorLayout
 from actorproc.stores import open_store
-
-_Text = Annotated[str, msgspec.Meta(min_length=1)]
 
 
 class _Body(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What the act is about."""
 
-    partitions: Annotated[tuple[_Text, ...], msgspec.Meta(min_length=1)] | None = None
-    partition: _Text | None = None
-    host: _Text | None = None
+    partitions: Annotated[tuple[Text, ...], msgspec.Meta(min_length=1)] | None = None
+    partition: Text | None = None
+    host: Text | None = None
     all: bool = False
     reason: Annotated[str, msgspec.Meta(max_length=500)] = ""
     """Why, for the audit."""
@@ -46,23 +44,14 @@ class ActRoutes:
 
     def _endpoint(self, act: str) -> Callable[[Request], Awaitable[Response]]:
         async def answer(request: Request) -> Response:
-            body = _parsed(await request.body())
+            body = parse_body(await request.body(), _Body, "a JSON object")
             layout = ProcessorLayout(request.path_params["name"])
-            client = request.client.host if request.client else "unknown"
             async with open_store(self._container, self._settings) as store:
-                placement = Placement(store, layout, self._settings, f"http from {client}", reason=body.reason)
+                placement = Placement(store, layout, self._settings, sender(request), reason=body.reason)
                 group = await _act(act, body, placement)
             return json_answer({"now": describe(group.wishes)})
 
         return answer
-
-
-def _parsed(body: bytes) -> _Body:
-    """Raises UsageError: it is not JSON, or has an unknown or empty field."""
-    try:
-        return msgspec.json.decode(body, type=_Body)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise UsageError(f"{error}: POST a JSON object") from None
 
 
 def _act(act: str, body: _Body, group: Placement) -> Awaitable[GroupDocument]:

@@ -1,9 +1,9 @@
-"""JSON answers, errors as JSON, and server-sent events."""
+"""JSON bodies and answers, errors as JSON, and server-sent events."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 from starlette.requests import Request
@@ -12,6 +12,23 @@ from starlette.responses import Response, StreamingResponse
 from actorproc.errors import ActorprocError, StoreError, UsageError
 
 Endpoint = Callable[[Request], Awaitable[Response]]
+T = TypeVar("T")
+
+Text = Annotated[str, msgspec.Meta(min_length=1)]
+"""A field of a body that may not be empty."""
+
+
+def parse_body(body: bytes, kind: type[T], wanted: str) -> T:
+    """The JSON of a POST. Raises UsageError, which says what is `wanted`: it is not JSON, or has a wrong field."""
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise UsageError(f"{error}: POST {wanted}") from None
+
+
+def sender(request: Request) -> str:
+    """Who asks, for the audit."""
+    return f"http from {request.client.host if request.client else 'unknown'}"
 
 
 def json_answer(content: Any, status: int = 200) -> Response:

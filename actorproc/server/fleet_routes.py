@@ -20,7 +20,7 @@ from actorproc.admin.scaling import CATCH_UP
 from actorproc.admin.trace import trace
 from actorproc.errors import ActorprocError, UsageError
 from actorproc.output.source_identity import read_source
-from actorproc.server.answers import event, event_stream, json_answer, with_json_errors
+from actorproc.server.answers import Text, event, event_stream, json_answer, parse_body, with_json_errors
 from actorproc.server.feeds import Feed, Feeds
 from actorproc.sources.log import LogSource
 from actorproc.storage.locations import find_processors, missing_processor
@@ -39,8 +39,6 @@ _CHOICES = (
     '{"ids": ["PARTITION:SEQUENCE", ...]}, or one or more of "partition", "kind" and "replayed" ("yes" or "no"), '
     'or {"all": true}'
 )
-
-_Text = Annotated[str, msgspec.Meta(min_length=1)]
 
 
 class FleetRoutes:
@@ -202,8 +200,8 @@ class _Choice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Body of a POST: which letters to act on. A purge cannot be undone, so no mistake may widen the choice."""
 
     ids: Annotated[tuple[str, ...], msgspec.Meta(min_length=1)] | None = None
-    partition: _Text | None = None
-    kind: _Text | None = None
+    partition: Text | None = None
+    kind: Text | None = None
     replayed: Literal["yes", "no"] | None = None
     all: bool = False
 
@@ -214,10 +212,7 @@ class _Choice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Raises:
             UsageError: it is not JSON, has an unknown or empty field, names nothing, or `all` and something else.
         """
-        try:
-            given = msgspec.json.decode(body, type=cls)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise UsageError(f"{error}: POST {_CHOICES}") from None
+        given = parse_body(body, cls, _CHOICES)
         if given.all == (given != cls(all=given.all)):
             raise UsageError(f"{'`all` and a choice' if given.all else 'no choice'} of dead letters: POST {_CHOICES}")
         ids = frozenset(map(LetterId.parse, given.ids or ()))

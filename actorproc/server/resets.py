@@ -14,18 +14,16 @@ from actorproc.admin.checkpoints import Resets, parse_reset_target, summary
 from actorproc.admin.own_source import own_source
 from actorproc.config.settings import Settings
 from actorproc.errors import UsageError
-from actorproc.server.answers import json_answer, with_json_errors
+from actorproc.server.answers import Text, json_answer, parse_body, sender, with_json_errors
 from actorproc.storage.names import ProcessorLayout
 from actorproc.stores import open_store
-
-_Text = Annotated[str, msgspec.Meta(min_length=1)]
 
 
 class _Body(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Of a POST. Without `yes` nothing is changed."""
 
-    to: _Text | None = None
-    partitions: Annotated[tuple[_Text, ...], msgspec.Meta(min_length=1)] | None = None
+    to: Text | None = None
+    partitions: Annotated[tuple[Text, ...], msgspec.Meta(min_length=1)] | None = None
     all: bool = False
     yes: bool = False
     reason: str = ""
@@ -35,13 +33,10 @@ class _Body(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def of(cls, body: bytes, what: str) -> _Body:
         """Raises UsageError: it is not JSON, has an unknown or empty field, or lacks a field."""
         fields = '{"to": ..., ' if what == "reset" else "{"
-        wanted = f'POST {fields}"partitions": [...] or "all": true, "yes": true to do it, "reason": ..., "id": ...}}'
-        try:
-            given = msgspec.json.decode(body, type=cls)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise UsageError(f"{error}: {wanted}") from None
+        wanted = f'{fields}"partitions": [...] or "all": true, "yes": true to do it, "reason": ..., "id": ...}}'
+        given = parse_body(body, cls, wanted)
         if given.all == (given.partitions is not None) or (given.to is None) == (what == "reset"):
-            raise UsageError(wanted)
+            raise UsageError(f"POST {wanted}")
         return given
 
 
@@ -63,10 +58,9 @@ class ResetRoutes:
             body = _Body.of(await request.body(), what)
             goal = None if body.to is None else parse_reset_target(body.to)
             layout, settings = ProcessorLayout(request.path_params["name"]), self._settings
-            who = f"http from {request.client.host if request.client else 'unknown'}"
             partitions = body.partitions or ()
             async with open_store(self._container, settings) as store, own_source(store, layout, settings) as source:
-                resets = Resets(store, layout, settings, source, who, body.reason, command=body.id)
+                resets = Resets(store, layout, settings, source, sender(request), body.reason, command=body.id)
                 found = await (resets.plan_undo(partitions) if goal is None else resets.plan(goal, partitions))
                 if body.yes:
                     refused = [one for one in found if one.refusal]

@@ -9,12 +9,11 @@ from typing import Any, Literal
 from urllib.parse import urlsplit
 
 from azure.cosmos.aio import CosmosClient
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
-from actorproc.config.secrets import with_secrets
-from actorproc.config.validation import explain
 from actorproc.errors import UsageError
 from actorproc.sources.entra_login import EntraLogin
+from actorproc.sources.options import parse_options
 
 FORM = "cosmos://ACCOUNT/DATABASE/CONTAINER"
 KEY = "COSMOS_KEY"
@@ -69,18 +68,8 @@ class ContainerAddress:
         return address
 
     def options(self) -> CosmosOptions:
-        """The options as they are now: files may have changed since, as a rotated key does.
-
-        Raises:
-            UsageError: one is wrong, or its file cannot be read.
-        """
-        given = with_secrets("source option", self.given)
-        given.setdefault("key", os.environ.get(KEY))
-        try:
-            return CosmosOptions(**given)
-        except ValidationError as error:
-            origins = dict.fromkeys(given, f"source {self.url}: source option ")
-            raise UsageError(explain(error, CosmosOptions, origins)) from None
+        """The options as they are now. Raises UsageError as `parse_options`."""
+        return parse_options(self.url, CosmosOptions, self.given, key=os.environ.get(KEY))
 
     def client(self, entra: EntraLogin) -> CosmosClient:
         """A client of the account. It repeats a throttled request four times, where its default is a hundred times.

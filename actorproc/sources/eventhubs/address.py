@@ -10,12 +10,11 @@ from urllib.parse import parse_qs, urlsplit
 
 from azure.eventhub import TransportType, parse_connection_string
 from azure.eventhub.aio import EventHubConsumerClient, EventHubProducerClient
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
-from actorproc.config.secrets import with_secrets
-from actorproc.config.validation import explain
 from actorproc.errors import UsageError
 from actorproc.sources.entra_login import EntraLogin
+from actorproc.sources.options import parse_options
 
 FORM = "eventhubs+amqp://NAMESPACE/HUB[?group=NAME]"
 CONNECTION_STRING = "EVENTHUBS_CONNECTION_STRING"
@@ -73,18 +72,10 @@ class HubAddress:
         return address
 
     def options(self) -> EventHubsOptions:
-        """The options as they are now: files may have changed since, as a rotated key does.
-
-        Raises:
-            UsageError: one is wrong, or its file cannot be read.
-        """
-        given = with_secrets("source option", self.given)
-        given.setdefault("connection_string", os.environ.get(CONNECTION_STRING))
-        try:
-            return EventHubsOptions(**given)
-        except ValidationError as error:
-            origins = dict.fromkeys(given, f"source {self.url}: source option ")
-            raise UsageError(explain(error, EventHubsOptions, origins)) from None
+        """The options as they are now. Raises UsageError as `parse_options`."""
+        return parse_options(
+            self.url, EventHubsOptions, self.given, connection_string=os.environ.get(CONNECTION_STRING)
+        )
 
     def client(self, entra: EntraLogin, retries: int = 1) -> EventHubConsumerClient:
         """A client of this hub, with the login of now. It connects when it is used, for each question anew.

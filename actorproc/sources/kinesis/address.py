@@ -11,11 +11,10 @@ from urllib.parse import urlsplit
 from aiobotocore.config import AioConfig
 from aiobotocore.session import AioSession
 from botocore.exceptions import BotoCoreError
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from actorproc.config.secrets import with_secrets
-from actorproc.config.validation import explain
 from actorproc.errors import UsageError
+from actorproc.sources.options import parse_options
 
 FORM = "kinesis://REGION/STREAM"
 _CONNECTIONS = 100
@@ -81,17 +80,8 @@ class StreamAddress:
         return address
 
     def options(self) -> KinesisOptions:
-        """The options as they are now: files may have changed since, as a rotated key does.
-
-        Raises:
-            UsageError: one is wrong, or its file cannot be read.
-        """
-        given = with_secrets("source option", self.given)
-        try:
-            return KinesisOptions(**given)
-        except ValidationError as error:
-            origins = dict.fromkeys(given, f"source {self.url}: source option ")
-            raise UsageError(explain(error, KinesisOptions, origins)) from None
+        """The options as they are now. Raises UsageError as `parse_options`."""
+        return parse_options(self.url, KinesisOptions, self.given)
 
     def client(
         self, options: KinesisOptions, timeout: float, service: str = "kinesis"
