@@ -14,7 +14,7 @@ import pyarrow as pa
 from actorproc.admin.audit import Act, record
 from actorproc.admin.placement import nudge_members
 from actorproc.config.settings import Settings
-from actorproc.errors import Fenced, UsageError
+from actorproc.errors import Fenced, PartitionGone, UsageError
 from actorproc.group.formats import highest_of
 from actorproc.group.membership import GroupDocument, read_group
 from actorproc.group.nudge import Nudges, UdpNudges
@@ -137,7 +137,10 @@ class Resets:
         """What a reset of these partitions, or all, would do. Writes nothing."""
 
         async def planned(partition: str, tip: ChainEnd) -> PartitionReset:
-            target = await self._target(partition, tip, goal)
+            try:
+                target = await self._target(partition, tip, goal)
+            except PartitionGone:
+                target = "the source does not have it any more, so none of its records can be read again"
             if isinstance(target, str):
                 return PartitionReset(partition, tip.cursor, tip.cursor, refusal=target)
             return self._judged(partition, tip, target, to_first_record=goal == "earliest")
@@ -363,6 +366,11 @@ class Resets:
 def _only_undoes(tip: ChainEnd, target: Cursor) -> bool:
     """Whether nothing but a reset was committed since the partition was at the target."""
     return bool(tip.resets) and tip.number == tip.resets[-1].number + 1 and target == tip.resets[-1].first
+
+
+def was_done(resets: Sequence[PartitionReset]) -> bool:
+    """Whether a command that was carried out has reset any partition."""
+    return any(not found.refusal for found in resets)
 
 
 def summary(resets: Sequence[PartitionReset]) -> str:

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from actorproc.admin.audit import operator
-from actorproc.admin.checkpoints import PartitionReset, Resets, named_partitions, parse_reset_target, summary
+from actorproc.admin.checkpoints import PartitionReset, Resets, named_partitions, parse_reset_target, summary, was_done
 from actorproc.admin.own_source import own_source
 from actorproc.cli.common import OpenedProcessor, run_async
 from actorproc.cli.loading import load_source
@@ -99,7 +99,7 @@ def reset(
                     found = [*refused, *await _carried_out(resets, found, to)]
         found.sort(key=lambda one: natural(one.partition))
         if as_json:
-            print_json({"done": yes, "partitions": [one.document() for one in found]})
+            print_json({"done": yes and was_done(found), "partitions": [one.document() for one in found]})
         else:
             await _print(found, yes)
         return yes and any(one.refusal for one in found)

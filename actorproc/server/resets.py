@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from actorproc.admin.checkpoints import Resets, parse_reset_target, summary
+from actorproc.admin.checkpoints import Resets, parse_reset_target, summary, was_done
 from actorproc.admin.own_source import own_source
 from actorproc.config.settings import Settings
 from actorproc.errors import UsageError
@@ -64,9 +64,10 @@ class ResetRoutes:
                 found = await (resets.plan_undo(partitions) if goal is None else resets.plan(goal, partitions))
                 if body.yes:
                     refused = [one for one in found if one.refusal]
-                    done = await resets.carry_out(found, {"to": body.to or "undo"})
-                    found = [*refused, *done]
+                    found = [*refused, *await resets.carry_out(found, {"to": body.to or "undo"})]
             documents = [one.document() for one in found]
-            return json_answer({"done": body.yes, "effect": summary(found), "partitions": documents})
+            return json_answer(
+                {"done": body.yes and was_done(found), "effect": summary(found), "partitions": documents}
+            )
 
         return answer

@@ -214,6 +214,22 @@ async def test_a_reset_is_refused_once_the_chain_has_moved() -> None:
     assert (await tip_of(world)).totals.resets == 2
 
 
+async def test_a_partition_that_its_source_forgot_is_refused_and_the_others_are_reset() -> None:
+    world = await world_of(4)
+    world.source.add_partition("1")
+    world.source.append("1", [b"1", b"2"])
+    await world.until_end(1, "1")
+    world.source.forget("1")
+    for goal in ("earliest", "latest", 1, -1):
+        resets = resets_of(world)
+        kept, gone = await resets.plan(goal)
+        assert (kept.partition, kept.refusal) == ("0", "it is there already" if goal == "latest" else "")
+        assert (gone.partition, gone.refusal) == (
+            "1", "the source does not have it any more, so none of its records can be read again",
+        )  # fmt: skip
+    assert [one.partition for one in await resets.carry_out([kept, gone], {})] == ["0"]
+
+
 async def test_a_reset_fences_the_running_owner() -> None:
     world = await world_of(10, commit_interval=1000, commit_rows=1000)
     with pytest.raises(ExceptionGroup) as refused:

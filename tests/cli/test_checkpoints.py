@@ -36,8 +36,11 @@ def test_a_reset_is_shown_first_and_then_done_undone_and_audited(run: Run, own: 
 
 
 def test_what_cannot_be_reset_is_refused_with_the_reason(run: Run, own: list[object]) -> None:
-    refused = run("checkpoints", "reset", "--to", "99999", *own, "--partition", "1", "--yes")
+    beyond = ["checkpoints", "reset", "--to", "99999", *own, "--partition", "1", "--yes"]
+    refused = run(*beyond)
     assert (refused.exit_code, "refused: the newest record is" in refused.stdout) == (1, True)
+    [document] = lines(run(*beyond, "--json").stdout)
+    assert document["done"] is False
     for arguments, said in [
         (["reset", "--to", "x"], "'earliest', 'latest', a sequence, -N, or a time"),
         (["reset", "--to", "1", "--partition", "9"], "no partition '9'; there are: 0, 1, 2, 3"),

@@ -37,6 +37,8 @@ async def test_a_reset_is_shown_done_and_undone_and_wrong_bodies_are_refused(tmp
         assert (shown["done"], shown["partitions"][0]["repeats"], shown["partitions"][0]["to"]) == (False, 2, 0)
         done = (await post("reset", {"to": "1", "partitions": ["0"], "yes": True, "reason": "wrong"})).json()
         assert (done["done"], done["effect"]) == (True, "repeats 2 and skips 0 records of 1 partition")
+        refused = (await post("reset", {"to": "99", "partitions": ["0"], "yes": True})).json()
+        assert (refused["done"], refused["partitions"][0]["refusal"]) == (False, "the newest record is 2")
         undone = (await post("undo", {"all": True, "yes": True})).json()
         assert undone["effect"] == "repeats 0 and skips 2 records of 1 partition"
         assert (await http.post("reset", json={"to": "1", "all": True})).status_code == 401

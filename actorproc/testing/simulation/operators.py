@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from actorproc.admin.checkpoints import Resets, ResetTarget
 from actorproc.admin.placement import Placement
-from actorproc.errors import PartitionGone, SourceError, StoreError, UsageError
+from actorproc.errors import SourceError, StoreError, UsageError
 from actorproc.group.membership import GroupDocument
 from actorproc.group.wishes import NO_WISHES
 from actorproc.runtime.clock import SYSTEM
@@ -113,7 +113,7 @@ class Operators:
         try:
             await command.run(process, command.id)
             command.done = True
-        except (UsageError, PartitionGone):  # the partition or host is gone, or there is nothing to undo
+        except UsageError:  # the partition or host is gone, or there is nothing to undo
             command.done = True
         except (StoreError, SourceError) as error:
             self._cluster.events[f"command cut short: {type(error).__name__}"] += 1
