@@ -102,19 +102,22 @@ class Cursor(NamedTuple):
 class ReadCost(msgspec.Struct, frozen=True):
     """The cost of reading the records of a batch, since the batch before it.
 
-    If a read gives several batches, the first one has its cost. So the costs of all batches add up.
+    If a read gives several batches, the first one has its cost, and the others only have its tokens. So the costs of
+    all batches add up.
 
     Attributes:
         seconds: for which the partition waited for its source, also for records that did not exist yet.
         bytes: that the source has fetched; the size of the columns if it gives no cost.
         requests: that the source has made for this partition, also those that found nothing; 0 if it does not know.
         charges: of the source's own, by name, such as `{"request_units": 2.9}`.
+        tokens: of the source's own, by name, from its latest answer, such as `{"session": "0:-1#5"}`.
     """
 
     seconds: float = 0.0
     bytes: int = 0
     requests: int = 0
     charges: Mapping[str, float] = {}
+    tokens: Mapping[str, str] = {}
 
     def __add__(self, more: ReadCost) -> ReadCost:
         names = {**self.charges, **more.charges}
@@ -123,7 +126,13 @@ class ReadCost(msgspec.Struct, frozen=True):
             self.bytes + more.bytes,
             self.requests + more.requests,
             {name: self.charges.get(name, 0.0) + more.charges.get(name, 0.0) for name in names},
+            {**self.tokens, **more.tokens},
         )
+
+    @property
+    def paid(self) -> ReadCost:
+        """Of further records of the same read, whose cost is counted already."""
+        return ReadCost(tokens=self.tokens) if self.tokens else NO_COST
 
 
 NO_COST = ReadCost()

@@ -104,7 +104,9 @@ class Read:
             upto = bisect_right(self.cuts, last)
             cuts, later = self.cuts[:upto], self.cuts[upto:]
         first = Read(head, self.start, Cursor(self.start, last), since=self.since, cost=self.cost, cuts=cuts)
-        rest = Read(list(tail), self.start, self.cursor, self.at_end, self.since, ended=self.ended, cuts=later)
+        rest = Read(
+            list(tail), self.start, self.cursor, self.at_end, self.since, self.cost.paid, ended=self.ended, cuts=later
+        )
         first.nbytes, rest.nbytes = 0, self.nbytes  # both share the memory, which is free once the rest is done
         return first, rest
 
@@ -239,7 +241,7 @@ class ReadAhead:
                 cuts = (*cuts, done)
             await self._room.take(piece.nbytes)
             # Reading can only resume at the start of the chunk; it then skips the records that are done.
-            cost, self._cost = self._cost, NO_COST
+            cost, self._cost = self._cost, self._cost.paid
             cursor = Cursor(start if len(batch) else chunk.next, done)
             await self._put(Read([piece], start, cursor, cost=cost, cuts=cuts))
         if not reserved:

@@ -30,13 +30,15 @@ class Costs(PartitionHandler):
 class Charged(MemorySource):
     """Each read takes two seconds, also one that finds nothing."""
 
+    cost = ReadCost(bytes=100, requests=1, charges={"units": 3.0})
+
     async def read(self, partition: str, position: str) -> AsyncGenerator[Chunk, None]:
         async for chunk in super().read(partition, position):
             await anyio.sleep(2)
-            yield Chunk(chunk.batch, chunk.next, ReadCost(bytes=100, requests=1, charges={"units": 3.0}))
+            yield Chunk(chunk.batch, chunk.next, self.cost)
 
 
-def costs(*feeds: int, page: int, **settings: Any) -> list[tuple[int, ReadCost]]:
+def costs(*feeds: int, page: int, source: type[Charged] = Charged, **settings: Any) -> list[tuple[int, ReadCost]]:
     """Sizes and costs of the batches of a handler. Each feed comes after the one before it is processed."""
 
     class Handler(Costs):
@@ -44,7 +46,7 @@ def costs(*feeds: int, page: int, **settings: Any) -> list[tuple[int, ReadCost]]
 
     async def main() -> None:
         world = World(Handler, clock=VirtualClock, **settings)
-        world.source = Charged(page=page)
+        world.source = source(page=page)
         async with world.running(1) as actor:
             for count in feeds:
                 world.feed(count)
@@ -70,6 +72,21 @@ def test_a_read_that_found_nothing_counts_in_the_next_batch() -> None:
     assert first == PAGE
     assert (second.requests, second.charges) == (2, {"units": 6.0})
     assert second.seconds >= 2 * PAGE.seconds
+
+
+def test_a_batch_has_the_latest_tokens_of_its_reads() -> None:
+    first, second = ReadCost(requests=1, tokens={"session": "1"}), ReadCost(requests=1, tokens={"session": "2"})
+    assert (first + second).tokens == {"session": "2"}
+    assert (second + ReadCost(requests=1)).tokens == {"session": "2"}
+
+
+def test_all_batches_of_a_read_have_its_tokens() -> None:
+    class WithTokens(Charged):
+        cost = ReadCost(requests=1, tokens={"session": "7"})
+
+    found = costs(30, page=30, max_batch_records=10, source=WithTokens)
+    assert [cost.requests for _, cost in found] == [1, 0, 0]
+    assert [cost.tokens for _, cost in found] == [{"session": "7"}] * 3
 
 
 def test_parts_and_pickled_copies_of_a_batch_keep_its_cost() -> None:

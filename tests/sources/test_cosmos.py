@@ -100,6 +100,7 @@ async def test_a_document_becomes_a_record(server: CosmosServer, container: Cont
     assert datetime.now(UTC) - record.timestamp < timedelta(minutes=1)
     assert chunk.cost is not None
     assert (chunk.cost.requests, chunk.cost.charges) == (1, {"request_units": 1.0})
+    assert chunk.cost.tokens == {"session": f"0:-1#{lsn}"}
 
 
 async def test_documents_of_one_transaction_are_not_cut_apart(server: CosmosServer, container: Container) -> None:

@@ -102,4 +102,5 @@ class ChangeFeed:
 
 def _cost(answers: list[Mapping[str, Any]]) -> ReadCost:
     units = sum(float(headers.get("x-ms-request-charge", 0)) for headers in answers)
-    return ReadCost(requests=len(answers), charges={"request_units": units})
+    tokens = {"session": answers[-1]["x-ms-session-token"]}
+    return ReadCost(requests=len(answers), charges={"request_units": units}, tokens=tokens)
