@@ -9,13 +9,16 @@ from actorproc.admin.fleet import HostView, PartitionView
 _ADVICE = {
     "stuck": "The handler does not return: look at the log of {owner} for its stack, bound the calls that it waits "
     "for, or raise max_process_time if a batch may take that long. A plain def ends only with its process.",
+    "stuck infrastructure": "The source does not answer {owner}: look at it and at the network. The partition goes on "
+    "by itself when it does.",
     "failing": "The actor is started again with back-off. Correct the cause that the error names; nothing is lost "
     "meanwhile, and the partition goes on at its last commit.",
     "starved": "All threads of the host are in use: raise handler_threads, or bound the calls that hold them.",
     "retrying": "Correct the cause that the error names. After max_attempts the records that fail alone become dead "
     "letters, unless on_error decides otherwise.",
     "slow": "Nothing needs to be done unless it lasts for max_process_time; then the partition is restarted.",
-    "silent": "If {owner} is dead, another host takes over by itself. If no other host runs, start one.",
+    "silent": "If {owner} is dead, another host takes over by itself. If no other host runs, start one. If its process "
+    "runs, its /readyz and its log say why it is silent: a handler that blocks its event loop, for example.",
     "paused": "`actorproc resume` lets it go on.",
     "unowned": "Start a host of this processor, with `actorproc serve`.",
     "unreadable": "Run `actorproc doctor` on the container, and correct what the error names.",
@@ -41,7 +44,8 @@ def explain(view: PartitionView, hosts: Sequence[HostView], now: float) -> str:
     if host is not None and host.error:
         since = f" for {_ago(now, host.error_since)}" if host.error_since else ""
         sentences.append(f"{host.host} has not been able to look at the group or the source{since}: {host.error}.")
-    sentences.append(_ADVICE.get(view.verdict, "").format(owner=view.owner))
+    advice = _ADVICE.get(f"{view.verdict} {view.fault}") or _ADVICE.get(view.verdict, "")
+    sentences.append(advice.format(owner=view.owner))
     return " ".join(filter(None, sentences))
 
 
@@ -55,6 +59,8 @@ def _place(view: PartitionView, now: float) -> str:
 
 
 def _progress(view: PartitionView, now: float) -> str:
+    if view.sequence is None and view.owner is not None and view.state in (None, "opening", "waiting"):
+        return "Its owner has not reported yet how far it is committed."
     if view.sequence is None:
         done = "Nothing is committed yet"
     else:

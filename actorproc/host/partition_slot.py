@@ -129,7 +129,7 @@ class PartitionSlot:
 
     def note_stuck(self, error: Exception, lasted: float) -> None:
         """Note that the current actor is stuck, for `lasted` seconds so far."""
-        self.error = describe_error(error)
+        self.error, self._fault = describe_error(error), fault_of(error)
         self._trouble_since = self._trouble_since or self.clock.wall() - lasted
 
     def trouble(self) -> Trouble | None:

@@ -233,6 +233,8 @@ def check_named(seen: Seen, fault: Fault, began: float) -> None:
     assert began - HEARTBEAT <= problem["since"] <= began + fault.after
     view, other = seen.fleet.partitions["0"], seen.fleet.partitions["1"]
     assert view.verdict == fault.verdict
+    if fault.begin is hang_reads:
+        assert "The source does not answer a" in seen.explained("0")
     if fault.of is not None:
         assert seen.metrics["actorproc_partition_troubled", "0"] == 1
         assert seen.metrics["actorproc_partition_troubled", "1"] == 0

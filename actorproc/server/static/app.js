@@ -179,7 +179,7 @@ function errors() {
     [i ? ", " : "", h("a", {href: link(shown.processor, "partition", name)}, name)]);
   $("errors").replaceChildren(...fleet.errors.slice(0, 20).map(({reason, verdict, since, partitions}) => h("li", {},
     h("span", {}, chip(verdict)), h("span", {class: "text"}, reason),
-    h("span", {class: "muted"}, since ? `since ${duration(now() - since)}` : ""),
+    h("span", {class: "muted"}, since ? `for ${duration(now() - since)}` : ""),
     h("span", {class: "where"}, `${counted(partitions.length, "partition")}: `, ...where(partitions),
       partitions.length > 12 ? " and more" : ""))));
   if (!fleet.errors.length) $("errors").append(h("li", {class: "none"}, "Nothing."));
@@ -232,7 +232,7 @@ function detail(view, {explanation, history}) {
     h("p", {}, chip(view.verdict), " ", explanation),
     h("dl", {class: "facts"},
       fact("Owner", view.owner ?? "nobody", view.next_owner ? ` → ${view.next_owner}` : ""), fact("Epoch", count(view.epoch)),
-      fact("Here since", view.owned_since ? `${duration(now() - view.owned_since)}${view.origin ? `: ${view.origin}` : ""}` : "–"),
+      fact("Here for", view.owned_since ? `${duration(now() - view.owned_since)}${view.origin ? `: ${view.origin}` : ""}` : "–"),
       fact("Committed", ...view.sequence == null ? ["nothing yet"]
         : ["record ", h("a", {href: link(shown.processor, "record", `${view.partition}:${view.sequence}`)}, count(view.sequence))],
         view.last_commit ? `, ${duration(now() - view.last_commit)} ago` : ""),
