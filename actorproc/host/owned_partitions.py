@@ -94,6 +94,8 @@ class OwnedPartitions(Mapping[str, PartitionSlot]):
         """Other hosts may consider this one dead: nothing may run."""
         self.closing = False
         """The host is stopping: nothing is started any more. Running partitions go on until they are drained."""
+        self.found_stuck = anyio.Event()
+        """Set when partitions are found to be stuck, and replaced by the supervisor, which writes a heartbeat."""
 
     def __getitem__(self, partition: str) -> PartitionSlot:
         return self._slots[partition]
@@ -333,11 +335,14 @@ class OwnedPartitions(Mapping[str, PartitionSlot]):
         slot.scope.cancel()
 
     async def _watch_progress(self) -> None:
-        """Abort actors whose handler makes no progress, or whose source is silent."""
+        """Abort actors whose handler makes no progress, or whose source is silent.
+
+        Progress is seen up to one pause late, and so is its end: stuck partitions are found two pauses late at most.
+        """
         settings = self._settings
         most, silence = settings.max_process_time, settings.max_read_time
         while True:
-            await self._clock.sleep(min(settings.lease_renew_interval, most / 4, silence / 4))
+            await self._clock.sleep(min(settings.lease_renew_interval, most, silence) / 4)
             now = self._clock.monotonic()
             for slot in list(self._slots.values()):
                 actor = slot.actor
@@ -356,6 +361,7 @@ class OwnedPartitions(Mapping[str, PartitionSlot]):
         """Cancel the actor. If that does not end the call, as in a thread, another host can run the partition."""
         error = PartitionStuck(why, fault)
         slot.note_stuck(error, lasted)
+        self.found_stuck.set()
         self._context.hooks.add("stuck", slot.partition, slot.epoch, error=error, fault=fault, reason=why)
         self._log.error(
             "partition.stuck", partition=slot.partition, epoch=slot.epoch, fault=fault, error=slot.error,

@@ -207,7 +207,9 @@ class Supervisor(Actor[Message]):
     async def _renew_forever(self) -> None:
         interval = self._settings.lease_renew_interval
         while True:
-            await self._clock.sleep(interval)
+            with anyio.move_on_after(interval):
+                await self.partitions.found_stuck.wait()  # other hosts and people learn it at once
+                self.partitions.found_stuck = anyio.Event()
             interval = self._settings.lease_renew_interval
             if not await self._has_renewed():
                 interval /= 4

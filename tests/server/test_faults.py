@@ -178,8 +178,8 @@ def hang_reads(world: World) -> None:
 
 FULL, DENIED = StoreUnavailable("No space left on device"), StoreRefused("AccessDenied")
 FAULTS = {
-    "a frozen handler": Fault(set_handler(frozen=True), 85, "stuck", "stuck", "max_process_time = 60 s"),
-    "a hung read": Fault(hang_reads, 135, "stuck", "stuck", "max_read_time = 60 s"),
+    "a frozen handler": Fault(set_handler(frozen=True), 60, "stuck", "stuck", "max_process_time = 60 s"),
+    "a hung read": Fault(hang_reads, 2 * 60, "stuck", "stuck", "max_read_time = 60 s"),  # it is read anew before
     "a dead store": Fault(refuse(StoreUnavailable("503")), EXPIRATION / 2, "away", "silent", "503", None),
     "an expired credential": Fault(
         refuse(CredentialsExpired("ExpiredToken")), EXPIRATION / 2, "away", "silent", "ExpiredToken", None
@@ -225,6 +225,27 @@ def test_a_fault_is_named_with_partition_reason_and_time_and_heals(fault: Fault)
             tasks.cancel_scope.cancel()
 
     run(main())
+
+
+def test_a_frozen_handler_shows_within_half_an_interval_whenever_it_freezes() -> None:
+    async def shown_after(offset: float) -> float:
+        world = World()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(world.append_forever)
+            tasks.start_soon(world.processor.run)
+            await world.clock.sleep(40.0 + offset)
+            world.handler.frozen, began = True, world.clock.wall()
+            await world.clock.sleep(60.0)
+            error = None
+            while error is None:
+                await world.clock.sleep(0.5)
+                error = (await read_status(world.outside, LAYOUT, "Copy", expiration=EXPIRATION)).partitions[0].error
+            tasks.cancel_scope.cancel()
+        assert "max_process_time" in error
+        return world.clock.wall() - began
+
+    seconds = [run(shown_after(offset)) for offset in (0.0, 2.0, 5.0, 9.0, 12.0)]
+    assert max(seconds) <= 60.0 + 5.0 + HEARTBEAT / 2 + 1.0  # it freezes with the next records, after up to 5 s
 
 
 def check_named(seen: Seen, fault: Fault, began: float) -> None:
