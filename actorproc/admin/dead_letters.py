@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, NamedTuple, Self
 
-from actorproc.admin.replay import Replay, replayed_sequences
+from actorproc.admin.replay import Replay
+from actorproc.admin.replay_state import replayed_sequences
 from actorproc.admin.replay_target import opened_target
 from actorproc.config.settings import Settings
 from actorproc.errors import UsageError

@@ -1,89 +1,32 @@
 """Replays dead letters: appends them to the stream that they came from, or to a log of their own.
 
 A replay of a dead-letter file is a transaction of the built-in log, or of Kafka, so each letter is appended once. (A
-stream without transactions gets small batches, of which the last may be repeated.) Its document, below `replays/`,
-first records which letters are replayed now. Then they are committed as a batch of the transaction, and the document
-marks them as done. A replay that finds an unfinished part, after a crash or beside another replay, commits the same
-batch again, which appends nothing twice.
+stream without transactions gets small batches, of which the last may be repeated after a crash.) Its document, below
+`replays/`, first records which letters are replayed now. Then they are committed as a batch of the transaction, and the
+document marks them as done. A replay that finds an unfinished part, after a crash or beside another replay, commits the
+same batch again, which appends nothing twice. Without transactions, one replay at a time may append (`ReplayClaim`).
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import datetime
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
-import msgspec
 import pyarrow as pa
-from msgspec.structs import force_setattr, replace
+from msgspec.structs import replace
 
+from actorproc.admin.replay_claim import ReplayClaim
+from actorproc.admin.replay_state import Letter, ReplayPart, ReplayState, deleted_meanwhile
 from actorproc.admin.replay_target import ReplayTarget, missing_partition
 from actorproc.errors import RESTORE, CorruptObject, UsageError, located
 from actorproc.output.dead_letters import HISTORY, corrupt_letters, decoded, read_letters
 from actorproc.output.source_identity import check_source
 from actorproc.records import Batch
-from actorproc.storage.document import Document, SharedDocument
+from actorproc.storage.document import SharedDocument
 from actorproc.storage.names import ProcessorLayout, number_of, partition_of
 from actorproc.storage.store import Conflict, Store
-
-Letter = Mapping[str, Any]
-"""As `dead-letters list --json` prints it."""
-
-
-class ReplayPart(msgspec.Struct, frozen=True):
-    """Letters of one dead-letter file that are replayed together: a batch of the transaction."""
-
-    log: str
-    """Identity of the log, or of the topics."""
-    sequences: tuple[int, ...] | None
-    """Of the letters; None: all that no earlier part has."""
-    done: bool
-
-
-class ReplayState(Document, frozen=True):
-    """The stored state of a dead-letter file's replay. Part number n is batch n of `transaction`."""
-
-    newest_format: ClassVar[int] = 2
-
-    parts: tuple[ReplayPart, ...] = ()
-    """Only the last one may be unfinished."""
-    transaction: str = ""
-    """Empty in documents of format 1, whose parts were appended without a transaction."""
-
-    def __post_init__(self) -> None:
-        if not all(part.done for part in self.parts[:-1]):
-            raise ValueError("a part that is not the last one is unfinished")
-        if any(part.sequences == () for part in self.parts):
-            raise ValueError("a part has no sequences")
-        force_setattr(self, "format", 2)
-
-    @property
-    def pending(self) -> ReplayPart | None:
-        """The part that must be finished before anything else is replayed."""
-        return self.parts[-1] if self.parts and not self.parts[-1].done else None
-
-    def done(self, letters: Sequence[Letter]) -> set[int]:
-        """Sequences of those of the file's `letters` that were replayed."""
-        return _sequences([part for part in self.parts if part.done], letters)
-
-    def of_last_part(self, letters: Sequence[Letter]) -> list[Letter]:
-        """Those of the file's `letters` that belong to the last part, in order."""
-        last = _sequences(self.parts, letters) - _sequences(self.parts[:-1], letters)
-        return [letter for letter in letters if letter["sequence"] in last]
-
-
-def _sequences(parts: Sequence[ReplayPart], letters: Sequence[Letter]) -> set[int]:
-    everything = {letter["sequence"] for letter in letters}
-    if any(part.sequences is None for part in parts):
-        return everything
-    return everything & {sequence for part in parts for sequence in part.sequences or ()}
-
-
-async def replayed_sequences(store: Store, layout: ProcessorLayout, key: str, letters: Sequence[Letter]) -> set[int]:
-    """Sequences of those of the `letters` in dead-letter file `key` that were replayed."""
-    found = await SharedDocument(store, layout.replay(partition_of(key), number_of(key)), ReplayState).read()
-    return set() if found is None else found.done(letters)
 
 
 class Replay:
@@ -128,10 +71,13 @@ class Replay:
             return None
         asked = {letter["sequence"] for letter in letters if wanted(letter)}
         appended: set[int] = set()
+        sent: dict[int, set[int]] = {}  # sequences by batch, which may not be marked as done yet
         document = SharedDocument(self._store, self._layout.replay(partition_of(key), number_of(key)), ReplayState)
+        claim = ReplayClaim(document, self._store.clock, needed=not self.target.has_transactions)
         await document.read()
         while True:
             state = document.current or ReplayState()
+            batch = len(state.parts) - 1
             try:
                 if state.pending is None:
                     done = state.done(letters)
@@ -139,24 +85,23 @@ class Replay:
                         return len(appended), len(asked - appended)
                     chosen = sorted(asked - done)[: self.target.letters_at_once]
                     sequences = None if len(done) + len(chosen) == len(letters) else tuple(chosen)
-                    part = ReplayPart(self.target.identity, sequences, done=False)
+                    part = ReplayPart(self.target.identity, sequences, done=False, claim=claim.name)
                     transaction = state.transaction or f"replay-{self._store.clock.nonce()}"
                     await document.swap(replace(state, parts=(*state.parts, part), transaction=transaction))
-                else:
-                    now = await self._commit(key, state, document.key, letters)
-                    parts = (*state.parts[:-1], replace(state.pending, done=True))
+                elif batch in sent:
+                    parts = (*state.parts[:-1], replace(state.pending, done=True, claim=""))
                     await document.swap(replace(state, parts=parts))
-                    appended |= now  # the replay that marks the part as done counts its letters
-            except Conflict as conflict:
-                if conflict.stored is None:
-                    raise CorruptObject(
-                        document.key, "was deleted while a replay is under way; do not, or its letters may repeat"
-                    ) from None
-                await document.read()
+                    appended |= sent[batch]  # the replay that marks the part as done counts its letters
+                else:
+                    self._check_pending(state.pending, state, document.key)
+                    if await claim.taken(state):
+                        async with claim.kept():
+                            sent[batch] = await self._commit(key, state, document.key, letters)
+            except Conflict:
+                if await document.read() is None:
+                    raise deleted_meanwhile(document.key) from None
 
-    async def _commit(self, key: str, state: ReplayState, state_key: str, letters: Sequence[Letter]) -> set[int]:
-        """Append the letters of the pending part, once. Returns their sequences."""
-        pending, batch = state.parts[-1], len(state.parts) - 1
+    def _check_pending(self, pending: ReplayPart, state: ReplayState, state_key: str) -> None:
         if pending.log != self.target.identity:
             raise UsageError(
                 f"{state_key}: a replay of these letters into another stream is unfinished; finish it with that "
@@ -167,13 +112,16 @@ class Replay:
                 f"{state_key}: an older actorproc began a replay of these letters and did not finish it. Run this "
                 "command once more with that version, and then with this one"
             )
+
+    async def _commit(self, key: str, state: ReplayState, state_key: str, letters: Sequence[Letter]) -> set[int]:
+        """Append the letters of the pending part, once. Returns their sequences."""
         replayed = state.of_last_part(letters)
         if not replayed:
             raise CorruptObject(
                 state_key, f"names letters that {key} has not: look who changed one of them, and {RESTORE}"
             )
         data = await self._store.clock.run_in_thread(self._records, key, replayed)
-        await self.target.append(state.transaction, batch, partition_of(key), data)
+        await self.target.append(state.transaction, len(state.parts) - 1, partition_of(key), data)
         return {letter["sequence"] for letter in replayed}
 
     def _records(self, key: str, letters: Sequence[Letter]) -> pa.RecordBatch:

@@ -36,12 +36,14 @@ class ReplayTarget(Protocol):
     Attributes:
         kind: class name of a source that has no identity.
         letters_at_once: of a batch, at most; None: no limit.
+        has_transactions: whether a batch that is appended again is appended once.
     """
 
     url: str
     identity: str
     kind: str
     letters_at_once: int | None
+    has_transactions: bool
 
     def has_partition(self, partition: str) -> bool:
         """Whether the stream has this partition."""
@@ -71,6 +73,7 @@ class LogTarget:
 
     kind = ""
     letters_at_once: int | None = None
+    has_transactions = True
 
     def __init__(self, log: Store, metadata: LogMetadata, transactions: Transactions, *, by_key: bool) -> None:
         self.url, self.identity = log.url, metadata.identity
@@ -110,6 +113,7 @@ class KafkaTarget:
 
     kind = ""
     letters_at_once: int | None = None
+    has_transactions = True
 
     def __init__(self, source: KafkaSource, partitions: frozenset[str]) -> None:
         self.url, self.identity = source.url, source.identity or ""
@@ -161,6 +165,8 @@ class _AppendableSource(Source, Appendable):
 
 class AppendableTarget:
     """A source without transactions: records are appended at least once."""
+
+    has_transactions = False
 
     def __init__(self, url: str, identity: str, source: Appendable, *, kind: str = "") -> None:
         self.url, self.identity, self.kind = url, identity, kind

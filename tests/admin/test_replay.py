@@ -12,7 +12,8 @@ import anyio
 import orjson
 import pytest
 
-from actorproc.admin.replay import Letter, Replay, replayed_sequences
+from actorproc.admin.replay import Replay
+from actorproc.admin.replay_state import Letter, replayed_sequences
 from actorproc.admin.replay_target import LogTarget
 from actorproc.errors import CorruptObject, StoreUnavailable, UsageError
 from actorproc.handler.info import PartitionInfo

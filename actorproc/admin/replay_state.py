@@ -1,0 +1,79 @@
+"""The stored state of a replay: which letters of a dead-letter file are replayed together, and which are done."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import msgspec
+from msgspec.structs import force_setattr
+
+from actorproc.errors import CorruptObject
+from actorproc.storage.document import Document, SharedDocument
+from actorproc.storage.names import ProcessorLayout, number_of, partition_of
+from actorproc.storage.store import Store
+
+Letter = Mapping[str, Any]
+"""As `dead-letters list --json` prints it."""
+
+
+class ReplayPart(msgspec.Struct, frozen=True):
+    """Letters of one dead-letter file that are replayed together: a batch of the transaction."""
+
+    log: str
+    """Identity of the log, or of the topics."""
+    sequences: tuple[int, ...] | None
+    """Of the letters; None: all that no earlier part has."""
+    done: bool
+    claim: str = ""
+    """Name of the replay that appends it now, to a stream without transactions."""
+
+
+class ReplayState(Document, frozen=True):
+    """The stored state of a dead-letter file's replay. Part number n is batch n of `transaction`."""
+
+    newest_format: ClassVar[int] = 2
+
+    parts: tuple[ReplayPart, ...] = ()
+    """Only the last one may be unfinished."""
+    transaction: str = ""
+    """Empty in documents of format 1, whose parts were appended without a transaction."""
+
+    def __post_init__(self) -> None:
+        if not all(part.done for part in self.parts[:-1]):
+            raise ValueError("a part that is not the last one is unfinished")
+        if any(part.sequences == () for part in self.parts):
+            raise ValueError("a part has no sequences")
+        force_setattr(self, "format", 2)
+
+    @property
+    def pending(self) -> ReplayPart | None:
+        """The part that must be finished before anything else is replayed."""
+        return self.parts[-1] if self.parts and not self.parts[-1].done else None
+
+    def done(self, letters: Sequence[Letter]) -> set[int]:
+        """Sequences of those of the file's `letters` that were replayed."""
+        return _sequences([part for part in self.parts if part.done], letters)
+
+    def of_last_part(self, letters: Sequence[Letter]) -> list[Letter]:
+        """Those of the file's `letters` that belong to the last part, in order."""
+        last = _sequences(self.parts, letters) - _sequences(self.parts[:-1], letters)
+        return [letter for letter in letters if letter["sequence"] in last]
+
+
+def _sequences(parts: Sequence[ReplayPart], letters: Sequence[Letter]) -> set[int]:
+    everything = {letter["sequence"] for letter in letters}
+    if any(part.sequences is None for part in parts):
+        return everything
+    return everything & {sequence for part in parts for sequence in part.sequences or ()}
+
+
+async def replayed_sequences(store: Store, layout: ProcessorLayout, key: str, letters: Sequence[Letter]) -> set[int]:
+    """Sequences of those of the `letters` in dead-letter file `key` that were replayed."""
+    found = await SharedDocument(store, layout.replay(partition_of(key), number_of(key)), ReplayState).read()
+    return set() if found is None else found.done(letters)
+
+
+def deleted_meanwhile(key: str) -> CorruptObject:
+    """The error for a document that was deleted during a replay."""
+    return CorruptObject(key, "was deleted while a replay is under way; do not, or its letters may repeat")
