@@ -13,7 +13,7 @@ VerdictKind = Literal[
 """From good to bad. `ended`, `vanished`: see `group.assignment.Closed`. `silent`: its owner writes no heartbeats."""
 
 BAD: frozenset[VerdictKind] = frozenset({"failing", "stuck", "unreadable", "silent", "unowned"})
-"""The partition does not get on."""
+"""The partition is not progressing."""
 
 BEHIND = 60.0
 """Seconds: a partition is behind when its oldest record that waits for a commit is older. Twelve commit intervals."""

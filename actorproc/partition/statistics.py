@@ -26,7 +26,7 @@ TroubleKind = Literal["stuck", "failing", "starved", "retrying"]
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """Why a partition does not get on. `since`: seconds since 1970, by the host's clock."""
+    """Why a partition is not progressing. `since`: seconds since 1970, by the host's clock."""
 
     kind: TroubleKind
     error: str

@@ -120,7 +120,7 @@ class HostCollector(Collector):
             "actorproc_partition_lag_seconds": ("Age of the oldest record in hand.", lambda p: p.lag_seconds),
             "actorproc_partition_committed_sequence": ("Committed up to.", lambda p: p.committed.sequence),
             "actorproc_partition_epoch": ("Grows with each owner.", lambda p: p.epoch),
-            "actorproc_partition_troubled": ("1: it does not get on.", lambda p: p.trouble is not None),
+            "actorproc_partition_troubled": ("1: it is not progressing.", lambda p: p.trouble is not None),
             "actorproc_partition_last_commit_timestamp_seconds": (
                 "When it was committed last.",
                 lambda p: None if p.last_commit is None else p.last_commit.timestamp(),

@@ -126,7 +126,7 @@ async def test_the_fleet_is_shown_well_on_each_screen_and_axe_finds_nothing(tmp_
             for width, scheme in screens:
                 async with page(opened, f"{url}#/{NAME}/partition/5", width, scheme) as shown:
                     await expect(shown.get_by_role("heading", level=1)).to_have_text(
-                        "1 partition of 16 does not get on"
+                        "1 partition of 16 is not progressing"
                     )
                     await expect(shown.locator("#errors")).to_contain_text("PartitionStuck: no progress for 300 s")
                     await expect(shown.locator("#partition")).to_contain_text("has been on host-01 for 15 min")
@@ -145,7 +145,7 @@ async def test_the_first_view_of_two_thousand_partitions_takes_less_than_200_kib
             await network.send("Network.enable")
             network.on("Network.dataReceived", lambda event: sizes.append(event["encodedDataLength"]))
             await shown.reload()
-            await expect(shown.locator("#headline")).to_have_text("1 partition of 2,000 does not get on")
+            await expect(shown.locator("#headline")).to_have_text("1 partition of 2,000 is not progressing")
     assert 10 * 1024 < sum(sizes) < 200 * 1024
 
 

@@ -117,7 +117,7 @@ function draw(changed) {
   for (const view of views) kinds[view.verdict] = (kinds[view.verdict] ?? 0) + 1;
   const bad = views.filter(view => tone(view.verdict) === "bad").length;
   const odd = views.filter(view => tone(view.verdict) === "warn").length;
-  $("headline").textContent = bad ? `${counted(bad, "partition")} of ${count(views.length)} ${bad === 1 ? "does" : "do"} not get on`
+  $("headline").textContent = bad ? `${counted(bad, "partition")} of ${count(views.length)} ${bad === 1 ? "is" : "are"} not progressing`
     : odd ? `All partitions run, ${count(odd)} with trouble` : `All ${counted(views.length, "partition")} run`;
   summary(views);
   legend(kinds);
