@@ -61,7 +61,7 @@ class Visits(RecordHandler[Click]):
         gap = timedelta(minutes=ctx.options.minutes)
         over: list[Row] = []
         visit = ctx.state.get(click.user)
-        if visit and time > visit.end + gap:  # its timer fires after the batch, which is too late
+        if visit and time >= visit.end + gap:  # its timer fires after the batch, which is too late
             over.append(visit.row(click.user))
             visit = None
         visit = visit or Visit(time, time)

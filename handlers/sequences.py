@@ -205,7 +205,7 @@ class SequenceHandler(PartitionHandler, ABC):
 
 def _interrupted(due: datetime | None, record: Record, first: bool) -> str | None:
     """Why an open sequence with this deadline is over before this record of its key; None: it is not."""
-    if due is not None and record.timestamp is not None and record.timestamp > due:
+    if due is not None and record.timestamp is not None and record.timestamp >= due:
         return LATE  # its timer has not fired yet
     return AGAIN if first else None
 

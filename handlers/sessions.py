@@ -45,7 +45,7 @@ class Sessions(PartitionHandler):
     """Emits a row for each session of a key: `key`, `start`, `end`, `records`, and the sums of some fields.
 
     Time is that of the records. A record that comes late extends the open session backwards, if it is within the gap
-    of it; else it is a session of its own.
+    of it; else it is a session of its own. So is a record right at the end of the gap, where the timer fires.
     """
 
     Options = SessionOptions
@@ -73,10 +73,10 @@ class Sessions(PartitionHandler):
 
     def _add(self, record: Record, key: str, new: Session, gap: timedelta, ctx: PartitionContext) -> None:
         held: Session | None = ctx.state.get(key)
-        if held is not None and new.end < held.start - gap:
+        if held is not None and new.end <= held.start - gap:
             ctx.emit(record, new.row(key))
             return
-        if held is not None and new.start > held.end + gap:  # its timer has not fired yet
+        if held is not None and new.start >= held.end + gap:  # its timer has not fired yet
             ctx.emit(record, held.row(key))
             held = None
         if held is not None:

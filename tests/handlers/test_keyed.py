@@ -37,6 +37,15 @@ async def test_sessions_end_after_the_gap_wherever_batches_end(size: int) -> Non
     assert (result.state, result.timers) == ({}, {})
 
 
+@pytest.mark.parametrize("size", SIZES)
+async def test_a_record_right_at_the_end_of_the_gap_begins_a_session(size: int) -> None:
+    events = at(("a", 0, {}), ("b", 10, {}), ("a", 10, {}), ("b", 0, {}))
+    settings = Settings(max_batch_records=size)
+    result = await run_handler(Sessions, events, options={"gap": "10s"}, settings=settings, advance="10s")
+    rows = sorted((row["key"], after(row["start"]), row["records"]) for row in result.rows)
+    assert rows == [("a", 0, 1), ("a", 10, 1), ("b", 0, 1), ("b", 10, 1)]
+
+
 async def test_sessions_by_a_field_with_sums_and_late_records() -> None:
     events = at(
         (None, 100, {"u": 7, "n": 1}),

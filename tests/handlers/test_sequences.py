@@ -39,7 +39,12 @@ class Orders(SequenceHandler):
 
 
 def records(*values: str, step: float = 1) -> list[Record]:
-    times = [NOON + timedelta(seconds=step * index) for index in range(len(values))]
+    return at([step * index for index in range(len(values))], *values)
+
+
+def at(seconds: Sequence[float], *values: str) -> list[Record]:
+    """Records so many seconds after noon."""
+    times = [NOON + timedelta(seconds=after) for after in seconds]
     made = Batch.of(
         "0", [value.encode() for value in values], range(len(values)), timestamps=times,
         keys=[b"k"] * len(values), headers=[[("h", value.encode())] for value in values],
@@ -84,6 +89,39 @@ async def test_a_record_after_the_deadline_begins_in_the_middle() -> None:
         "b<": "the sequence of 'b' is incomplete: its last record did not come before the deadline",
     }
     assert not result.rows
+
+
+@pytest.mark.parametrize("size", [1, 1000])
+async def test_a_record_right_at_the_deadline_is_too_late(size: int) -> None:
+    given = at([0, 60, 60, 61], "a<", "b<", "a>", "b>")
+    result = await run_handler(Orders, given, settings=Settings(max_batch_records=size))
+    assert found(result.rows) == [("b", "b< b>")]
+    assert sorted((letter["value"], "deadline" in letter["error"]["message"]) for letter in result.dead_letters) == [
+        ("a<", True),
+        ("a>", False),
+    ]
+
+
+@pytest.mark.parametrize("size", [1, 1000])
+async def test_a_deadline_by_the_wall_clock_ignores_the_times_of_records(size: int) -> None:
+    class Wall(Orders):
+        deadline_clock = "wall"
+
+    given, settings = at([0, 3600, 7200], "a<", "b<", "a>"), Settings(max_batch_records=size)
+    result = await run_handler(Wall, given, settings=settings, advance="59s")
+    assert found(result.rows) == [("a", "a< a>")]
+    assert (len(result.dead_letters), list(result.timers)) == (0, [("0/1", 1, "b")])
+    result = await run_handler(Wall, given, settings=settings, advance="61s")
+    assert [letter["error"]["type"] for letter in result.dead_letters] == ["IncompleteSequence"]
+    assert (result.states, result.timers) == ({}, {})
+
+
+async def test_a_sequence_that_begins_in_the_middle_is_incomplete_with_its_records() -> None:
+    result = await run_handler(Orders, records("a1", "b<", "a2", "a>", "b>"))
+    assert found(result.rows) == [("b", "b< b>")]
+    (letter,) = result.dead_letters
+    assert letter["error"]["message"] == "the sequence of 'a' is incomplete: its first record never came"
+    assert (letter["sequence"], [earlier["sequence"] for earlier in letter["earlier"]]) == (3, [0, 2])
 
 
 async def test_a_second_first_record_ends_the_open_sequence() -> None:
