@@ -49,8 +49,8 @@ def produce(
             "--format",
             parser=one_of("json", "text", "csv"),
             metavar="json|text|csv",
-            help="Default: csv if the name of the file ends in .csv; otherwise json with --key, csv with --key-column, "
-            "else text.",
+            help="Default: csv if the name of the file ends in .csv; otherwise json with --key or --timestamp-field, "
+            "csv with --key-column or --timestamp-column, else text.",
         ),
     ] = None,
     key: Annotated[
@@ -60,6 +60,16 @@ def produce(
         str | None, typer.Option(metavar="REGEX", help="Its first group is the key of a text line.")
     ] = None,
     key_column: Annotated[str | None, typer.Option(metavar="NAME", help="CSV column that is the key.")] = None,
+    timestamp_field: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FIELD",
+            help="JSON field that is the time of the record: ISO 8601, or a number since 1970. Default: now.",
+        ),
+    ] = None,
+    timestamp_column: Annotated[
+        str | None, typer.Option(metavar="NAME", help="CSV column that is the time of the record.")
+    ] = None,
     rate: Annotated[
         float | None, typer.Option(parser=positive, metavar="N", help="Records per second, at most.")
     ] = None,
@@ -68,8 +78,8 @@ def produce(
         typer.Option(
             parser=one_of("fail", "keep", "skip"),
             metavar="fail|keep|skip",
-            help="A line without a key, or that does not fit the format, ends the command (fail), is appended without "
-            "a key (keep), or is left out (skip).",
+            help="A line without its key or time, or that does not fit the format, ends the command (fail), is "
+            "appended without a key (keep), or is left out (skip).",
         ),
     ] = "fail",
     config: Config = None,
@@ -80,16 +90,24 @@ def produce(
     \b
       actorproc produce --log events --partitions 8 --key tail flights.jsonl
       actorproc produce --log events --partitions 8 --key-column tail flights.csv
+      actorproc produce --log events --timestamp-column hour flights.csv
       tail -f access.log | actorproc produce --log events --key-regex '^(\\S+)' -
 
-    An existing log, as in the last example, needs no --partitions.
+    An existing log, as in the last examples, needs no --partitions.
     JSON and text lines are appended as they are, CSV rows as JSON objects.
     Running the command twice appends everything twice.
     """
-    from actorproc.cli.produce import FormatName, run
+    from actorproc.cli.produce import run
 
-    keys: dict[FormatName, str | None] = {"json": key, "text": key_regex, "csv": key_column}
-    run(file, log, partitions, format_name, keys, rate, on_bad_line, config, settings)
+    fields = {
+        "--key": key,
+        "--key-regex": key_regex,
+        "--key-column": key_column,
+        "--timestamp-field": timestamp_field,
+        "--timestamp-column": timestamp_column,
+    }
+    chosen = {option: value for option, value in fields.items() if value is not None}
+    run(file, log, partitions, format_name, chosen, rate, on_bad_line, config, settings)
 
 
 @app.command()

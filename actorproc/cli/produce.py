@@ -6,7 +6,7 @@ import os
 import select
 import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Literal
@@ -21,7 +21,8 @@ from actorproc.cli.streams import conclude
 from actorproc.cli.terminal import counted
 from actorproc.cli.workers import end_soon
 from actorproc.errors import ActorprocError, UsageError
-from actorproc.log.input_formats import CsvRows, InputFormat, JsonLines, LineReader, TextLines
+from actorproc.log.input_csv import CsvRows
+from actorproc.log.input_formats import InputFormat, JsonLines, LineReader, TextLines
 from actorproc.log.input_producer import InputProducer, OnBadLine, Produced
 from actorproc.log.producer import Producer
 from actorproc.runtime.clock import SYSTEM
@@ -30,32 +31,45 @@ from actorproc.runtime.tasks import first_cause
 
 FormatName = Literal["json", "text", "csv"]
 
-_FORMATS: dict[FormatName, Callable[[LineReader, str | None], InputFormat]]
-_FORMATS = {"json": JsonLines, "text": TextLines, "csv": CsvRows}
+_FORMAT_OF: dict[str, FormatName] = {
+    "--key": "json",
+    "--key-regex": "text",
+    "--key-column": "csv",
+    "--timestamp-field": "json",
+    "--timestamp-column": "csv",
+}
+"""Options that name the key or the time of a record, each for one format."""
 
-_KEY_OPTIONS: dict[FormatName, str] = {"json": "--key", "text": "--key-regex", "csv": "--key-column"}
 
-
-def choose_format(
-    file: str, name: FormatName | None, keys: dict[FormatName, str | None]
-) -> tuple[FormatName, str | None]:
-    """The format of a file, and its key.
+def choose_format(file: str, name: FormatName | None, options: Collection[str]) -> FormatName:
+    """The format of a file.
 
     Args:
         name: as given by --format.
-        keys: the values of `_KEY_OPTIONS`, by format.
+        options: those of `_FORMAT_OF` that are given.
 
     Raises:
         UsageError: the options do not go together.
     """
-    given = [known for known, key in keys.items() if key is not None]
-    if len(given) > 1:
-        raise UsageError("--key, --key-regex and --key-column: choose one")
-    chosen: FormatName = name or ("csv" if file.lower().endswith(".csv") else given[0] if given else "text")
-    if given and given[0] != chosen:
-        option, right = _KEY_OPTIONS[given[0]], _KEY_OPTIONS[chosen]
-        raise UsageError(f"{option} is for {given[0]}, and the input is {chosen}: give {right}, or --format {given[0]}")
-    return chosen, keys[chosen]
+    wanted: dict[FormatName, str] = {_FORMAT_OF[option]: option for option in options}
+    if len(wanted) > 1:
+        raise UsageError("; ".join(f"{option} is for {known}" for known, option in wanted.items()) + ": choose one")
+    by_name: FormatName = "csv" if file.lower().endswith(".csv") else next(iter(wanted), "text")
+    chosen = name or by_name
+    for meant, option in wanted.items():
+        if meant != chosen:
+            right = [known for known, other in _FORMAT_OF.items() if other == chosen and known[:5] == option[:5]]
+            ways = ", or ".join([*right, f"--format {meant}"])
+            raise UsageError(f"{option} is for {meant}, and the input is {chosen}: give {ways}")
+    return chosen
+
+
+def _open_format(name: FormatName, lines: LineReader, options: Mapping[str, str]) -> InputFormat:
+    if name == "text":
+        return TextLines(lines, options.get("--key-regex"))
+    if name == "csv":
+        return CsvRows(lines, options.get("--key-column"), options.get("--timestamp-column"))
+    return JsonLines(lines, options.get("--key"), options.get("--timestamp-field"))
 
 
 def run(
@@ -63,18 +77,18 @@ def run(
     log: str,
     partitions: int | None,
     format_name: FormatName | None,
-    keys: dict[FormatName, str | None],
+    fields: Mapping[str, str],
     rate: float | None,
     on_bad_line: OnBadLine,
     config: Path | None,
     given: Sequence[str] | None,
 ) -> None:
-    """Append the records."""
+    """Append the records. `fields`: the options of `_FORMAT_OF` that are given, with their values."""
     settings = load_settings(config, given)
-    name, key = choose_format(file, format_name, keys)
-    options = {_KEY_OPTIONS[name]: key, "--rate": None if rate is None else f"{rate:.15g}", "--config": config}
+    name = choose_format(file, format_name, fields)
+    options = {**fields, "--rate": None if rate is None else f"{rate:.15g}", "--config": config}
     words = [part for option, value in options.items() if value is not None for part in (option, str(value))]
-    words += ["--format", name] if format_name is not None or (name == "csv" and key is None) else []
+    words += ["--format", name] if format_name is not None or (name == "csv" and not fields) else []
     words += [*(["--on-bad-line", on_bad_line] if on_bad_line != "fail" else []), *shown_settings(given or [])]
     input_producer = InputProducer(rate=rate, on_bad_line=on_bad_line)
     resume = Resume(file, log, words)
@@ -82,7 +96,7 @@ def run(
     async def work() -> str | None:
         reading, everything = anyio.CancelScope(), anyio.CancelScope()
         with _lines(file) as (lines, size), _progress(size) as progress:
-            records = _FORMATS[name](lines, key)
+            records = _open_format(name, lines, fields)
             began = SYSTEM.monotonic()
             with everything:
                 async with (
@@ -104,7 +118,7 @@ def run(
             seconds = SYSTEM.monotonic() - began
         if reading.cancelled_caught or everything.cancelled_caught:
             return None
-        return _summary(input_producer.produced, seconds, log, key)
+        return _summary(input_producer.produced, seconds, log)
 
     try:
         try:
@@ -194,13 +208,13 @@ def _progress(size: int | None) -> Iterator[Callable[[Produced], None]]:
         yield show
 
 
-def _summary(produced: Produced, seconds: float, log: str, key: str | None) -> str:
+def _summary(produced: Produced, seconds: float, log: str) -> str:
     rate = produced.records / seconds if seconds else 0
     lines = [f"{counted(produced.records, 'event')} appended to {log} in {seconds:.1f} s, {rate:,.0f} per second"]
     counts = sorted(produced.partitions.items(), key=lambda item: int(item[0]))
     lines.append("by partition: " + (", ".join(f"{name}: {count:,}" for name, count in counts) or "none"))
-    if null := produced.unkeyed - produced.kept:
-        lines.append(f"{null:,} without a key: {key!r} is null or empty")
+    if (null := produced.unkeyed - produced.kept) > 0:
+        lines.append(f"{null:,} without a key: it is null or empty")
     if produced.kept:
         lines.append(f"{counted(produced.kept, 'bad line')} appended without a key")
     if produced.skipped:

@@ -1,23 +1,23 @@
-"""Input formats: JSON lines, plain text lines and CSV. Each reads blocks of records with their keys."""
+"""Input formats: blocks of records with their keys and timestamps, from JSON lines and plain text lines."""
 
 from __future__ import annotations
 
-import csv
 import json
 import re
 from abc import ABC, abstractmethod
-from collections import deque
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
+from operator import itemgetter
 from textwrap import shorten
 from types import NoneType
-from typing import NamedTuple, Protocol, Self
+from typing import Any, NamedTuple, Protocol, Self
 
 import orjson
 
 from actorproc.config.validation import did_you_mean
 from actorproc.errors import UsageError
+from actorproc.log.input_times import Times, input_time, wrong_time
 from actorproc.log.serializers import VALUE_LIMIT
 
 BLOCK = 2**20
@@ -34,7 +34,7 @@ class LineReader(Protocol):
 
 
 class BadLine(UsageError):
-    """A line without a usable key, or that does not fit its format. `number`: of the line, from 1."""
+    """A line without a usable key or timestamp, or that does not fit its format. `number`: of the line, from 1."""
 
     def __init__(self, number: int, why: str) -> None:
         super().__init__(f"line {number}: {why}; the lines before it are in the log")
@@ -47,6 +47,8 @@ class InputBlock(NamedTuple):
     values: Sequence[bytes]
     keys: Sequence[str | bytes | None] | None
     """None: the records have no keys."""
+    timestamps: Sequence[int] | None
+    """Microseconds since 1970; of a bad line those of the record before it. None: the time of sending."""
     numbers: Sequence[int]
     """Numbers of the lines in which the records begin, from 1."""
     bad: Mapping[int, BadLine]
@@ -61,6 +63,7 @@ class InputBlock(NamedTuple):
         return self._replace(
             values=[self.values[index] for index in indices],
             keys=None if self.keys is None else [self.keys[index] for index in indices],
+            timestamps=None if self.timestamps is None else [self.timestamps[index] for index in indices],
             numbers=[self.numbers[index] for index in indices],
         )
 
@@ -72,7 +75,7 @@ class InputFormat(ABC):
     """Number of lines at the beginning that the rest of the input cannot be read without."""
 
     def __init__(self, reader: LineReader) -> None:
-        self._lines = _Lines(reader)
+        self._lines = Lines(reader)
 
     @abstractmethod
     def fetch(self) -> Callable[[], InputBlock] | None:
@@ -85,7 +88,7 @@ class InputFormat(ABC):
         """
 
 
-class _Lines:
+class Lines:
     """Reads whole lines of an input."""
 
     def __init__(self, reader: LineReader) -> None:
@@ -116,6 +119,14 @@ class _Lines:
         return None
 
 
+class _Fields(NamedTuple):
+    """Of the lines of a block: keys and timestamps, as in `InputBlock`, and the indices of bad lines."""
+
+    keys: list[str | bytes | None] | None = None
+    timestamps: list[int] | None = None
+    bad: Collection[int] = ()
+
+
 class _LineFormat(InputFormat):
     """A record for each line that is not blank: the line as it is, without its line break."""
 
@@ -126,58 +137,55 @@ class _LineFormat(InputFormat):
     def _parse(self, text: bytes) -> InputBlock:
         lines = _without_blanks(text)
         numbers = _numbers(text, self._lines.passed - text.count(b"\n"), len(lines))
-        keys, bad = self._keys(lines)
+        keys, timestamps, bad = self._fields(lines)
         errors = {index: self._error(numbers[index], lines[index]) for index in sorted(bad)}
-        return InputBlock(lines, keys, numbers, errors, self._lines.passed + 1, len(text) + 1)
+        return InputBlock(lines, keys, timestamps, numbers, errors, self._lines.passed + 1, len(text) + 1)
 
     @abstractmethod
-    def _keys(self, lines: list[bytes]) -> tuple[list[str | bytes | None] | None, set[int]]:
-        """The keys of lines, and the indices of bad lines."""
+    def _fields(self, lines: list[bytes]) -> _Fields: ...
 
     @abstractmethod
     def _error(self, number: int, line: bytes) -> BadLine: ...
 
 
 class JsonLines(_LineFormat):
-    """JSON lines. Without a `key`, lines are not parsed.
+    """JSON lines. Without a `key` and a `timestamp_field`, lines are not parsed.
 
     Args:
         key: field whose value is the key: text as it is, null for no key, any other value as JSON.
+        timestamp_field: field with the time of the record, as in `input_time`. Default: the time of sending.
     """
 
-    def __init__(self, reader: LineReader, key: str | None = None) -> None:
+    def __init__(self, reader: LineReader, key: str | None = None, timestamp_field: str | None = None) -> None:
         super().__init__(reader)
-        self._key = key
+        self._key, self._timestamp_field = key, timestamp_field
+        self._names = [name for name in (key, timestamp_field) if name is not None]
+        self._times = Times()
 
-    def _keys(self, lines: list[bytes]) -> tuple[list[str | bytes | None] | None, set[int]]:
-        if self._key is None:
-            return None, set()
-        field, parse = self._key, orjson.loads
-        bad: set[int] = set()
-        try:
-            keys = [parse(line)[field] for line in lines]
-        except (ValueError, LookupError, TypeError):
-            keys = [None] * len(lines)
-            for index, line in enumerate(lines):
-                try:
-                    keys[index] = parse(line)[field]
-                except (ValueError, LookupError, TypeError):
-                    bad.add(index)
-        if not set(map(type, keys)) <= {str, NoneType}:
-            keys = [
-                key if key is None or type(key) is str else _as_json(key, line, field)
-                for key, line in zip(keys, lines, strict=True)
-            ]
-        return keys, bad
+    def _fields(self, lines: list[bytes]) -> _Fields:
+        if not self._names:
+            return _Fields()
+        found, bad = _pick(lines, self._names)
+        keys = None if self._key is None else _json_keys(found[0], lines, self._key)
+        if self._timestamp_field is None:
+            return _Fields(keys, None, bad)
+        times = list(map(input_time, found[-1]))
+        bad = {index for index, time in enumerate(times) if time is None}
+        if keys is not None and bad:
+            keys = [None if index in bad else key for index, key in enumerate(keys)]
+        return _Fields(keys, self._times.fill(times), bad)
 
     def _error(self, number: int, line: bytes) -> BadLine:
         try:
             fields = orjson.loads(line)
         except ValueError as error:
-            return BadLine(number, f"not JSON ({error}): {_shown(line)}")
+            return BadLine(number, f"not JSON ({error}): {shown(line)}")
         if not isinstance(fields, dict):
-            return BadLine(number, f"not a JSON object with a field {self._key!r}: {_shown(line)}")
-        return BadLine(number, f"no field {self._key!r} in {_shown(line)}{_alternatives(str(self._key), fields)}")
+            return BadLine(number, f"not a JSON object with a field {self._names[0]!r}: {shown(line)}")
+        for name in self._names:
+            if name not in fields:
+                return BadLine(number, f"no field {name!r} in {shown(line)}{alternatives(name, fields)}")
+        return BadLine(number, wrong_time(f"field {self._timestamp_field!r}", fields[self._timestamp_field]))
 
 
 class TextLines(_LineFormat):
@@ -199,114 +207,15 @@ class TextLines(_LineFormat):
         if self._regex is not None and not self._regex.groups:
             raise UsageError(f"--key-regex {key_regex!r} has no group: put the key in parentheses, as in '^(\\S+)'")
 
-    def _keys(self, lines: list[bytes]) -> tuple[list[str | bytes | None] | None, set[int]]:
+    def _fields(self, lines: list[bytes]) -> _Fields:
         if self._regex is None:
-            return None, set()
+            return _Fields()
         matches = list(map(self._regex.search, lines))
         keys: list[str | bytes | None] = [match[1] if match else None for match in matches]
-        return keys, {index for index, match in enumerate(matches) if match is None}
+        return _Fields(keys, None, {index for index, match in enumerate(matches) if match is None})
 
     def _error(self, number: int, line: bytes) -> BadLine:
-        return BadLine(number, f"--key-regex does not match: {_shown(line)}")
-
-
-class CsvRows(InputFormat):
-    """CSV with a header. A row becomes a JSON object by column name; all values are text.
-
-    Fields may be quoted, and then contain commas and line breaks (RFC 4180).
-
-    Args:
-        key_column: its value is the key; an empty one means no key.
-    """
-
-    def __init__(self, reader: LineReader, key_column: str | None = None) -> None:
-        super().__init__(reader)
-        csv.field_size_limit(VALUE_LIMIT)
-        self._key_column = key_column
-        self._unparsed: deque[bytes] = deque()  # lines
-        self._row: list[bytes] = []  # lines of the current row
-        self._passed = 0  # lines that were parsed
-        self._rows = csv.reader(self._next_lines(), strict=True)
-        self._header: list[str] = []
-        self._key_index = 0
-
-    def fetch(self) -> Callable[[], InputBlock] | None:
-        if not self._header and not self._read_header():
-            return None
-        values: list[bytes] = []
-        keys: list[str | bytes | None] | None = None if self._key_column is None else []
-        numbers: list[int] = []
-        bad: dict[int, BadLine] = {}
-        size = 0
-        while True:
-            self._row.clear()
-            number = self._passed + 1
-            try:
-                row = next(self._rows, None)
-                value, key = self._record(row) if row else (b"", None)
-            except (csv.Error, ValueError) as error:
-                self._give_back()
-                value, key = b"".join(self._row).removesuffix(b"\r"), None
-                row = [""] if value.strip() else []
-                if row:
-                    bad[len(values)] = BadLine(number, f"not a row of this CSV ({error}): {_shown(value)}")
-            size += sum(map(len, self._row)) + len(self._row)
-            if row:  # not blank
-                values.append(value)
-                numbers.append(number)
-                if keys is not None:
-                    keys.append(key)
-            if row is None or not self._unparsed or size >= BLOCK:
-                break
-        block = InputBlock(values, keys, numbers, bad, self._passed + 1, size)
-        return (lambda: block) if size else None
-
-    def _give_back(self) -> None:
-        """Let only the first line of a bad row be bad. A quote that is not closed takes good lines in."""
-        self._unparsed.extendleft(reversed(self._row[1:]))
-        self._passed -= len(self._row[1:])
-        del self._row[1:]
-        self._rows = csv.reader(self._next_lines(), strict=True)
-
-    def _next_lines(self) -> Iterator[str]:
-        while True:
-            while self._unparsed:
-                line = self._unparsed.popleft()
-                self._row.append(line)
-                self._passed += 1
-                yield line.decode(errors="surrogateescape") + "\n"
-            if (text := self._lines.read()) is None:
-                return
-            self._unparsed.extend(text.split(b"\n"))
-
-    def _read_header(self) -> bool:
-        """Read the first row that is not blank. False if there is none."""
-        try:
-            self._header = next(filter(None, self._rows), [])
-        except csv.Error as error:
-            raise UsageError(f"the header is not CSV: {error}") from None
-        if not self._header:
-            return False
-        self._header[0] = self._header[0].removeprefix("\ufeff")
-        self.header_lines = self._passed
-        if len(set(self._header)) < len(self._header):
-            raise UsageError(f"the CSV header names a column twice: {', '.join(self._header)}")
-        if self._key_column is not None:
-            if self._key_column not in self._header:
-                names = _alternatives(self._key_column, self._header)
-                raise UsageError(f"the CSV header has no column {self._key_column!r}{names}")
-            self._key_index = self._header.index(self._key_column)
-        return True
-
-    def _record(self, row: list[str]) -> tuple[bytes, str | None]:
-        """Value and key of a row. Raises ValueError."""
-        if len(row) != len(self._header):
-            raise ValueError(f"{len(row)} fields, and the header has {len(self._header)}")
-        try:
-            value = orjson.dumps(dict(zip(self._header, row, strict=True)))
-        except TypeError:
-            raise ValueError("not UTF-8") from None
-        return value, row[self._key_index] or None
+        return BadLine(number, f"--key-regex does not match: {shown(line)}")
 
 
 def _without_blanks(text: bytes) -> list[bytes]:
@@ -323,6 +232,32 @@ def _numbers(text: bytes, first: int, count: int) -> Sequence[int]:
     return [number for number, line in enumerate(text.split(b"\n"), first) if line and not line.isspace()]
 
 
+def _pick(lines: list[bytes], names: Sequence[str]) -> tuple[list[Sequence[Any]], set[int]]:
+    """The values of each of one or two fields, and the indices of lines that lack one; their values are None."""
+    pick, parse = itemgetter(*names), orjson.loads
+    nothing = pick(dict.fromkeys(names))
+    bad: set[int] = set()
+    try:
+        found = [pick(parse(line)) for line in lines]
+    except (ValueError, LookupError, TypeError):
+        found = [nothing] * len(lines)
+        for index, line in enumerate(lines):
+            try:
+                found[index] = pick(parse(line))
+            except (ValueError, LookupError, TypeError):
+                bad.add(index)
+    return [found] if len(names) == 1 else [[values[place] for values in found] for place in range(len(names))], bad
+
+
+def _json_keys(keys: Sequence[Any], lines: list[bytes], field: str) -> list[str | bytes | None]:
+    if set(map(type, keys)) <= {str, NoneType}:
+        return list(keys)
+    return [
+        key if key is None or type(key) is str else _as_json(key, line, field)
+        for key, line in zip(keys, lines, strict=True)
+    ]
+
+
 def _as_json(key: object, line: bytes, field: str) -> bytes:
     """A key that is not text. orjson reads integers beyond 64 bits as floats, which would make one key of several."""
     if type(key) is float and abs(key) >= _EXACT:
@@ -332,10 +267,10 @@ def _as_json(key: object, line: bytes, field: str) -> bytes:
     return orjson.dumps(key)
 
 
-def _shown(line: bytes) -> str:
+def shown(line: bytes) -> str:
     return line[:80].decode(errors="replace") + ("..." if len(line) > 80 else "")
 
 
-def _alternatives(name: str, names: Collection[str]) -> str:
+def alternatives(name: str, names: Collection[str]) -> str:
     guess = did_you_mean(name, names) or ";"
     return f"{guess} there are: {shorten(', '.join(names), _SHOWN, placeholder=' ...') or 'none'}"

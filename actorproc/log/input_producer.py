@@ -8,19 +8,22 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Literal, NamedTuple
 
 import numpy as np
+import pyarrow as pa
 
 from actorproc.errors import UsageError
 from actorproc.log.batches import Deliveries
 from actorproc.log.input_formats import BadLine, InputBlock, InputFormat
 from actorproc.log.producer import Producer
+from actorproc.records import RECORD_SCHEMA
 from actorproc.runtime.clock import SYSTEM, Clock
 
 _IN_FLIGHT = 64  # sends before the oldest must be confirmed, so that a failure is noticed soon
 BAD_LINES_MAX = 10
 _PACE = 0.1  # seconds between two sends when a rate is given
+_TIME = RECORD_SCHEMA.field("timestamp").type
 
 OnBadLine = Literal["fail", "keep", "skip"]
-"""A bad line ends the call, is sent without a key, or is skipped."""
+"""A bad line ends the call, is sent without a key and with the time of the record before it, or is skipped."""
 
 
 class Produced(NamedTuple):
@@ -57,7 +60,7 @@ class InputProducer:
 
     Args:
         rate: records per second, at most.
-        on_bad_line: treatment of a line that has no usable key. With 'fail' the lines before it are sent.
+        on_bad_line: treatment of a line without a usable key or timestamp. With 'fail' the lines before it are sent.
 
     Raises:
         UsageError: the rate is not a positive number.
@@ -126,7 +129,8 @@ class InputProducer:
             keys = None if block.keys is None else block.keys[part]
             deliveries = Deliveries()
             self._in_flight.append((deliveries, block.numbers[part]))
-            await producer.send_many(block.values[part], keys=keys, into=deliveries)
+            times = None if block.timestamps is None else pa.array(block.timestamps[part], _TIME)
+            await producer.send_many(block.values[part], keys=keys, timestamps=times, into=deliveries)
             self._next_line = block.numbers[part][-1] + 1
             for partition, count in deliveries.counts().items():
                 self._counts[partition] = self._counts.get(partition, 0) + count

@@ -33,8 +33,9 @@ RECORD_WEIGHT = 200
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
-_EARLIEST = (datetime.min.replace(tzinfo=UTC) - _EPOCH) // _MICROSECOND
-_LATEST = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // _MICROSECOND
+EARLIEST = (datetime.min.replace(tzinfo=UTC) - _EPOCH) // _MICROSECOND
+LATEST = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // _MICROSECOND
+"""Microseconds since 1970 of the first and the last moment of the years 1 to 9999."""
 
 
 def value_bytes(value: object) -> bytes | None:
@@ -110,7 +111,7 @@ def microseconds(timestamp: datetime) -> int:
     if not isinstance(timestamp, datetime) or timestamp.tzinfo is None:
         raise UsageError(f"timestamp {_shown(timestamp)}: an aware datetime, such as datetime.now(UTC)")
     time = (timestamp - _EPOCH) // _MICROSECOND
-    if not _EARLIEST <= time <= _LATEST:
+    if not EARLIEST <= time <= LATEST:
         raise UsageError(f"timestamp {_shown(timestamp)}: it lies outside of the years 1 to 9999 in UTC")
     return time
 

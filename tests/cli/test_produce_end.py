@@ -173,6 +173,7 @@ def test_a_signal_during_the_final_flush_keeps_the_error(run: Run, folder: Path)
     ("file", "options", "more"),
     [
         ("rows.csv", ["--key-column", "n"], ["--key-column", "n"]),
+        ("rows.txt", ["--timestamp-column", "n"], ["--timestamp-column", "n"]),
         ("rows.csv", [], ["--format", "csv"]),
         ("rows.txt", ["--format", "csv"], ["--format", "csv"]),
     ],
@@ -204,6 +205,14 @@ def test_text_lines_go_on_with_their_regex(run: Run, folder: Path) -> None:
     [
         (["--key", "a", "--key-column", "a", "x.csv"], "choose one"),
         (["--key", "a", "flights.csv"], "--key is for json, and the input is csv: give --key-column, or --format json"),
+        (
+            ["--key", "a", "--timestamp-column", "t", "x"],
+            "--timestamp-column is for csv: choose one",
+        ),
+        (
+            ["--format", "text", "--timestamp-field", "t", "x"],
+            "--timestamp-field is for json, and the input is text: give --format json",
+        ),
         (["--format", "json", "--key-regex", "(a)", "x"], "--key-regex is for text, and the input is json: give --key"),
     ],
 )

@@ -13,7 +13,8 @@ import orjson
 import pytest
 
 from actorproc.errors import StoreRefused, UsageError
-from actorproc.log.input_formats import BLOCK, BadLine, CsvRows, InputBlock, InputFormat, JsonLines, TextLines
+from actorproc.log.input_csv import CsvRows
+from actorproc.log.input_formats import BLOCK, BadLine, InputBlock, InputFormat, JsonLines, TextLines
 from actorproc.log.input_producer import InputProducer, OnBadLine, Produced
 from actorproc.log.partitioner import partition_of_key
 from actorproc.log.producer import Producer
@@ -314,3 +315,74 @@ def test_a_csv_header_without_the_key_column_is_refused(header: bytes, why: str)
 @pytest.mark.parametrize("text", [b"", b"\n\n", b"a,b\n", b"a,b"])
 def test_csv_without_rows_gives_no_records(text: bytes) -> None:
     assert CsvRows(io.BytesIO(text), "a").fetch() is None
+
+
+async def times_from(records: InputFormat, on_bad_line: OnBadLine = "fail") -> list[tuple[bytes | None, str]]:
+    """Key and time of each record in the log. Each time is written as in ISO 8601, without its zone, which is UTC."""
+    store = Store(MemoryStore())
+    async with Producer(store, partitions=1) as producer:
+        await InputProducer(on_bad_line=on_bad_line).run(records, producer)
+    source = LogSource(store)
+    await source.open()
+    records_read = [record for batch in await batches(source, "0") for record in batch]
+    times = [record.timestamp.isoformat() if record.timestamp else "" for record in records_read]
+    return [(record.key, time.removesuffix("+00:00")) for record, time in zip(records_read, times, strict=True)]
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ("2013-01-01T10:00:00Z", "2013-01-01T10:00:00"),
+        ("2013-01-01 05:00:00.25-05:00", "2013-01-01T10:00:00.250000"),
+        ("2013-01-01 10:00:00", "2013-01-01T10:00:00"),
+        ("2013-01-01", "2013-01-01T00:00:00"),
+        (1357034400, "2013-01-01T10:00:00"),
+        (1357034400.25, "2013-01-01T10:00:00.250000"),
+        (1357034400250, "2013-01-01T10:00:00.250000"),
+        (1357034400250001, "2013-01-01T10:00:00.250001"),
+        (1357034400250001999, "2013-01-01T10:00:00.250002"),
+        (-1, "1969-12-31T23:59:59"),
+    ],
+)
+async def test_a_time_is_iso_text_or_a_number_since_1970(given: str | float, expected: str) -> None:
+    assert await times_from(JsonLines(io.BytesIO(orjson.dumps({"t": given})), None, "t")) == [(None, expected)]
+    assert await times_from(CsvRows(io.BytesIO(f"t,x\n{given},1\n".encode()), "x", "t")) == [(b"1", expected)]
+
+
+WRONG_TIMES = ["soon", "", "1" * 5000, "nan", "0001-01-01T00:00+01:00", 1e300, None, True, [1]]
+
+
+@pytest.mark.parametrize("wrong", WRONG_TIMES, ids=lambda wrong: str(wrong)[:10])
+async def test_a_line_whose_time_is_none_is_bad(wrong: object) -> None:
+    with pytest.raises(BadLine, match="line 1: field 't' is no time: "):
+        await times_from(JsonLines(io.BytesIO(orjson.dumps({"t": wrong})), None, "t"))
+    if isinstance(wrong, str | float):
+        with pytest.raises(BadLine, match="line 2: column 't' is no time: "):
+            await times_from(CsvRows(io.BytesIO(f"t,x\n{wrong},1\n".encode()), None, "t"))
+
+
+async def test_a_line_that_lacks_its_time_is_bad() -> None:
+    with pytest.raises(BadLine, match=r"line 1: no field 't' in .*there are: k"):
+        await times_from(JsonLines(io.BytesIO(b'{"k": 1}'), "k", "t"))
+    with pytest.raises(UsageError, match="has no column 'tim'; did you mean time"):
+        CsvRows(io.BytesIO(b"time,x\n"), None, "tim").fetch()
+
+
+async def test_a_bad_line_that_is_kept_has_the_time_of_its_neighbour() -> None:
+    lines = b'none\n{"k":"a","t":1}\n{"k":"b","t":"?"}\n{"t":2}\n{"k":"c","t":60}\n'
+    first, second, last = "1970-01-01T00:00:01", "1970-01-01T00:00:02", "1970-01-01T00:01:00"
+    expected = [(None, first), (b"a", first), (None, first), (None, first), (b"c", last)]
+    assert await times_from(JsonLines(io.BytesIO(lines), "k", "t"), "keep") == expected
+    rows = b'k,t\n"a",2\nb\n"c\nd",soon\ne,60\n'
+    expected = [(b"a", second), (None, second), (None, second), (b"e", last)]
+    assert await times_from(CsvRows(io.BytesIO(rows), "k", "t"), "keep") == expected
+
+
+@pytest.mark.parametrize("pieces", [1, 3])
+async def test_times_go_on_from_block_to_block(pieces: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("actorproc.log.input_formats.BLOCK", 40 // pieces)
+    lines = b"".join(orjson.dumps({"t": n}) + b"\n" for n in range(100, 200)) + b"none\n"
+    times = [time for _, time in await times_from(JsonLines(io.BytesIO(lines), None, "t"), "keep")]
+    assert times[0] == "1970-01-01T00:01:40"
+    assert times[-2:] == ["1970-01-01T00:03:19"] * 2
+    assert times == sorted(times)
