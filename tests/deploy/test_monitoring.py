@@ -17,7 +17,7 @@ from actorproc.runtime.clock import SYSTEM
 from actorproc.server.metrics import HostCollector
 from actorproc.storage.store import Store
 from actorproc.stores.memory import MemoryStore
-from tests.deploy.tools import lint, promtool
+from tests.deploy.tools import lint, prometheus
 from tests.processor.doubling import QUICK, Double, fed
 
 PAGE = (Path(__file__).parents[2] / "docs" / "operations.md").read_text()
@@ -59,4 +59,4 @@ def test_each_alert_has_a_section_that_says_what_to_do(alert: tuple[str, ...]) -
 def test_prometheus_accepts_the_rules(tmp_path: Path) -> None:
     file = tmp_path / "rules.yml"
     file.write_text(printed("alerts"))
-    lint(promtool(), "check", "rules", file)
+    lint(prometheus("promtool"), "check", "rules", file)

@@ -8,12 +8,13 @@ import subprocess
 import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import NoReturn
 
 import pytest
 
-from tests.servers import CACHE
+from tests.servers import CACHE, REQUIRED
 
-_PROMTOOL = CACHE / "debian" / "promtool"
+_DEBIAN = CACHE / "debian"
 
 
 def lint(tool: str | Path, *arguments: str | Path) -> str:
@@ -26,16 +27,16 @@ def lint(tool: str | Path, *arguments: str | Path) -> str:
     return done.stdout
 
 
-def promtool() -> Path:
-    """Prometheus' own checker: installed, or out of Debian's package, which is fetched once per machine."""
-    if (found := shutil.which("promtool")) is not None:
+def prometheus(tool: str = "prometheus") -> Path:
+    """Prometheus, or its `promtool`: installed, or out of Debian's package, which is fetched once per machine."""
+    if (found := shutil.which(tool)) is not None:
         return Path(found)
-    if not _PROMTOOL.exists():
+    if not (_DEBIAN / tool).exists():
         if shutil.which("apt-get") is None or shutil.which("dpkg") is None:
-            pytest.skip("promtool is not installed: it comes with Prometheus")
+            _cannot_be_had(f"{tool} is not installed: it comes with Prometheus")
         with TemporaryDirectory() as name:
             _fetch(Path(name))
-    return _PROMTOOL
+    return _DEBIAN / tool
 
 
 def _fetch(folder: Path) -> None:
@@ -44,9 +45,16 @@ def _fetch(folder: Path) -> None:
     )
     packages = list(folder.glob("*.deb"))
     if not packages:
-        pytest.skip(f"promtool is not installed, and its package cannot be had: {fetched.stderr.strip()[-300:]}")
+        _cannot_be_had(f"Prometheus is not installed, and its package cannot be had: {fetched.stderr.strip()[-300:]}")
     subprocess.run(["dpkg", "--extract", packages[0], folder / "files"], check=True)
-    _PROMTOOL.parent.mkdir(parents=True, exist_ok=True)
-    part = _PROMTOOL.with_suffix(f".{os.getpid()}")
-    shutil.copy(folder / "files" / "usr" / "bin" / "promtool", part)
-    part.replace(_PROMTOOL)  # whole or not at all: another run may be fetching, too
+    _DEBIAN.mkdir(parents=True, exist_ok=True)
+    for tool in ("prometheus", "promtool"):
+        part = _DEBIAN / f"{tool}.{os.getpid()}"
+        shutil.copy(folder / "files" / "usr" / "bin" / tool, part)
+        part.replace(_DEBIAN / tool)  # whole or not at all: another run may be fetching, too
+
+
+def _cannot_be_had(why: str) -> NoReturn:
+    if REQUIRED:
+        pytest.fail(why)
+    pytest.skip(why)
