@@ -97,8 +97,9 @@ def test_every_message_of_a_queue_ends_once(tmp_path: Path, broker: str) -> None
 
 
 @pytest.mark.long
-def test_every_record_ends_as_often_as_resets_announce(tmp_path: Path) -> None:
-    chaos("folder", tmp_path / "run", "--operators", "--seconds", "20", "--hosts", "4", "--partitions", "6")
+def test_every_record_ends_as_often_as_resets_announce_during_a_rolling_upgrade(tmp_path: Path) -> None:
+    more = ("--upgrade", "--operators", "--seconds", "30", "--hosts", "4", "--partitions", "6")
+    chaos("folder", tmp_path / "run", *more)
 
 
 # The check can fail

@@ -36,7 +36,7 @@ def main() -> int:
     folder = Path(given.folder or tempfile.mkdtemp(prefix="actorproc-chaos-")).absolute()
     console = Console(highlight=False)
     producers = 1 if given.source in QUEUES else 2  # one alone: so the order of a queue is known
-    orders = Orders(given.seconds, hosts, partitions, producers, rate=rate, pace=pace, seed=seed)
+    orders = Orders(given.seconds, hosts, partitions, producers, rate=rate, pace=pace, seed=seed, upgrade=given.upgrade)
     console.print(f"chaos on {given.store}, seed {seed}, in {folder}", soft_wrap=True)
     screen = Screen(console)
 
@@ -136,6 +136,7 @@ def _arguments() -> argparse.Namespace:
         "--spark", choices=["source", "native"], help="a stream of the output into a table, killed, too"
     )
     parser.add_argument("--operators", action="store_true", help="pause, drain, move and reset meanwhile")
+    parser.add_argument("--upgrade", action="store_true", help="replace hosts of an earlier release meanwhile")
     parser.add_argument("--back", action="store_true", help="and from Spark into a log that a second processor reads")
     parser.add_argument("--cluster", action="store_true", help="on a standalone cluster of two workers")
     parser.add_argument(

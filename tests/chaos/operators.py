@@ -100,6 +100,7 @@ class Operators:
         for order in ended:
             if order.child.process.exitcode < 0 and order.has_id:
                 self._unfinished.append(order.arguments)
+            self._done["reset in full"] += order.child.process.exitcode == 0 and "reset" in order.arguments
 
     def _withdraw(self) -> None:
         if self._last_words is None:
@@ -160,7 +161,7 @@ class Operators:
 
     @property
     def had_enough(self) -> bool:
-        return self._done["reset"] > 0 and self._done["move"] > 0
+        return self._done["reset in full"] > 0 and self._done["move"] > 0
 
     async def finish(self) -> None:
         """Everything is withdrawn."""

@@ -16,10 +16,14 @@ import anyio
 import pyarrow as pa
 import structlog
 
-from actorproc import Producer
+from actorproc import Processor, Producer
 from actorproc.cli import main, serve
 from actorproc.cli.logging import set_up_logging
+from actorproc.group.formats import FORMATS
+from actorproc.group.membership import GroupDocument
 from actorproc.log.batches import Deliveries
+from actorproc.output.chain import Commit
+from actorproc.output.checkpoint import Checkpoint
 from actorproc.stores import s3
 from tests.chaos import workload
 
@@ -35,6 +39,14 @@ def host(folder: str, output: str, environment: dict[str, str], arguments: Seque
     settle(folder, output, environment)
     sys.argv = ["actorproc", *arguments]
     main()
+
+
+def earlier_host(folder: str, output: str, environment: dict[str, str], arguments: Sequence[str]) -> None:
+    """A host of the release before: it announces the storage format before the newest one, and reads no later one."""
+    Processor.formats = FORMATS._replace(highest=FORMATS.highest - 1)
+    for kind in (Checkpoint, Commit, GroupDocument):
+        kind.newest_format = min(kind.newest_format, Processor.formats.highest)
+    host(folder, output, environment, arguments)
 
 
 def producer(

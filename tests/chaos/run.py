@@ -27,6 +27,7 @@ from tests.chaos.objects import Objects
 from tests.chaos.place import Place
 from tests.chaos.storm import Storm
 from tests.chaos.truth import Acks, Sent, check_log, read_acks, read_log
+from tests.chaos.upgrade import Upgrade
 from tests.chaos.verdict import Verdict, judge
 
 PROCESSOR = "Chaos"
@@ -50,6 +51,8 @@ class Orders:
     rate: float = 600
     pace: float = 0.8
     seed: int = 0
+    upgrade: bool = False
+    """Hosts of an earlier release begin, and are replaced meanwhile."""
 
 
 class Beside(Protocol):
@@ -58,8 +61,9 @@ class Beside(Protocol):
     def tick(self, *, storm: bool) -> None:
         """A moment has passed, and something is committed. After the storm there must be no more trouble."""
 
-    is_calm: bool
-    """Whether its own trouble is over, once the storm is."""
+    @property
+    def is_calm(self) -> bool:
+        """Whether its own trouble is over, once the storm is."""
 
     @property
     def had_enough(self) -> bool:
@@ -116,6 +120,8 @@ async def run(
 ) -> Report:
     """One run, from the first start to the verdict. No process of hosts and producers outlives it."""
     with Fleet(place.folder / "logs") as fleet:
+        if orders.upgrade:
+            beside = [*beside, Upgrade(fleet, place, PROCESSOR, orders.hosts, orders.seconds, say)]
         play = _Play(orders, place, fleet, say, show, beside)
         async with (
             open_store(place.container, place.settings) as store,
@@ -237,7 +243,13 @@ class _Play:
         arguments = ["--log-level", "debug", "serve", "tests.chaos.workload:ChaosHandler", "--name", PROCESSOR]
         arguments += ["--host", name, "--source", place.log, "--container", place.container]
         environment = place.environment(stubborn=name.startswith("s"))
-        return self._fleet.start(slot, name, programs.host, place.folder, environment, arguments)
+        program, release = self._release()
+        return self._fleet.start(slot, name, program, place.folder, environment, arguments, kind=release)
+
+    def _release(self) -> tuple[Callable[..., None], type[Child]]:
+        """The program of a host that is started now, and its kind."""
+        upgrades = [other.release() for other in self._scene.beside if isinstance(other, Upgrade)]
+        return upgrades[0] if upgrades else (programs.host, Child)
 
     async def _rage(self, storm: Storm) -> None:
         self._scene.phase = "storm"
@@ -272,7 +284,7 @@ class _Play:
     def _unsettled(self) -> str | None:
         """What is not yet as it must be in the end; None: all is processed and evenly shared among the living."""
         if not all(other.is_calm for other in self._scene.beside):
-            return "operators have not ended"
+            return "operators or the upgrade have not ended"
         status, names = self._scene.status, sorted(child.name for child in self._fleet.children)
         if status is None:
             return "nothing was seen yet"

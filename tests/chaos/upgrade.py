@@ -1,0 +1,96 @@
+"""A rolling upgrade during a run: hosts of the earlier release are replaced, one after the other, by hosts of this one.
+
+No earlier release exists as code yet. Its hosts are this release's with the storage formats before the newest one: they
+announce it, and refuse documents of the newest format.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from actorproc.group.formats import FORMATS
+from actorproc.group.membership import read_group
+from actorproc.storage.names import ProcessorLayout
+from actorproc.stores import open_store
+from tests.chaos import programs
+from tests.chaos.fleet import Child, Fleet, State
+from tests.chaos.place import Place
+from tests.chaos.verdict import Verdict
+
+BEGINS = 0.3
+"""Share of the storm after which the upgrade begins."""
+
+
+class EarlierHost(Child):
+    """A host of the earlier release. It is refused once all other hosts run this one: it was paused, say."""
+
+    def why_unexpected(self, code: int) -> str | None:
+        if code == 2 and "install a later release on this host" in self.text:
+            return None
+        return super().why_unexpected(code)
+
+
+class Upgrade:
+    """Chooses the release of each host that is started, and stops those of the earlier release in turn.
+
+    Args:
+        hosts: number of hosts of the fleet.
+        seconds: of the storm.
+    """
+
+    def __init__(
+        self, fleet: Fleet, place: Place, processor: str, hosts: int, seconds: float, say: Callable[[str], None]
+    ) -> None:
+        self._fleet, self._place, self._layout, self._say = fleet, place, ProcessorLayout(processor), say
+        self._begins = self._next = time.monotonic() + BEGINS * seconds
+        self._pause = (1 - BEGINS) / 2 * seconds / hosts
+        self._replaced = 0
+        self._writes: int | None = None
+
+    def release(self) -> tuple[Callable[..., None], type[Child]]:
+        """The program of a host that is started now, and its kind."""
+        earlier = time.monotonic() < self._begins
+        return (programs.earlier_host, EarlierHost) if earlier else (programs.host, Child)
+
+    def tick(self, *, storm: bool) -> None:
+        """Replace a host if it is time; after the storm all that are left."""
+        up = [child for child in self._fleet.children if isinstance(child, EarlierHost) and child.state is State.UP]
+        if up and (not storm or time.monotonic() > self._next):
+            self._next = time.monotonic() + self._pause
+            self._say(f"upgrade {up[0].name}")
+            self._replaced += 1
+            up[0].stop()  # the storm, or the calm after it, starts the next host in its slot
+
+    @property
+    def is_calm(self) -> bool:
+        return not any(isinstance(child, EarlierHost) for child in self._fleet.children)
+
+    @property
+    def had_enough(self) -> bool:
+        return self._replaced > 0 and self.is_calm
+
+    async def finish(self) -> None:
+        """Read which storage format the group writes in the end."""
+        async with open_store(self._place.container, self._place.settings) as store:
+            group = await read_group(store, self._layout)
+        self._writes = None if group is None else group.writes
+
+    def judge(self, verdict: Verdict) -> list[str]:
+        """What is wrong: the group must write the newest format in the end."""
+        if self._writes == FORMATS.highest:
+            return []
+        return [f"upgrade: the group writes format {self._writes} in the end, not {FORMATS.highest}"]
+
+    @property
+    def line(self) -> str:
+        return f"{self._replaced} hosts upgraded"
+
+    @property
+    def summary(self) -> str:
+        earlier = sum(isinstance(child, EarlierHost) for child in self._fleet.ended)
+        refused = sum("install a later release" in c.text for c in self._fleet.ended if isinstance(c, EarlierHost))
+        return (
+            f"upgrade: {earlier} processes of the earlier release, {self._replaced} of them replaced while they ran, "
+            f"{refused} refused afterwards; the group writes format {self._writes}"
+        )
