@@ -147,7 +147,8 @@ def publish_dead_letters_of_no_commit(run: Path) -> None:
 
 def change_rows(run: Path, change: Callable[[pa.Table], pa.Table]) -> None:
     """Rewrite a file of a partition that keeps counts: other rows and the footer that it had, with their number."""
-    counted = [path for path in output(run) if keeps_counts(path.parent.name.partition("=")[2])]
+    files = sorted((run / "container" / PROCESSOR / "output").glob("*/*.parquet"))
+    counted = [path for path in files if keeps_counts(path.parent.name.partition("=")[2])]
     path = next(path for path in counted if pq.read_metadata(path).num_rows > 1)
     metadata = pq.read_metadata(path).metadata
     table = change(pq.read_table(path, partitioning=None))
