@@ -13,12 +13,12 @@ from typing import Any
 
 import msgspec
 
-from actorproc.admin.verdict import Verdict, judge
+from actorproc.admin.verdict import Verdict, judge, judge_given_up
 from actorproc.errors import ActorprocError, CorruptObject
 from actorproc.group.assignment import Lease
 from actorproc.group.heartbeat import Heartbeat, Incarnation, expiration_of, incarnation_of
 from actorproc.group.membership import GroupDocument
-from actorproc.group.reports import PartitionReport, TimesReport
+from actorproc.group.reports import HostReport, PartitionReport, TimesReport
 from actorproc.group.wishes import NO_WISHES, Wishes
 from actorproc.output.chain import OutputChain
 from actorproc.runtime.tasks import gather
@@ -140,6 +140,7 @@ class FleetWatch:
         self._expiration = expiration
         self._group = SharedDocument(store, layout.group, GroupDocument)
         self._beats: dict[Incarnation, tuple[str, Heartbeat, float]] = {}  # tag, content, when it was written
+        self._giving_up: dict[str, HostReport] = {}  # of live hosts, if they gave partitions up
         self._ages: dict[Incarnation, float] = {}
         self._read: dict[str, PartitionView] = {}  # from their commits
         self._to_read: deque[str] = deque()
@@ -161,6 +162,11 @@ class FleetWatch:
         leases = {name: group.leases.get(name) or Lease(None, 0) for name in sorted(names, key=natural)}
         heard = {who for who in self._beats if not self._is_silent(who)}
         await self._read_commits([name for name in leases if group.owner_of(name) not in heard])
+        self._giving_up = {
+            who[0]: beat.report
+            for who, (_, beat, _) in self._beats.items()
+            if beat.report.given_up and self._is_alive(who)
+        }
         views = {name: self._view(name, lease, group.owner_of(name), now) for name, lease in leases.items()}
         fleet = Fleet(
             processor=self._layout.processor, time=now, hosts=self._hosts(group), partitions=views, wishes=group.wishes
@@ -243,9 +249,11 @@ class FleetWatch:
             return msgspec.structs.replace(seen, **facts, **_verdict(verdict))
         report = beat.report.progress.get(name)
         if report is None or report.epoch != lease.epoch:
-            moves = f"{lease.owner} has not reported it yet"
-            return PartitionView(**facts, **_verdict(Verdict("moving", moves, None)))
+            moving = Verdict("moving", f"{lease.owner} has not reported it yet")
+            return PartitionView(**facts, **_verdict(judge_given_up(name, self._giving_up, None) or moving))
         verdict = judge(report, beat.report.failing.get(name), beat.time, beat.report.max_process_time)
+        if not verdict.is_bad:
+            verdict = judge_given_up(name, self._giving_up, report) or verdict
         if verdict.kind == "ok" and lease.next is not None:
             verdict = Verdict("moving", f"{lease.owner} hands it over to {lease.next or 'nobody'}")
         return PartitionView(**facts, **_verdict(verdict), **_progress(report))

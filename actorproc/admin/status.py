@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from actorproc.admin.verdict import judge_given_up
 from actorproc.errors import CorruptObject, CredentialsExpired, SourceError, StoreError, locate
 from actorproc.group.assignment import Closed, Lease, Plan, plan
 from actorproc.group.heartbeat import Heartbeat, expiration_of, read_heartbeats
 from actorproc.group.liveness import LivenessTracker
 from actorproc.group.membership import GroupDocument, read_group
-from actorproc.group.reports import PartitionReport
+from actorproc.group.reports import HostReport, PartitionReport
 from actorproc.group.wishes import NO_WISHES, Wishes
 from actorproc.output.chain import ChainEnd, OutputChain
 from actorproc.output.checkpoint import Totals
@@ -141,14 +142,21 @@ async def read_status(
         names |= (await list_partitions(source)).keys()
 
     failing, troubles = _failing(group, heartbeats), _troubles(group, heartbeats)
+    live = {
+        beat.host: beat.report
+        for beat, age in heartbeats
+        if age < expiration_of((beat.host, beat.incarnation), expiration)
+    }
 
     async def read(partition: str) -> PartitionStatus:
         lease = group.leases.get(partition) or Lease(None, 0)
         status = await _read_partition(store, layout, partition, lease, source, begin)
         if status.error is not None:
             return status
+        if partition not in failing:
+            return _with_given_up(status, group, live)
         trouble = troubles.get(partition, PartitionReport(0))
-        return replace(status, error=failing.get(partition), fault=trouble.fault, failing_since=trouble.trouble_since)
+        return replace(status, error=failing[partition], fault=trouble.fault, failing_since=trouble.trouble_since)
 
     partitions = await gather(sorted(names, key=natural), read)
     members = _members(group, heartbeats, expiration)
@@ -173,6 +181,18 @@ def _troubles(group: GroupDocument, heartbeats: Iterable[tuple[Heartbeat, float]
         for partition, report in beat.report.progress.items()
         if report.trouble is not None and group.owner_of(partition) == (beat.host, beat.incarnation)
     }
+
+
+def _with_given_up(status: PartitionStatus, group: GroupDocument, live: Mapping[str, HostReport]) -> PartitionStatus:
+    """With the trouble of a partition that a host has given up, and that its next owner has not processed yet."""
+    owner = group.owner_of(status.partition)
+    own = live[owner[0]].progress.get(status.partition) if owner is not None and owner[0] in live else None
+    if own is not None and own.epoch != status.epoch:
+        own = None
+    found = judge_given_up(status.partition, live, own)
+    if found is None:
+        return status
+    return replace(status, error=found.reason, fault=found.fault, failing_since=found.since)
 
 
 async def _read_partition(

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
-from actorproc.group.reports import PartitionReport
+from actorproc.group.reports import HostReport, PartitionReport
 
 VerdictKind = Literal[
     "ok", "ended", "vanished", "moving", "paused", "opening", "behind", "slow", "retrying", "starved", "failing",
@@ -47,6 +48,21 @@ def judge(report: PartitionReport, error: str | None, now: float, max_process_ti
     """
     trouble = _trouble(report, error)
     return trouble or _slowness(report, now, max_process_time) or _backlog(report, now)
+
+
+def judge_given_up(partition: str, hosts: Mapping[str, HostReport], report: PartitionReport | None) -> Verdict | None:
+    """The verdict about a partition that hosts gave up, whose calls still last. None: it gets on, or nobody did.
+
+    Args:
+        hosts: the reports of live hosts.
+        report: of its owner, if there is one.
+    """
+    found = {host: given[partition] for host, of in hosts.items() if partition in (given := of.given_up)}
+    if not found or (report is not None and report.records):
+        return None
+    first = min(found.values(), key=lambda given: given.since)
+    reason = f"{first.error}, on {' and '.join(sorted(found))}; its next owner has processed nothing yet"
+    return Verdict("stuck", reason, first.since, first.fault)
 
 
 def _trouble(report: PartitionReport, error: str | None) -> Verdict | None:

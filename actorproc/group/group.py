@@ -20,6 +20,7 @@ from actorproc.group.membership import GroupDocument
 from actorproc.group.nudge import Nudges
 from actorproc.group.other_hosts import OtherHosts
 from actorproc.group.reports import HostReport
+from actorproc.group.wishes import NO_WISHES, Wishes
 from actorproc.runtime.backoff import Backoff
 from actorproc.runtime.clock import SYSTEM, Clock
 from actorproc.runtime.logger import get_logger
@@ -51,6 +52,8 @@ class GroupView:
     """The changes that this look has written."""
     look_again_in: float | None
     """Seconds; None: the usual interval will do."""
+    wishes: Wishes = NO_WISHES
+    """What operators ask for."""
 
 
 class Group:
@@ -167,7 +170,7 @@ class Group:
             if self._rebalance_awaited:
                 pause = self._known.rebalance_in + 0.05 * self._settings.rebalance_delay * self._clock.random.random()
             known = self._known.document
-            return GroupView(self._known.own, known.members, known.leases, moves, pause)
+            return GroupView(self._known.own, known.members, known.leases, moves, pause, known.wishes)
 
     async def hand_over(self, partitions: Collection[str]) -> Collection[str]:
         """Give drained partitions to their next owners in one write, and nudge these hosts.

@@ -57,6 +57,15 @@ class PartitionReport(msgspec.Struct, frozen=True, array_like=True):
     """Whose its trouble is: "user" or "infrastructure". See `errors.Fault`."""
 
 
+class GivenUpReport(msgspec.Struct, frozen=True, array_like=True):
+    """A partition that the host gave up because a call does not end, and the call still lasts."""
+
+    error: str
+    since: int
+    """Seconds since 1970, by the host's clock."""
+    fault: str
+
+
 class HostReport(msgspec.Struct, frozen=True, kw_only=True):
     """The report of one host."""
 
@@ -71,6 +80,8 @@ class HostReport(msgspec.Struct, frozen=True, kw_only=True):
     error_since: float | None = None
     """Seconds since 1970, by the host's clock. None also in heartbeats of older versions."""
     progress: dict[str, PartitionReport] = {}
+    """By partition. Empty in heartbeats of older versions."""
+    given_up: dict[str, GivenUpReport] = {}
     """By partition. Empty in heartbeats of older versions."""
     max_process_time: float | None = None
     """Its setting: a handler without progress for that long is stuck."""

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from actorproc.group.assignment import Lease, Member, Move
 from actorproc.group.group import GroupView
+from actorproc.group.wishes import NO_WISHES
 
 
 class Origins:
@@ -17,11 +18,13 @@ class Origins:
         self._leases: Mapping[str, Lease] = {}
         self._before: tuple[Mapping[str, Member], Mapping[str, Lease]] = ({}, {})
         self._moves: dict[str, Move] = {}
+        self._wishes = NO_WISHES
 
     def note(self, view: GroupView) -> None:
         """The group was looked at."""
         self._before = self._members, self._leases
         self._members, self._leases = view.members, view.leases
+        self._wishes = view.wishes
         self._moves = {move.partition: move for move in view.moves}
 
     def is_takeover(self, partition: str) -> bool:
@@ -37,7 +40,7 @@ class Origins:
         move = self._moves.get(partition)
         if move is not None and move.target == self._host:
             return "it had no owner" if move.source is None else move.reason
-        members, leases = self._before
+        leases = self._before[1]
         former = leases.get(partition)
         if former is None:
             return "" if not leases else "it is a new partition"
@@ -47,5 +50,15 @@ class Origins:
             return f"{self._host} had it before"
         if former.owner not in self._members:
             return f"{former.owner} is no longer in the group"
-        leaving = any(former.owner in group and group[former.owner].leaving for group in (members, self._members))
-        return f"{former.owner} handed it over: " + ("it is leaving" if leaving else "to even the counts")
+        why = self._why_handed_over(partition, former.owner, planned=former.next == self._host)
+        return f"{former.owner} handed it over{why and f': {why}'}"
+
+    def _why_handed_over(self, partition: str, owner: str, *, planned: bool) -> str:
+        """Empty if this host does not know: the plan may be younger than its look before, or the owner gave it up."""
+        if any(owner in group and group[owner].leaving for group in (self._before[0], self._members)):
+            return f"{owner} is leaving"
+        if self._wishes.placed.get(partition) == self._host:
+            return f"it is placed on {self._host}"
+        if owner in self._wishes.drained:
+            return f"{owner} is drained"
+        return "to even the counts" if planned else ""

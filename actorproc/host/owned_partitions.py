@@ -16,12 +16,14 @@ from actorproc.errors import Fault, Fenced, HandlerError, PartitionGone, Partiti
 from actorproc.group.assignment import Lease
 from actorproc.handler.base import CloseReason
 from actorproc.host.failure_log import FailureLog
+from actorproc.host.given_up import GivenUp
 from actorproc.host.origins import Origins
 from actorproc.host.partition_slot import PartitionSlot
 from actorproc.output.checkpoint import Totals
 from actorproc.partition.actor import PartitionActor
 from actorproc.partition.dead_letter_limit import DeadLetterLimit
 from actorproc.partition.host_context import HostContext
+from actorproc.partition.statistics import Trouble
 from actorproc.records import warm_up
 from actorproc.runtime.actor import Restarts, keep_running
 from actorproc.runtime.backoff import Backoff
@@ -87,6 +89,7 @@ class OwnedPartitions(Mapping[str, PartitionSlot]):
         self._ended = Totals()  # of actors that have ended
         self._left_at: dict[str, str] = {}  # committed positions of partitions handed over as this host stops
         self._failures = FailureLog(context.clock, log)
+        self._given_up = GivenUp(context.threads)
         self.origins = Origins(context.host)
         self.rows_lost: dict[str, str] = {}
         """Partition -> how its handler has lost rows on this host."""
@@ -151,6 +154,10 @@ class OwnedPartitions(Mapping[str, PartitionSlot]):
     def failed_for_good(self) -> dict[str, str]:
         """Partition -> why a run until the end gives it up."""
         return {partition: error for partition, slot in self._slots.items() if (error := slot.failed_for_good())}
+
+    def given_up(self) -> dict[str, Trouble]:
+        """Partitions that this host gave up because a call does not end, for as long as it lasts: their trouble."""
+        return self._given_up.troubles(self._slots)
 
     # Changing what runs
 
@@ -280,7 +287,7 @@ class OwnedPartitions(Mapping[str, PartitionSlot]):
         if isinstance(error, PartitionGone):
             self._notify(Vanished(slot.partition))
         if isinstance(error, PartitionStuck) and self._context.threads.is_at_work(slot.partition):
-            self._notify(GiveUp(slot.partition, "a call of its handler does not end"))
+            self._give_up(slot, "a call of its handler does not end")
 
     @asynccontextmanager
     async def _turn(self, slot: PartitionSlot) -> AsyncIterator[None]:
@@ -297,7 +304,7 @@ class OwnedPartitions(Mapping[str, PartitionSlot]):
                 why="the partition goes on here only when that call, or this process, ends",
             )  # fmt: skip
             self._context.hooks.add("stuck", slot.partition, slot.epoch, reason=slot.blocked)
-            self._notify(GiveUp(slot.partition, slot.blocked))
+            self._give_up(slot, slot.blocked)
             await turn.acquire()
             slot.blocked = None
         try:
@@ -368,5 +375,9 @@ class OwnedPartitions(Mapping[str, PartitionSlot]):
             why="it is cancelled; code that swallows its cancellation ends only with the process",
         )  # fmt: skip
         if actor.aborted is not None or self._context.threads.is_at_work(slot.partition):
-            self._notify(GiveUp(slot.partition, why))
+            self._give_up(slot, why)
         actor.abort(error)
+
+    def _give_up(self, slot: PartitionSlot, why: str) -> None:
+        self._given_up.note(slot)
+        self._notify(GiveUp(slot.partition, why))

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import datetime
 
-from actorproc.group.reports import PartitionReport, RetryReport, TimesReport
-from actorproc.partition.statistics import PartitionStatistics, Retry
+from actorproc.group.reports import GivenUpReport, PartitionReport, RetryReport, TimesReport
+from actorproc.partition.statistics import PartitionStatistics, Retry, Trouble
 from actorproc.partition.time_spent import Activity
 
 _REPORTED: tuple[Activity, ...] = ("read", "handle", "commit")  # the fields of TimesReport
@@ -15,6 +15,11 @@ _REPORTED: tuple[Activity, ...] = ("read", "handle", "commit")  # the fields of 
 def progress_of(partitions: Iterable[PartitionStatistics]) -> dict[str, PartitionReport]:
     """The reports by partition."""
     return {found.partition: report_of(found) for found in partitions}
+
+
+def given_up_of(troubles: Iterable[tuple[str, Trouble]]) -> dict[str, GivenUpReport]:
+    """The reports of partitions that the host gave up."""
+    return {name: GivenUpReport(found.error, int(found.since), found.fault) for name, found in troubles}
 
 
 def report_of(found: PartitionStatistics) -> PartitionReport:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from actorproc.partition.statistics import PartitionStatistics
+from actorproc.partition.statistics import PartitionStatistics, Trouble
 from actorproc.partition.time_spent import Activity, Durations
 
 
@@ -34,6 +34,8 @@ class Statistics:
     skipped: int = 0
     partitions: tuple[PartitionStatistics, ...] = ()
     """Partitions that run on this host, by name."""
+    given_up: dict[str, Trouble] = field(default_factory=dict)
+    """Partitions that this host gave up because a call of their handler does not end, for as long as the call lasts."""
     store_requests: dict[str, int] = field(default_factory=dict)
     """Requests to the container's store, by verb."""
     read_ahead_bytes: int = 0

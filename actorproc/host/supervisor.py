@@ -28,7 +28,7 @@ from actorproc.host.history_writer import HistoryWriter
 from actorproc.host.offset_mirror import OffsetMirror
 from actorproc.host.owned_partitions import GiveUp, Message, OwnedPartitions, RaiseEpoch, Vanished, Wake
 from actorproc.host.partition_list import PartitionList
-from actorproc.host.reporting import progress_of
+from actorproc.host.reporting import given_up_of, progress_of
 from actorproc.host.statistics import Statistics
 from actorproc.partition.host_context import HostContext
 from actorproc.runtime.actor import Actor
@@ -105,7 +105,7 @@ class Supervisor(Actor[Message]):
             fenced=slots.fenced, members=tuple(self._members),
             error=None if error is None else error.text, error_since=None if error is None else error.since,
             records=done.records, rows=done.rows, dead_letters=done.dead_letters, skipped=done.skipped,
-            partitions=tuple(slot.statistics() for slot in slots.by_name()),
+            partitions=tuple(slot.statistics() for slot in slots.by_name()), given_up=slots.given_up(),
             store_requests=dict(context.store.requests), read_ahead_bytes=context.budget.used,
             uncommitted_bytes=context.held.used, seconds=dict(context.times.seconds),
             durations={activity: found.copy() for activity, found in context.times.durations.items()},
@@ -187,6 +187,7 @@ class Supervisor(Actor[Message]):
                 progress=progress_of(slot.statistics() for slot in self.partitions.by_name()),
                 max_process_time=self._settings.max_process_time,
                 failing={partition: _cut(error) for partition, error in failing},
+                given_up=given_up_of(islice(self.partitions.given_up().items(), FAILING_IN_HEARTBEAT)),
                 failed_for_good=tuple(sorted(self.partitions.failed_for_good())),
                 error=None if self._error is None else _cut(self._error.text),
                 error_since=None if self._error is None else self._error.since,

@@ -118,6 +118,10 @@ class HandlerThreads:
         """Whether a thread is at work for the partition."""
         return partition in self._ended
 
+    def ended_event(self, partition: str) -> anyio.Event | None:
+        """Set when the thread that is at work for the partition has ended; None: there is none."""
+        return self._ended.get(partition)
+
     async def ended(self, partition: str) -> None:
         """Wait until no thread is at work for the partition."""
         while (event := self._ended.get(partition)) is not None:

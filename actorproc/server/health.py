@@ -28,7 +28,9 @@ def problems(host: Statistics, *, now: float, max_process_time: float, blocked: 
         now: seconds since 1970.
         blocked: seconds for which its event loop has not answered.
     """
-    return [*_of_host(host, now, blocked), *_of_partitions(host.partitions, now, max_process_time)]
+    return [
+        *_of_host(host, now, blocked), *_of_partitions(host.partitions, now, max_process_time), *_of_given_up(host)
+    ]  # fmt: skip
 
 
 def _of_host(host: Statistics, now: float, blocked: float) -> Iterator[Problem]:
@@ -54,6 +56,12 @@ def _of_partitions(partitions: Iterable[PartitionStatistics], now: float, max_pr
             yield Problem(
                 problem=verdict.kind, reason=verdict.reason, partition=found.partition, since=verdict.since
             )  # fmt: skip
+
+
+def _of_given_up(host: Statistics) -> Iterator[Problem]:
+    for partition, trouble in host.given_up.items():
+        why = f"{trouble.error}. The call lasts, and its thread is not free; other hosts may run the partition"
+        yield Problem(problem="stuck", reason=why, partition=partition, since=trouble.since)
 
 
 def judge_own(found: PartitionStatistics, now: float, max_process_time: float) -> Verdict:

@@ -13,9 +13,12 @@ import pytest
 import structlog
 
 from actorproc import Batch, CloseReason, PartitionContext, PartitionInfo, Processor, errors
+from actorproc.admin.fleet import FleetWatch
+from actorproc.admin.status import read_status
 from actorproc.group.heartbeat import read_heartbeats
 from actorproc.group.membership import GroupDocument, read_group
 from actorproc.partition.committer import Committer
+from actorproc.server.health import problems
 from actorproc.storage.names import ProcessorLayout
 from actorproc.storage.store import Store
 from actorproc.stores.memory import MemoryStore
@@ -79,6 +82,49 @@ async def test_a_partition_whose_thread_hangs_goes_on_at_another_host() -> None:
                 finally:
                     hang.set()
     assert not committed.is_set()
+    assert await rows(store) == sorted(2 * [2 * n for n in range(10)])
+
+
+async def test_a_plain_handler_that_hangs_on_every_host_is_shown_as_stuck() -> None:
+    """Each host gives the partition up before its next heartbeat. What it knows must not go with the lease."""
+    hang = threading.Event()
+
+    class Hangs(Double):
+        def process(self, batch: Batch, ctx: PartitionContext) -> None:  # type: ignore[override]
+            if ctx.partition == "0":
+                hang.wait()
+            for record in batch:
+                ctx.emit(record, {"n": 2 * record.json()})
+
+    store = Store(MemoryStore())
+    settings = {**QUICK, "max_process_time": 0.3}
+    hosts = [
+        Processor(Hangs, name="Double", source=fed(2), container=store, host=host, **settings) for host in ("a", "b")
+    ]
+    watch = FleetWatch(store, ProcessorLayout("Double"), settings["lease_expiration_interval"])
+
+    async def seen() -> tuple[str, str, bool, list[str]]:
+        """Verdict and reason, whether `status` has an error, and the partitions for which hosts are not ready."""
+        view = (await watch.look()).partitions["0"]
+        status = (await read_status(store, ProcessorLayout("Double"), "Double", expiration=60)).partitions[0]
+        found = [host.statistics() for host in hosts]
+        ready = [problems(of, now=0.0, max_process_time=60) for of in found]
+        return view.verdict, view.reason, status.error is not None, [str(p.partition) for of in ready for p in of]
+
+    with anyio.fail_after(60):
+        async with hosts[0], hosts[1]:
+            try:
+                while "on a and b" not in (await seen())[1]:
+                    await anyio.sleep(0.01)
+                for _ in range(20):
+                    verdict, reason, in_status, not_ready = await seen()
+                    assert (verdict, in_status, set(not_ready)) == ("stuck", True, {"0"}), reason
+                    await anyio.sleep(0.05)
+            finally:
+                hang.set()
+            while (await seen())[0] != "ok" or any(host.statistics().given_up for host in hosts):
+                await anyio.sleep(0.01)
+            assert (await seen())[3] == []
     assert await rows(store) == sorted(2 * [2 * n for n in range(10)])
 
 
