@@ -71,6 +71,8 @@ class PartitionStatus:
     """None: no source was asked, or it could not say."""
     lag: int | None
     """Sequences between what is committed, or else the first record, and the end; None: not known."""
+    lag_bytes: int | None
+    """Stored size of the records that are not committed; None: the source cannot tell."""
     lag_seconds: float | None
     """Age of the oldest record that is not committed, by its timestamp; 0 at the end; None: the source cannot tell."""
     last_commit: float | None
@@ -101,6 +103,12 @@ class ProcessorStatus:
     def lag(self) -> int | None:
         """Of all partitions of which it is known; None: of none."""
         known = [partition.lag for partition in self.partitions if partition.lag is not None]
+        return sum(known) if known else None
+
+    @property
+    def lag_bytes(self) -> int | None:
+        """Of all partitions of which it is known; None: of none."""
+        known = [partition.lag_bytes for partition in self.partitions if partition.lag_bytes is not None]
         return sum(known) if known else None
 
     @property
@@ -198,7 +206,7 @@ def _with_given_up(status: PartitionStatus, group: GroupDocument, live: Mapping[
 async def _read_partition(
     store: Store, layout: ProcessorLayout, partition: str, lease: Lease, source: Source | None, begin: Begin | None
 ) -> PartitionStatus:
-    end = lag = lag_seconds = tip = last_commit = begins_at = None
+    end = lag = lag_bytes = lag_seconds = tip = last_commit = begins_at = None
     errors: list[str] = []
     try:
         end = await source.end(partition) if source is not None and lease.closed is None else None
@@ -216,9 +224,10 @@ async def _read_partition(
             cursor = tip.cursor if tip else await _first(source, partition, begins_at)
             if cursor is not None:
                 lag = _lag(source, partition, cursor, end)
+                lag_bytes = await _lag_bytes(source, partition, cursor, end)
                 lag_seconds = await _lag_seconds(source, partition, cursor, end, store.clock)
         if tip is not None and tip.ended:
-            lag, lag_seconds = 0, 0.0
+            lag, lag_bytes, lag_seconds = 0, 0, 0.0
     except CredentialsExpired:
         raise
     except _OF_PARTITION as broken:
@@ -233,6 +242,7 @@ async def _read_partition(
         cursor=tip.cursor if tip else None,
         end=end,
         lag=lag,
+        lag_bytes=lag_bytes,
         lag_seconds=lag_seconds,
         last_commit=last_commit,
         output_files=tip.number if tip else 0,
@@ -263,6 +273,10 @@ def _lag(source: Source, partition: str, cursor: Cursor, end: End) -> int | None
         return 0
     done = cursor.sequence if cursor.sequence >= 0 else source.sequence_before(partition, cursor.position)
     return None if end.sequence is None or done is None else source.records_between(done, end.sequence)
+
+
+async def _lag_bytes(source: Source, partition: str, cursor: Cursor, end: End) -> int | None:
+    return 0 if source.reached(cursor, end) else await source.bytes_between(partition, cursor.position, end)
 
 
 async def _lag_seconds(source: Source, partition: str, cursor: Cursor, end: End, clock: Clock) -> float | None:

@@ -10,6 +10,7 @@ from typing import Any
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Group, RenderableType
+from rich.filesize import decimal
 from rich.live import Live
 from rich.table import Column, Table
 from rich.text import Text
@@ -98,6 +99,7 @@ def _document(status: ProcessorStatus, plan: Plan | None) -> dict[str, Any]:
         "processor": status.processor,
         "lag": status.lag,
         "lag_exact": status.lag_exact,
+        "lag_bytes": status.lag_bytes,
         "lag_seconds": _rounded(status.lag_seconds),
         "members": [_member(member) for member in status.members],
         "partitions": [_partition(partition) for partition in status.partitions],
@@ -125,6 +127,7 @@ def _partition(partition: PartitionStatus) -> dict[str, Any]:
         "end": end.position if end else None,
         "end_sequence": end.sequence if end else None,
         "lag": partition.lag,
+        "lag_bytes": partition.lag_bytes,
         "lag_seconds": _rounded(partition.lag_seconds),
         "begins_at": partition.begins_at,
         "last_commit": utc(partition.last_commit),
@@ -173,6 +176,7 @@ def _headline(status: ProcessorStatus) -> Text:
         counted(sum(partition.totals.records for partition in status.partitions), "record"),
         counted(sum(partition.totals.dead_letters for partition in status.partitions), "dead letter"),
         *([f"lag {'' if status.lag_exact else '>= '}{status.lag:,}"] if status.lag is not None else []),
+        *([f"{decimal(status.lag_bytes)} unread"] if status.lag_bytes else []),
         *([f"{_duration(status.lag_seconds)} behind"] if status.lag_seconds else []),
     ]
     return Text.assemble((status.processor, "bold"), "  ", ", ".join(facts))

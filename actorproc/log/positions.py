@@ -12,6 +12,7 @@ from actorproc.storage.parquet import read_footer
 from actorproc.storage.store import Store
 
 _PAGE = 100  # keys per listing; one or a few are expected
+_MOST_LISTED = 1_000  # segments of one listing
 
 
 class LogEnd(NamedTuple):
@@ -65,6 +66,22 @@ async def end_base(store: Store, partition: str, hint: int = 0) -> int:
     """The base that the next segment will get. `hint` as in `last_base`."""
     found = await newest_segment(store, partition, hint)
     return 0 if found is None else found[1]
+
+
+async def stored_bytes(store: Store, partition: str, base: int, skip: int, end: int) -> int:
+    """Stored size of the records from number `skip` of the segment at `base` up to base `end`, from one listing.
+
+    Bytes count evenly for the records of the listed segments. So the size is exact if `skip` is 0, and an estimate if
+    there are more segments than one listing shows.
+    """
+    found = [one for one in await numbered_files(store, log_dir(partition), base, _MOST_LISTED) if one.number < end]
+    if not found:
+        return 0
+    first, upto = found[0].number, end
+    if len(found) == _MOST_LISTED:  # the number of records in the last one is not known
+        upto = found.pop().number
+    size = sum(entry.size for _, entry in found)
+    return round(size * (end - max(base + skip, first)) / (upto - first))
 
 
 async def base_of(store: Store, partition: str, sequence: int, lowest: int = 0) -> int:

@@ -226,6 +226,13 @@ class Source(ABC):
         """
         return None
 
+    async def bytes_between(self, partition: str, position: str, end: End) -> int | None:
+        """Stored size in bytes of the records from `position` up to `end`; None if the source cannot tell.
+
+        Override it if it is cheap. Then `status` shows the lag in bytes.
+        """
+        return None
+
     async def mirror(self, group: str, positions: Mapping[str, str]) -> None:
         """Show committed positions, by partition, as those of a consumer group of the stream (`mirror_offsets`).
 

@@ -25,7 +25,7 @@ from actorproc.runtime.budget import ByteBudget, ReadBudget
 from actorproc.sources import LogSource, open_source
 from actorproc.sources.protocol import End
 from actorproc.storage.backend import Listing, Stored
-from actorproc.storage.names import log_boundary, log_file
+from actorproc.storage.names import log_boundary, log_dir, log_file
 from actorproc.storage.store import Store, StoreLimits
 from actorproc.stores.memory import MemoryStore
 from actorproc.testing.simulation.clock import VirtualClock
@@ -100,6 +100,24 @@ async def test_the_time_of_the_record_at_a_position_is_known(store: Store) -> No
     await append(store, ["a", "b", "c"], times(1, 2, 3))
     source = await opened(store)
     assert [await source.time_at("0", position) for position in ("0", "0+2", "3")] == [*times(1, 3), None]
+
+
+async def test_the_bytes_of_a_lag_are_those_of_the_files(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = []
+    for number in range(6):
+        await append(store, ["x" * 1000 * number] * 10)
+        sizes.append((await store.list(log_dir("0"))).entries[-1].size)
+    source = await opened(store)
+    end = await source.end("0")
+
+    async def size(position: str) -> int:
+        return await source.bytes_between("0", position, end)
+
+    assert [await size(p) for p in ("0", "20", "50", "60")] == [sum(sizes), sum(sizes[2:]), sizes[5], 0]
+    assert await size("50+5") == round(sizes[5] / 2)
+    assert await source.bytes_between("0", "0", End("20", 19)) == sum(sizes[:2])
+    monkeypatch.setattr("actorproc.log.positions._MOST_LISTED", 3)
+    assert await size("0") == round(sum(sizes[:2]) / 20 * 60), "an estimate by the files of one listing"
 
 
 async def test_an_empty_log_has_its_end_at_its_start() -> None:
