@@ -48,6 +48,9 @@ BENCHMARKS = {
     "eventhubs": Benchmark(
         "from a hub over AMQP to durable rows, beside Microsoft's processor", {"events": 20_000, "rounds": 1}
     ),
+    "eventhubs_takeover": Benchmark(
+        "one of two hosts on a hub is killed, beside Microsoft's processor; idle requests", {"rounds": 1}
+    ),
     "kinesis": Benchmark(
         "from a stream of Kinesis to durable rows, beside KCL and async-kinesis", {"events": 20_000, "rounds": 1}
     ),

@@ -184,6 +184,8 @@ class EventHubsServer:
     def __init__(self) -> None:
         self.hubs: dict[str, Hub] = {}
         self.connections: set[Connection] = set()
+        self.accepted = 0
+        """How many connections there were so far."""
         self.key = KEY
         self.port = 0
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -270,6 +272,7 @@ class Connection:
 
     async def run(self) -> None:
         self.server.connections.add(self)
+        self.server.accepted += 1
         try:
             await self._handshake()
             self._spawn(self._keep_alive())
