@@ -46,7 +46,7 @@ async def peek(
 ) -> None:
     """Show up to `limit` records of each partition. At `latest`, wait for new ones, of all partitions at once.
 
-    A sequence, or the last records, are found by reading the partition from its beginning.
+    A source that cannot make a position from a sequence is read from its beginning (`Source.position_at`).
 
     Args:
         source: an open one.
@@ -78,13 +78,13 @@ async def _follow(source: Source, name: str, start: PeekStart, limit: int, show:
 
 
 async def _records(source: Source, name: str, start: PeekStart, limit: int) -> AsyncGenerator[Record, None]:
-    position = await source.start(name, start.at)
+    position = await _position(source, name, start)
     async with aclosing(_read(source, name, position, follows=start.at == "latest")) as records:
         if start.last is not None:
-            newest = deque[Record](maxlen=start.last)
+            last = deque[Record](maxlen=start.last)
             async for record in records:
-                newest.append(record)
-            for record in list(newest)[:limit]:
+                last.append(record)
+            for record in list(last)[:limit]:
                 yield record
             return
         left = limit
@@ -94,6 +94,17 @@ async def _records(source: Source, name: str, start: PeekStart, limit: int) -> A
                 left -= 1
                 if not left:
                     return
+
+
+async def _position(source: Source, name: str, start: PeekStart) -> str:
+    """Where to begin to read. It may be an earlier place."""
+    position = await source.start(name, start.at)
+    newest = None if start.sequence is start.last is None else (await source.end(name)).sequence
+    if newest is None:
+        return position
+    first = (source.sequence_before(name, position) or 0) + 1
+    wanted = newest + 1 - start.last if start.last is not None else min(start.sequence or 0, newest)
+    return position if wanted <= first else await source.position_at(name, wanted)
 
 
 async def _read(source: Source, name: str, position: str, *, follows: bool) -> AsyncGenerator[Record, None]:

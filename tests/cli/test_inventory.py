@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,9 @@ import anyio
 import anyio.to_thread
 import pytest
 
-from actorproc import Processor
+from actorproc import Chunk, Processor, Record
+from actorproc.admin.peek import PeekStart, peek
+from actorproc.testing.memory_source import MemorySource
 from tests.cli.conftest import QUICK, Delays, Run
 from tests.cli.reading import lines
 
@@ -138,3 +141,23 @@ def test_peek_shows_records_from_any_place(run: Run, state: Path) -> None:
 def test_a_wrong_place_is_refused(run: Run, state: Path, arguments: list[str], said: str) -> None:
     found = run("peek", "--source", state / "events", *arguments)
     assert (found.exit_code, said in found.stderr) == (2, True)
+
+
+async def test_a_peek_does_not_read_what_comes_before() -> None:
+    class Seekable(MemorySource):
+        read_from: list[str]
+
+        async def position_at(self, partition: str, sequence: int) -> str:
+            return str(sequence)
+
+        async def read(self, partition: str, position: str) -> AsyncGenerator[Chunk, None]:
+            self.read_from.append(position)
+            async for chunk in super().read(partition, position):
+                yield chunk
+
+    source = Seekable(1)
+    source.append("0", [str(n).encode() for n in range(50)])
+    for text, position, values in (("-2", "48", [48, 49]), ("-99", "0", [*range(50)]), ("47", "47", [47, 48, 49])):
+        source.read_from, found = [], list[Record]()
+        await peek(source, PeekStart.parse(text), 99, found.append)
+        assert (source.read_from, [record.json() for record in found]) == ([position], values)
