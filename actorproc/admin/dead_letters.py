@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, NamedTuple, Self
 
+from actorproc.admin.audit import Act, operator, record
 from actorproc.admin.replay import Replay
 from actorproc.admin.replay_state import replayed_sequences
 from actorproc.admin.replay_target import opened_target
@@ -22,6 +23,9 @@ from actorproc.storage.document import whole_number
 from actorproc.storage.names import ProcessorLayout, natural, number_of, partition_of
 from actorproc.storage.store import Store
 from actorproc.stores import OUTPUT_SCHEME
+
+_AUDITED_IDS = 20
+"""Ids of letters that the audit names; of more it has the number."""
 
 Letter = dict[str, Any]
 """A dead letter as `dead-letters list --json` prints it."""
@@ -58,6 +62,21 @@ class Selection:
     before: datetime | None = None
     """Only letters older than this."""
 
+    def described(self) -> dict[str, str]:
+        """What was selected, for the audit."""
+        names = sorted(str(name) for name in self.ids)
+        named = ", ".join(names[:_AUDITED_IDS]) + (
+            f" and {len(names) - _AUDITED_IDS} more" * (len(names) > _AUDITED_IDS)
+        )
+        facts = {
+            "letters": named or None,
+            "partition": self.partition,
+            "kind": self.kind,
+            "replayed": {True: "yes", False: "no", None: None}[self.replayed],
+            "before": self.before and self.before.isoformat(),
+        }
+        return {name: fact for name, fact in facts.items() if fact}
+
     def __contains__(self, letter: Letter) -> bool:
         return self.kind in (None, letter["kind"]) and self.is_candidate(letter)
 
@@ -75,6 +94,7 @@ class Selection:
 class Purge:
     """The files that a purge may delete: only whole ones, each of which holds the letters of one commit."""
 
+    selection: Selection = Selection()
     files: dict[str, int] = field(default_factory=dict)
     """Letters by key of each file that may go."""
     held: int = 0
@@ -99,19 +119,22 @@ class Replayed(NamedTuple):
 
 
 class DeadLetters:
-    """The dead letters of one processor."""
+    """The dead letters of one processor. Replays and purges are recorded in the audit, as acts of `who`."""
 
-    def __init__(self, store: Store, layout: ProcessorLayout, replays: Collection[str]) -> None:
+    def __init__(self, store: Store, layout: ProcessorLayout, replays: Collection[str], who: str) -> None:
         self._store = store
+        self._who = who
         self._layout = layout
         self._replays = replays  # keys of those that have begun
         self.kinds: Counter[str] = Counter()
         """Kinds of the letters that were read and matched in everything but their kind."""
 
     @classmethod
-    async def opened(cls, store: Store, layout: ProcessorLayout) -> Self:
-        """With the replays that have begun up to now."""
-        return cls(store, layout, {entry.key for entry in (await store.list(layout.replays)).entries})
+    async def opened(cls, store: Store, layout: ProcessorLayout, who: str | None = None) -> Self:
+        """With the replays that have begun up to now. `who`: the user of this process, unless it is given."""
+        return cls(
+            store, layout, {entry.key for entry in (await store.list(layout.replays)).entries}, who or operator()
+        )
 
     @property
     def processor(self) -> str:
@@ -142,7 +165,7 @@ class DeadLetters:
 
     async def plan_purge(self, selection: Selection) -> Purge:
         """Which files a purge may delete. Changes nothing."""
-        planned = Purge()
+        planned = Purge(selection)
         for key in await self._chosen_files(selection):
             letters = await self._read(key)
             selected = sum(letter in selection for letter in letters)
@@ -160,6 +183,8 @@ class DeadLetters:
             checkpoint = await read_checkpoint(self._store, self._layout, partition_of(key))
             if checkpoint is not None and await purge(self._store, key, below=checkpoint.number):
                 purged += count
+        if purged:
+            await self._record("purge", planned.selection, f"{purged:,} dead letters were deleted")
         return purged
 
     async def replay(
@@ -184,7 +209,13 @@ class DeadLetters:
                 if done is not None:
                     appended += done[0]
                     before += done[1]
+        if appended:
+            await self._record("replay", selection, f"{appended:,} dead letters were appended to {url}")
         return Replayed(url, appended, before, [name for name in readers if name != self._layout.processor])
+
+    async def _record(self, what: str, selection: Selection, effect: str) -> None:
+        act = Act(time=self._store.clock.wall(), who=self._who, what=what, to=selection.described(), effect=effect)
+        await record(self._store, self._layout, act)
 
     def _is_wanted(self, letter: Any, selection: Selection) -> bool:
         described = _described(letter, replayed=False)

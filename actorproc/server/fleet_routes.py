@@ -20,7 +20,7 @@ from actorproc.admin.scaling import CATCH_UP
 from actorproc.admin.trace import trace
 from actorproc.errors import ActorprocError, UsageError
 from actorproc.output.source_identity import read_source
-from actorproc.server.answers import Text, event, event_stream, json_answer, parse_body, with_json_errors
+from actorproc.server.answers import Text, event, event_stream, json_answer, parse_body, sender, with_json_errors
 from actorproc.server.feeds import Feed, Feeds
 from actorproc.sources.log import LogSource
 from actorproc.storage.locations import find_processors, missing_processor
@@ -188,7 +188,7 @@ class FleetRoutes:
     async def _letters(self, request: Request) -> AsyncIterator[DeadLetters]:
         layout = ProcessorLayout(request.path_params["name"])
         async with open_store(self._feeds.container, self._feeds.settings) as store:
-            yield await DeadLetters.opened(store, layout)
+            yield await DeadLetters.opened(store, layout, sender(request))
 
 
 def _selection(query: QueryParams) -> Selection:

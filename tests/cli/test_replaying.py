@@ -100,3 +100,20 @@ def test_a_purge_keeps_letters_that_no_checkpoint_has_passed(run: Run, state: Pa
     assert result.exit_code == 1, "what was asked for is not done"
     result = run("dead-letters", "purge", "--name", "Delays", "--container", tmp_path / "state", "--yes", "--json")
     assert (lines(result.stdout), result.exit_code) == ([{"purged": 0, "kept": 20, "held": 0}], 1)
+
+
+def test_replays_and_purges_are_in_the_audit(run: Run, state: Path, tmp_path: Path) -> None:
+    shutil.copytree(state / "state", tmp_path / "state")
+    log, place = tmp_path / "letters", ["--name", "Delays", "--container", tmp_path / "state"]
+    letters = lines(run("dead-letters", "list", *place, "--json").stdout)
+    some = [letter["id"] for letter in letters if letter["partition"] == letters[0]["partition"]]
+    run("logs", "create", log, "--partitions", 1)
+    for _ in range(2):  # the second one appends nothing
+        assert run("dead-letters", "replay", *place, "--into", log, some[0]).exit_code == 0
+    assert run("dead-letters", "purge", *place, "--yes", *some).exit_code == 0
+    acts = lines(run("audit", *place, "--json").stdout)
+    assert [(act["what"], act["arguments"], act["effect"]) for act in acts] == [
+        ("replay", {"letters": some[0]}, f"1 dead letters were appended to {log}"),
+        ("purge", {"letters": ", ".join(sorted(some))}, f"{len(some)} dead letters were deleted"),
+    ]
+    assert all("@" in act["who"] for act in acts)

@@ -38,7 +38,7 @@ async function load(kind) {
 }
 
 function list() {
-  const columns = [["Select", ""], ["Letter", ""], ["Time", ""], ["Kind", ""], ["Message", "text"], ["Replayed", ""]];
+  const columns = [["Select", ""], ["Letter", ""], ["Time (UTC)", ""], ["Kind", ""], ["Message", "text"], ["Replayed", ""]];
   table($("letter-list"), columns, state.letters.map(letter => ({
     class: letter.id === state.id ? "chosen" : null,
     cells: [
@@ -78,7 +78,7 @@ function one() {
     h("p", {}, h("a", {href: `#/${encodeURIComponent(state.processor)}/record/${encodeURIComponent(letter.id)}`}, "What became of its record?")),
     h("dl", {class: "facts"},
       fact("Error", `${letter.kind}: ${letter.error.message}`),
-      fact("Failed", `${letter.time.slice(0, 19).replace("T", " ")} on ${letter.host}, epoch ${letter.epoch}, attempts ${letter.attempts}`),
+      fact("Failed", `${letter.time.slice(0, 19).replace("T", " ")} UTC on ${letter.host}, epoch ${letter.epoch}, attempts ${letter.attempts}`),
       fact("Record of", letter.timestamp ?? "–"), fact("Key", letter.key ?? "–"),
       letter.headers.map(header => fact(`Header ${header.key}`, header.value ?? "–"))),
     h("h2", {}, `Payload${letter.encoding ? ` (${letter.encoding})` : ""}`), h("pre", {tabindex: 0}, payload(letter.value)),
