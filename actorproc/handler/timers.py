@@ -13,7 +13,7 @@ from actorproc.runtime.error_text import safe_repr
 
 TimeOf = Literal["stream", "wall"]
 """- `stream`: the greatest timestamp of the partition's processed records.
-- `wall`: the clock of the host.
+- `wall`: the clock of the store.
 """
 
 _HOW = "give at, a datetime with a zone (stream time), or after, seconds from now on (wall time)"

@@ -84,9 +84,8 @@ class BatchRun(AttemptRun):
     async def _attempt(self, part: Part) -> None:
         batch = part.batch[:]  # a copy, which the handler may change: another attempt needs the original
         rows = RowBuffer(self._on.encoder)
-        state = AttemptState(
-            self._on.committer.state.held, self._on.state_kinds, self.results.changes, self._on.clock.wall
-        )
+        committer = self._on.committer
+        state = AttemptState(committer.state.held, self._on.state_kinds, self.results.changes, committer.now)
         attempt = Attempt(batch, rows, part.attempt, committed=self._committed, late=self._on.late, state=state)
         error = await self._call(attempt)
         async with self._committing:  # wait for a commit that the handler has begun and not awaited

@@ -72,6 +72,7 @@ class Committer:
         self._log = log
         self._queue = queue
         self._chain = OutputChain(store, layout, statistics.partition)
+        self._store_time = store.time
         self._keeper = CheckpointKeeper(store, layout, statistics.partition, host=host, epoch=statistics.epoch)
         self.state = PartitionState(store, layout, statistics.partition, settings.state_bytes)
         self._sweeper = StateSweeper(store, layout, statistics.partition)
@@ -275,7 +276,7 @@ class Committer:
         """Create the next file of the chain, with rows, dead letters, state and position, and publish the letters."""
         statistics = self._statistics
         letters = [letter for _, letter in sorted(pending.letters.items())]
-        time = self._now()
+        time = self._next_time()
         size = self._uncommitted.row_bytes
         delta = await self._clock.run_cpu_work(size, self.state.delta, time) if self.state.pending else None
         commit = Commit(
@@ -317,7 +318,7 @@ class Committer:
     async def _advance(self, cursor: Cursor, totals: Totals, *, ahead: bool = False) -> None:
         if self.state.unmerged >= CHECKPOINT_EVERY:
             await self._merge_state()
-        time = self._now()
+        time = self._next_time()
         await self._keeper.advance(
             self._number, cursor, totals, time, ahead=ahead, state=self.state.manifest,
             identities=self._identities_of(cursor), ended=self.ended, resets=self.resets,
@@ -355,12 +356,16 @@ class Committer:
             yield
         self.settled = True
 
-    def _now(self) -> float:
-        """This host's time, but never before that of an earlier commit, so that commits can be found by time.
+    def now(self) -> float:
+        """Seconds since 1970 by the store's clock, so that times to live and timers do not go by a host's."""
+        return self._store_time.now()
+
+    def _next_time(self) -> float:
+        """The time, but never before that of an earlier commit, so that commits can be found by time.
 
         A time that is more than a day ahead came from a clock that was set wrong, and is not followed.
         """
-        now = self._clock.wall()
+        now = self.now()
         self._time = now if self._time - now > _CLOCK_LEAD_MAX else max(self._time, now)
         return self._time
 

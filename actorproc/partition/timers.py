@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from heapq import heappop, heappush
 from typing import NamedTuple
 
@@ -56,13 +56,22 @@ class Timers:
 
     Args:
         held: the timers in state, packed. It changes with each batch.
+        wall: the wall clock: seconds since 1970 by the store.
         idle: seconds without a record after which stream time follows the wall clock of a partition at its end.
         ahead: seconds by which a timestamp may be ahead of the wall clock, and still move stream time.
     """
 
-    def __init__(self, held: Mapping[bytes, bytes], clock: Clock, idle: float, ahead: float, backoff: Backoff) -> None:
+    def __init__(
+        self,
+        held: Mapping[bytes, bytes],
+        clock: Clock,
+        wall: Callable[[], float],
+        idle: float,
+        ahead: float,
+        backoff: Backoff,
+    ) -> None:
         self._held = held
-        self._clock = clock
+        self._clock, self._wall = clock, wall
         self._idle, self._ahead = idle, ahead
         self._backoff = backoff
         self._stream_time = -math.inf
@@ -103,7 +112,7 @@ class Timers:
     def passed(self, batch: Batch) -> float | None:
         """These records are processed. Returns the latest timestamp if it is too far ahead to move stream time."""
         self._quiet_since = self._clock.monotonic()
-        limit, too_far, time = self._clock.wall() + self._ahead, None, batch.latest_time
+        limit, too_far, time = self._wall() + self._ahead, None, batch.latest_time
         if time is not None and time > limit:
             too_far, time = time, batch.latest_time_until(limit)
         if time is not None:
@@ -118,7 +127,7 @@ class Timers:
             at_end: the source has nothing more for now.
         """
         if at_end and self._clock.monotonic() - self._quiet_since >= self._idle:
-            self._stream_time = max(self._stream_time, self._clock.wall() - self._idle)
+            self._stream_time = max(self._stream_time, self._wall() - self._idle)
         found: dict[bytes, None] = {}
         later: list[bytes] = []
         times = ((self._again, self._clock.monotonic()), *zip(self._schedules.values(), self._now(), strict=True))
@@ -138,10 +147,10 @@ class Timers:
         if packed is None or self._ended:
             return packed is not None
         at, clock = unpack_timer(packed)
-        return at <= (self._stream_time if clock == "stream" else self._clock.wall())
+        return at <= (self._stream_time if clock == "stream" else self._wall())
 
     def _now(self) -> tuple[float, float]:
-        return (math.inf, math.inf) if self._ended else (self._stream_time, self._clock.wall())
+        return (math.inf, math.inf) if self._ended else (self._stream_time, self._wall())
 
     def put_back(self, keys: Collection[bytes]) -> None:
         """These were due and not called."""
@@ -159,7 +168,7 @@ class Timers:
 
     def next_in(self, *, at_end: bool) -> float:
         """Seconds until the next timer may be due, unless a record comes before; infinity: none will be."""
-        wall, monotonic = self._clock.wall(), self._clock.monotonic()
+        wall, monotonic = self._wall(), self._clock.monotonic()
         stream, by_wall = self._schedules.values()
         waits = [by_wall.first - wall, self._again.first - monotonic]
         if stream.first <= self._stream_time:

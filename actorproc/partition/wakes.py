@@ -52,7 +52,12 @@ class Wakes:
         self._failures, self._ahead = LogThrottle(), LogThrottle()
         self._fired = self._given_up = 0
         self.timers = Timers(
-            committer.state.held(TIMERS), clock, settings.stream_idle_time, settings.max_timestamp_ahead, backoff
+            committer.state.held(TIMERS),
+            clock,
+            committer.now,
+            settings.stream_idle_time,
+            settings.max_timestamp_ahead,
+            backoff,
         )
         committer.state.on_change = self.timers.changed
 
@@ -71,7 +76,7 @@ class Wakes:
         too_far = self.timers.passed(batch)
         if too_far is not None and self._ahead.due("", self._on.clock.monotonic()):
             self._on.info.log.warning(
-                "partition.timestamp_ahead", upto=batch.last, ahead=round(too_far - self._on.clock.wall()),
+                "partition.timestamp_ahead", upto=batch.last, ahead=round(too_far - self._committer.now()),
                 why="it is further ahead than max_timestamp_ahead allows, so stream time and timers pass over it",
             )  # fmt: skip
 
@@ -192,7 +197,7 @@ class WakeRun(AttemptRun):
         on, failed = self._on, self._timers.failures.get(self._batch.keys[0] or b"")
         number = failed.tries + 1 if failed else 1
         self._exhausted = failed.error if failed and number > on.settings.max_attempts else None
-        state = AttemptState(on.committer.state.held, on.state_kinds, None, on.clock.wall)
+        state = AttemptState(on.committer.state.held, on.state_kinds, None, on.committer.now)
         attempt = Attempt(self._batch, RowBuffer(on.encoder), number, late=on.late, state=state)
         error = await self._call(attempt)
         if self._fatal is not None:

@@ -16,6 +16,7 @@ from actorproc.runtime.backoff import Backoff
 from actorproc.runtime.clock import SYSTEM, Clock
 from actorproc.runtime.logger import get_logger
 from actorproc.storage.backend import LANE, Backend, Listing, NotModified, Stored, all_pages
+from actorproc.storage.store_time import StoreTime
 
 T = TypeVar("T")
 log = get_logger(__name__)
@@ -78,6 +79,7 @@ class Store:
         self.requests: Counter[str] = Counter()
         """Requests by verb, with retries."""
         self.reads, self.writes = Outage(), Outage()
+        self.time = StoreTime(clock)
         self._slots = anyio.Semaphore(self.limits.concurrency, fast_acquire=True)
 
     @property
@@ -95,7 +97,7 @@ class Store:
     def _beside(self, backend: Backend, limits: StoreLimits) -> Store:
         """A store whose requests count here, too."""
         store = Store(backend, limits=limits, clock=self.clock)
-        store.requests, store.reads, store.writes = self.requests, self.reads, self.writes
+        store.requests, store.reads, store.writes, store.time = self.requests, self.reads, self.writes, self.time
         return store
 
     async def __aenter__(self) -> Store:
@@ -150,9 +152,17 @@ class Store:
         """See `Backend.list`; each page is retried while the store is unavailable."""
 
         async def ask(wanted: int | None, page: str | None) -> tuple[Listing, str | None]:
-            return await self._persist("list", prefix, lambda: self.backend.list_page(prefix, after, wanted, page))
+            return await self._persist("list", prefix, lambda: self._list_page(prefix, after, wanted, page))
 
         return await all_pages(ask, limit)
+
+    async def _list_page(
+        self, prefix: str, after: str, limit: int | None, page: str | None
+    ) -> tuple[Listing, str | None]:
+        sent_at = self.clock.wall()
+        listing, following = await self.backend.list_page(prefix, after, limit, page)
+        self.time.note(listing.now, sent_at)
+        return listing, following
 
     async def delete(self, key: str) -> None:
         """Delete the object; retried while the store is unavailable."""

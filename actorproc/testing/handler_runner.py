@@ -141,7 +141,7 @@ async def run_handler(
     source = _Records(records)
     errors: list[Exception] = []
     clock = SYSTEM if advance is None else _SetClock(source.latest_time() or SYSTEM.wall())
-    store = Store(MemoryStore(), clock=clock)
+    store = Store(MemoryStore(clock=clock), clock=clock)
 
     def made(stream_idle_time: float) -> Processor:
         changed = pauses if advance is None else {**pauses, "stream_idle_time": stream_idle_time}

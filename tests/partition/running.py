@@ -26,7 +26,7 @@ from actorproc.partition.time_spent import HostTimes, TimeSpent
 from actorproc.records import Batch, Cursor
 from actorproc.rows.schema import parse_schema
 from actorproc.runtime.budget import ByteBudget
-from actorproc.runtime.clock import Clock
+from actorproc.runtime.clock import SYSTEM, Clock
 from actorproc.state.partition_state import PartitionState
 from actorproc.storage.names import ProcessorLayout
 from actorproc.storage.store import Store
@@ -85,6 +85,9 @@ class Commits:
 
     def is_due(self) -> bool:
         return False
+
+    def now(self) -> float:
+        return SYSTEM.wall()
 
 
 def processor(

@@ -400,7 +400,8 @@ def test_many_timers_are_committed_in_between_and_a_drain_leaves_the_rest() -> N
 
 async def test_a_timer_that_is_set_with_each_record_has_one_entry() -> None:
     held: dict[bytes, bytes] = {}
-    timers = Timers(held, Clock(1), 60, 3600, Backoff())
+    clock = Clock(1)
+    timers = Timers(held, clock, clock.wall, 60, 3600, Backoff())
     state = AttemptState(kinds=StateKinds(wakes=True))
     for second in range(1000):
         set_timer(state, "k", NOON + timedelta(seconds=second), None)

@@ -63,7 +63,7 @@ class World:
     ) -> None:
         self.clock = clock
         self.source = MemorySource(1, page=page, step=3)
-        self.store = Store(MemoryStore(), clock=clock(0))
+        self.store = Store(MemoryStore(clock=clock(0)), clock=clock(0))
         self.layout = ProcessorLayout("p")
         self.handler = handler
         self.settings = Settings.load(**{"commit_interval": 1000, "idle_commit_interval": 1000, **settings})
@@ -78,11 +78,15 @@ class World:
     def actor(self, epoch: int, partition: str = "0") -> PartitionActor:
         context = HostContext(
             "p", f"host-{epoch}", self.handler, output_schema(parse_schema(self.handler.output_schema)), self.source,
-            self.store, self.layout, self.settings, self.clock(epoch), "earliest", None, None,
+            self.host_store(epoch), self.layout, self.settings, self.clock(epoch), "earliest", None, None,
             self.budget, self.waiting, DeadLetterSummary(), HandlerThreads(1, self.clock(epoch)), JsonDecoder(),
             HookQueue(None, 1, self.clock(epoch), None, processor="p", host=f"host-{epoch}"),
         )  # fmt: skip
         return PartitionActor(partition, epoch, context)
+
+    def host_store(self, epoch: int) -> Store:
+        """The store, as the owner of this epoch uses it."""
+        return self.store
 
     async def until_end(self, epoch: int, partition: str = "0") -> PartitionActor:
         """Run a new owner until everything there is now is committed, and drain it."""
@@ -155,3 +159,10 @@ async def _is(what: bool) -> bool:
 
 async def _at_least(count: int, least: int) -> bool:
     return count >= least
+
+
+class Hosts(World):
+    """Each owner has a clock of its own, also for its requests."""
+
+    def host_store(self, epoch: int) -> Store:
+        return Store(self.store.backend, clock=self.clock(epoch))

@@ -21,7 +21,7 @@ from actorproc.storage.store import Store
 from actorproc.stores.memory import MemoryStore
 from actorproc.testing.simulation.clock import VirtualClock
 from actorproc.testing.simulation.loop import run
-from tests.partition.world import World, _at_least, eventually
+from tests.partition.world import Hosts, World, _at_least, eventually
 
 KEYS = 7
 
@@ -252,15 +252,17 @@ class Visits(PartitionHandler):
             ctx.emit(record, {"n": n, "count": count})
 
 
-def test_keys_expire_by_commit_time_whatever_the_clocks_of_the_owners() -> None:
+def test_keys_expire_by_commit_time_whatever_the_clock_of_the_store() -> None:
     async def main() -> None:
-        ahead = {1: 0.0, 2: -5000.0, 3: 0.0}
-        world = World(Visits, clock=lambda epoch: VirtualClock(epoch, offset=ahead.get(epoch, 0.0)))
+        clock = VirtualClock(0)
+        world = World(Visits, clock=lambda epoch: VirtualClock(epoch) if epoch else clock)
         world.feed(2)
         await world.until_end(1)
         await SYSTEM.sleep(500)
-        world.feed(2)  # the second owner's clock is behind: nothing has been committed since
+        world.feed(2)  # the store's clock is behind: no commit has a later time
+        clock.offset = -5000.0
         await world.until_end(2)
+        clock.offset = 0.0
         assert await held(world) == {0: 2, 1: 2}
         await SYSTEM.sleep(500)
         world.feed(1)
@@ -270,6 +272,24 @@ def test_keys_expire_by_commit_time_whatever_the_clocks_of_the_owners() -> None:
         world.feed(2)
         await world.until_end(4)
         assert (await world.columns("count"))[5:] == [1, 4]
+
+    run(main(), seed=0)
+
+
+def test_a_host_whose_clock_is_wrong_expires_no_keys_of_others() -> None:
+    async def main() -> None:
+        wrong = {2: 7200.0, 3: -7200.0}
+        world = Hosts(Visits, clock=lambda epoch: VirtualClock(epoch, offset=wrong.get(epoch, 0.0)))
+        for epoch in range(1, 5):
+            world.feed(2)
+            await world.until_end(epoch)
+            await SYSTEM.sleep(50)
+        assert await world.columns("count") == [1, 1, 2, 2, 3, 3, 4, 4]
+        await SYSTEM.sleep(100)
+        for epoch in (5, 6):
+            world.feed(2)
+            await world.until_end(epoch)
+        assert (await world.columns("count"))[8:] == [5, 5, 6, 6], "a key lives until the commit after its time"
 
     run(main(), seed=0)
 
