@@ -1,4 +1,4 @@
-"""Built-in logs as a whole: list, describe, delete."""
+"""Built-in logs as a whole: list, describe, grow, delete."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from typing import NamedTuple
 
 from actorproc.admin.objects import Amount, amount, delete_all, entries_below
 from actorproc.errors import UsageError
+from actorproc.log.generations import Generations
+from actorproc.log.growth import check_growth
 from actorproc.log.metadata import find_log, open_log
 from actorproc.log.positions import newest_segment
 from actorproc.retention.readers import read_registry
@@ -17,19 +19,31 @@ from actorproc.storage.store import Store
 
 
 class LogPartition(NamedTuple):
-    """`end`: sequence that the next record gets."""
+    """`end`: sequence that the next record gets. `followed_by`: the partitions after this one, if the log has grown."""
 
     partition: str
     end: int
     stored: Amount
+    followed_by: Sequence[str]
 
 
 class LogDescription(NamedTuple):
-    """A log, its partitions by number, and the names of its registered readers."""
+    """A log, its partitions by number, and the names of its registered readers.
+
+    `growing`: a growth was begun, and is not complete.
+    """
 
     identity: str
     partitions: Sequence[LogPartition]
     readers: Sequence[str]
+    growing: bool
+
+
+class Growth(NamedTuple):
+    """The partitions that end when a log grows, and those that follow them. None if there is nothing to do."""
+
+    ends: Sequence[str]
+    begins: Sequence[str]
 
 
 async def list_logs(store: Store) -> list[str]:
@@ -48,11 +62,29 @@ async def describe_log(store: Store) -> LogDescription:
     async def describe(partition: str) -> LogPartition:
         newest = await newest_segment(store, partition)
         stored = amount(await entries_below(store, log_dir(partition)))
-        return LogPartition(partition, 0 if newest is None else newest[1], stored)
+        followed_by = [str(number) for number in log.generations.children(int(partition))]
+        return LogPartition(partition, 0 if newest is None else newest[1], stored, followed_by)
 
     log = await open_log(store)
-    found = await gather([str(number) for number in range(log.partitions)], describe)
-    return LogDescription(log.identity, list(found.values()), sorted((await read_registry(store, READERS)).readers))
+    found = await gather(log.names, describe)
+    readers = sorted((await read_registry(store, READERS)).readers)
+    return LogDescription(log.identity, list(found.values()), readers, log.growing)
+
+
+async def plan_growth(store: Store, partitions: int) -> Growth:
+    """The effect of `grow_log`, without changing anything.
+
+    Raises:
+        UsageError: there is no log, or its partition count cannot become that.
+    """
+    found = await open_log(store)
+    counts = found.generations.counts
+    if check_growth(store, found, partitions) != counts[-1]:
+        counts = (*counts, partitions)
+    elif not found.growing:
+        return Growth((), ())
+    after = Generations(counts)
+    return Growth([str(number) for number in after.before], [str(n) for n in range(after.first, after.total)])
 
 
 async def delete_log(store: Store) -> Amount:

@@ -77,7 +77,8 @@ class LogTarget:
 
     def __init__(self, log: Store, metadata: LogMetadata, transactions: Transactions, *, by_key: bool) -> None:
         self.url, self.identity = log.url, metadata.identity
-        self._log, self._count, self._transactions, self._by_key = log, metadata.partitions, transactions, by_key
+        self._log, self._transactions, self._by_key = log, transactions, by_key
+        self._generations = metadata.generations
 
     @classmethod
     @asynccontextmanager
@@ -88,7 +89,7 @@ class LogTarget:
             yield cls(log, metadata, transactions, by_key=by_key)
 
     def has_partition(self, partition: str) -> bool:
-        return self._by_key or (partition.isdecimal() and int(partition) < self._count)
+        return self._by_key or (partition.isdecimal() and int(partition) < self._generations.total)
 
     async def append(self, transaction: str, batch: int, partition: str, records: pa.RecordBatch) -> None:
         """See `ReplayTarget.append`: a transaction of the log."""
@@ -101,7 +102,8 @@ class LogTarget:
     def _chosen(self, partition: str, records: pa.RecordBatch) -> npt.NDArray[np.uint32]:
         """The partition of each record. Records without a key stay together, as they were in their partition."""
         if self._by_key:
-            return partitions_of_keys(records.column("key").fill_null(partition.encode()), self._count)
+            keys = records.column("key").fill_null(partition.encode())
+            return partitions_of_keys(keys, self._generations.count) + np.uint32(self._generations.first)
         return np.full(records.num_rows, int(partition), np.uint32)
 
     async def readers(self) -> list[str]:

@@ -132,7 +132,7 @@ class RetainedLog(RetainedDataset):
         return (await open_log(self.store)).identity
 
     async def partitions(self) -> Sequence[str]:
-        return [str(index) for index in range((await open_log(self.store)).partitions)]
+        return (await open_log(self.store)).names
 
     async def newest(self, partition: str) -> int:
         """The newest file stays: producers find the end by it."""

@@ -29,14 +29,18 @@ async def verify_log(log: Store, result: Verification) -> Mapping[str, int]:
     meta = await open_log(log)
     newest = await _newest_by_hints(log)
     ends: dict[str, int] = {}
+    # The partitions before the newest generation have ended; of the last of them only if the growth is complete.
+    unsure = meta.generations.before if meta.growing else ()
 
     async def check(partition: str) -> None:
-        found = _PartitionCheck(log, partition, result)
+        must_end = bool(meta.generations.children(int(partition))) and int(partition) not in unsure
+        found = _PartitionCheck(log, partition, result, must_end=must_end)
         await found.run(newest.get(partition, -1))
         ends[partition] = found.end
 
-    for first in range(0, meta.partitions, 4):  # each holds a segment in memory
-        await gather([str(index) for index in range(first, min(first + 4, meta.partitions))], check)
+    names = meta.names
+    for first in range(0, len(names), 4):  # each holds a segment in memory
+        await gather(names[first : first + 4], check)
     return ends
 
 
@@ -51,13 +55,18 @@ async def _newest_by_hints(log: Store) -> dict[str, int]:
 
 
 class _PartitionCheck:
-    """Follows the segments of one partition from its boundary to its end."""
+    """Follows the segments of one partition from its boundary to its end.
 
-    def __init__(self, log: Store, partition: str, result: Verification) -> None:
+    Args:
+        must_end: whether the partition has ended, since others follow it.
+    """
+
+    def __init__(self, log: Store, partition: str, result: Verification, *, must_end: bool) -> None:
         self._log = log
         self._partition = partition
         self._result = result
         self._boundary = 0
+        self._must_end, self._ended = must_end, False
         self._put_ids: dict[str, int] = {}
         self.end = 0
         """Base that the next segment should have."""
@@ -71,7 +80,9 @@ class _PartitionCheck:
             self._check_follows(base)
             segment = await self._segment(base)
             self.end = max(self.end, (following or base + 1) if segment is None else segment.next_base)
-        if newest >= self.end:
+        if self._must_end and not self._ended:
+            self._missing("the end of the partition is missing, and other partitions follow it")
+        elif newest >= self.end + self._ended:
             self._missing(f"the records from {self.end} on are missing: a producer has appended at {newest}")
 
     async def _look(self) -> None:
@@ -82,6 +93,10 @@ class _PartitionCheck:
         self.end = max(self.end, self._boundary)
 
     def _check_follows(self, base: int) -> None:
+        if self._ended:
+            self._result.found(
+                Damage(log_file(self._partition, base), "follows the end of the partition: it is not read")
+            )
         if base > self.end:
             self._missing(f"the records {self.end} to {base - 1} are missing")
         elif base < self.end:
@@ -103,6 +118,7 @@ class _PartitionCheck:
             self._result.found(Damage.of(error))
             return None
         self._result.checked["segments"] += 1
+        self._ended = self._ended or segment.footer.ended
         if (original := self._put_ids.setdefault(segment.footer.put_id, base)) != base:
             self._result.found(Damage(key, f"is a copy of the segment at {original}: its records are read twice"))
         return segment

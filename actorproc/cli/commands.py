@@ -40,7 +40,7 @@ def produce(
         typer.Option(
             parser=count,
             metavar="N",
-            help="Partition count of a new log (8 is a good start); fixed afterwards.",
+            help="Partition count of a new log (8 is a good start); it can grow to a multiple.",
         ),
     ] = None,
     format_name: Annotated[

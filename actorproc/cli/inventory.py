@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from actorproc.admin.logs import delete_log, describe_log, list_logs
+from actorproc.admin.logs import Growth, delete_log, describe_log, list_logs, plan_growth
 from actorproc.admin.objects import Amount, amount, entries_below
 from actorproc.admin.peek import PeekStart
 from actorproc.admin.peek import peek as peek_at
@@ -19,10 +19,12 @@ from actorproc.admin.processors import (
 from actorproc.cli.common import OpenedProcessor, load_settings, run_async
 from actorproc.cli.loading import load_source
 from actorproc.cli.terminal import counted, print_json, print_line, print_table, rows_of
+from actorproc.log.growth import grow_log
 from actorproc.log.metadata import create_log, open_log
 from actorproc.output.dead_letters import record_fields
 from actorproc.records import Record
 from actorproc.sources import guard_source, open_source
+from actorproc.storage.names import named_partitions
 from actorproc.stores import open_store
 
 _UNIT = 2**20
@@ -116,13 +118,27 @@ def show_log(url: str, as_json: bool, config: Path | None, given: Settings) -> N
             found = await describe_log(store)
         if as_json:
             partitions = [
-                {"partition": p.partition, "end": p.end, "objects": p.stored.objects, "bytes": p.stored.bytes}
+                {
+                    "partition": p.partition,
+                    "end": p.end,
+                    "objects": p.stored.objects,
+                    "bytes": p.stored.bytes,
+                    "followed_by": list(p.followed_by),
+                }
                 for p in found.partitions
             ]
-            print_json({"identity": found.identity, "partitions": partitions, "readers": list(found.readers)})
+            readers = list(found.readers)
+            document = {"identity": found.identity, "partitions": partitions, "readers": readers}
+            print_json({**document, "growing": found.growing})
             return
-        cells = [(p.partition, p.end, p.stored.objects, p.stored.bytes) for p in found.partitions]
-        await print_table(("partition", "end", "objects", "bytes"), rows_of(cells))
+        columns = ["partition", "end", "objects", "bytes"]
+        cells = [[p.partition, p.end, p.stored.objects, p.stored.bytes] for p in found.partitions]
+        if any(p.followed_by for p in found.partitions):
+            columns.append("followed by")
+            cells = [[*row, " ".join(p.followed_by)] for row, p in zip(cells, found.partitions, strict=True)]
+        await print_table(columns, rows_of(cells))
+        if found.growing:
+            print_line("a growth of this log was begun and is not complete: run actorproc logs grow again")
         print_line(f"readers: {', '.join(found.readers) or 'none'}")
 
     run_async(work)
@@ -137,6 +153,28 @@ def create(url: str, partitions: int, config: Path | None, given: Settings) -> N
             print_line(f"{store.url} is a log with {counted(found.partitions, 'partition')}")
 
     run_async(work)
+
+
+def grow(url: str, partitions: int, own_partitioner: bool, yes: bool, config: Path | None, given: Settings) -> None:
+    """Let a log grow, or say which partitions would end and begin."""
+
+    async def work() -> None:
+        async with open_store(url, load_settings(config, given)) as store:
+            planned = await plan_growth(store, partitions)
+            if not planned.ends:
+                print_line(f"the log at {store.url} has {counted(partitions, 'partition')} already")
+            elif yes:
+                await grow_log(store, partitions, by_key=not own_partitioner)
+                print_line(f"{_growth(planned)}; the log at {store.url} has {counted(partitions, 'partition')}")
+            else:
+                print_line(f"would let the log at {store.url} grow to {counted(partitions, 'partition')}:")
+                print_line(f"{_growth(planned)}; --yes does it")
+
+    run_async(work)
+
+
+def _growth(planned: Growth) -> str:
+    return f"{named_partitions(planned.ends)} end, {named_partitions(planned.begins)} follow"
 
 
 def drop_log(url: str, yes: bool, config: Path | None, given: Settings) -> None:

@@ -27,12 +27,13 @@ logs = typer.Typer(
     name="logs",
     cls=Group,
     no_args_is_help=True,
-    help="""List, describe, create and delete built-in logs.
+    help="""List, describe, create, grow and delete built-in logs.
 
     \b
       actorproc logs list s3://streams
       actorproc logs describe s3://streams/events
       actorproc logs create s3://streams/events --partitions 8
+      actorproc logs grow s3://streams/events --partitions 16 --yes
       actorproc logs delete s3://streams/events --yes
     """,
 )
@@ -140,7 +141,8 @@ def describe_log(log: Log, as_json: Json = False, config: Config = None, setting
 def create_log(
     log: Log,
     partitions: Annotated[
-        int, typer.Option(parser=count, metavar="N", help="Partition count (8 is a good start); fixed afterwards.")
+        int,
+        typer.Option(parser=count, metavar="N", help="Partition count (8 is a good start); it can grow."),
     ],
     config: Config = None,
     settings: Set = None,
@@ -153,6 +155,37 @@ def create_log(
     from actorproc.cli.inventory import create
 
     create(log, partitions, config, settings)
+
+
+@logs.command("grow")
+def grow_log(
+    log: Log,
+    partitions: Annotated[
+        int, typer.Option(parser=count, metavar="N", help="New partition count: a multiple of the present one.")
+    ],
+    own_partitioner: Annotated[
+        bool,
+        typer.Option(
+            "--own-partitioner",
+            help="Producers choose partitions by other means than the hash of the key. Keyed state then goes whole to "
+            "each partition that follows.",
+        ),
+    ] = False,
+    yes: Yes = False,
+    config: Config = None,
+    settings: Set = None,
+) -> None:
+    """Give a log more partitions. Each partition ends, and others follow it; records of a key stay in order.
+
+    \b
+      actorproc logs grow s3://streams/events --partitions 16
+      actorproc logs grow s3://streams/events --partitions 16 --yes
+
+    Producers and hosts may run meanwhile, if all of them have this release. If it is interrupted, run it again.
+    """
+    from actorproc.cli.inventory import grow
+
+    grow(log, partitions, own_partitioner, yes, config, settings)
 
 
 @logs.command("delete")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import NamedTuple
 
 import anyio
@@ -10,7 +12,7 @@ import pyarrow as pa
 
 from actorproc.errors import StoreRefused, StoreUnavailable
 from actorproc.log.positions import log_end
-from actorproc.log.segment import SegmentFooter, create_segment, encode_segment, newest_timestamp
+from actorproc.log.segment import SegmentFooter, create_segment, encode_seal, encode_segment, newest_timestamp
 from actorproc.retention.boundary import RETENTION, read_boundary
 from actorproc.runtime.backoff import Backoff
 from actorproc.runtime.clock import Clock
@@ -34,6 +36,26 @@ class _Moment(NamedTuple):
 
 
 _NEVER = _Moment(-math.inf, -math.inf)
+
+
+class PartitionEnded(Exception):
+    """The partition has ended, because the log has grown. The records are not in it.
+
+    Attributes:
+        base: the place of the seal.
+    """
+
+    def __init__(self, base: int) -> None:
+        self.base = base
+
+
+class _Content(NamedTuple):
+    """What is appended. `newest`: its greatest timestamp. `encode` makes the file, once the end has been looked up."""
+
+    what: str
+    rows: int
+    newest: int
+    encode: Callable[[], Awaitable[bytes]]
 
 
 class _OutcomeUnknown(Exception):
@@ -68,12 +90,24 @@ class Appender:
             give_up: when to stop trying, by the clock's `monotonic`.
 
         Raises:
+            PartitionEnded: the partition has ended; the records are not in it.
             StoreUnavailable: the outcome is unknown. The records may be in the log, or appear there later.
             StoreRefused: the store refused; the records are not in the log.
             CorruptObject: a segment of another producer cannot be read.
         """
-        began = self._now()
         newest = newest_timestamp(table)
+        what = f"{table.num_rows} records"
+        return await self._create(_Content(what, table.num_rows, newest, partial(self._encode, table, newest)), give_up)
+
+    async def seal(self, give_up: float) -> int:
+        """End the partition, unless it has ended. Returns the base of the seal. Raises as `append` does."""
+        try:
+            return await self._create(_Content("the end marks", 0, 0, self._encode_seal), give_up)
+        except PartitionEnded as ended:
+            return ended.base
+
+    async def _create(self, content: _Content, give_up: float) -> int:
+        began = self._now()
         body: bytes | None = None
         doubtful = False  # whether an earlier attempt may have created a segment
         why = "no answer"
@@ -83,8 +117,12 @@ class Appender:
                 # The time limit covers the retries of the store, too; later batches wait behind this one.
                 with anyio.fail_after(max(0.0, give_up - self._clock.monotonic())):
                     if body is None:  # once: a base that was tried stays until its owner is known
-                        body = await self._prepare(table, newest)
-                    base = await self._settle(body, table.num_rows, newest)
+                        # After a long pause segments may have been trimmed, so that `_base` is free although the log
+                        # ends later.
+                        if self._since(self._looked_at) > _LOOK_AGAIN:
+                            await self._locate()
+                        body = await content.encode()
+                    base = await self._settle(body, content.rows, content.newest)
                 break
             except StoreUnavailable as error:
                 attempt, why = attempt + 1, str(error)
@@ -97,26 +135,28 @@ class Appender:
             except TimeoutError:
                 delay = math.inf
             except _OutcomeUnknown as unknown:
-                raise StoreUnavailable(f"{self._these(table)} were sent so long ago that {unknown}") from None
+                raise StoreUnavailable(f"{self._these(content)} were sent so long ago that {unknown}") from None
             if self._clock.monotonic() + delay >= give_up:
-                raise StoreUnavailable(f"{self._these(table)} are not confirmed; they may be in the log or not: {why}")
+                raise StoreUnavailable(
+                    f"{self._these(content)} are not confirmed; they may be in the log or not: {why}"
+                )
             log.warning("log.append_retry", partition=self._partition, attempt=attempt, error=why)
             await self._clock.sleep(delay)
         self._looked_at = began  # not later: segments may follow ours from the moment it was created
         return base
 
-    def _these(self, table: pa.Table) -> str:
-        return f"{table.num_rows} records for partition {self._partition} of {self._store.url}"
+    def _these(self, content: _Content) -> str:
+        return f"{content.what} for partition {self._partition} of {self._store.url}"
 
-    async def _prepare(self, table: pa.Table, newest: int) -> bytes:
-        # After a long pause segments may have been trimmed, so that `_base` is free although the log ends later.
-        if self._since(self._looked_at) > _LOOK_AGAIN:
-            await self._locate()
+    async def _encode(self, table: pa.Table, newest: int) -> bytes:
         running = max(self._running, newest)
         footer = SegmentFooter(
             put_id=self._clock.nonce(), producer=self._producer, newest=newest, running=running, covers=self._base
         )
         return await self._clock.run_cpu_work(encoding_cost(table), encode_segment, table, footer, self._compression)
+
+    async def _encode_seal(self) -> bytes:
+        return encode_seal(self._clock.nonce(), self._producer, self._running, self._base)
 
     async def _check_not_trimmed(self, base: int) -> None:
         """Raise if the log was trimmed beyond `base` during a long sleep.
@@ -149,6 +189,8 @@ class Appender:
                 self._base, self._running = base + rows, max(self._running, newest)
                 return base
             footer, self._base = other
+            if footer.ended:
+                raise PartitionEnded(base)
             self._running = max(self._running, footer.newest)
             lost += 1
             if lost > 1:  # far behind: do not try every base

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from typing import Any, NamedTuple
 
 import anyio
@@ -34,6 +34,14 @@ class DeliveryReport(NamedTuple):
     sequence: int
 
 
+class Part(NamedTuple):
+    """Records of a batch that are in the log together, from sequence `base` on. `rows`: which; None: all of them."""
+
+    partition: str
+    base: int
+    rows: npt.NDArray[np.int64] | None = None
+
+
 _Columns = tuple[list[bytes | None], list[bytes | None], list[list[dict[str, Any]] | None], list[int]]
 """Keys, values, headers and timestamps (microseconds since 1970) of records that were added one by one."""
 
@@ -44,9 +52,13 @@ log = get_logger(__name__)
 
 
 class ProducerBatch:
-    """Records for one partition that are appended together. `weight`: bytes of the buffer that they take."""
+    """Records for one partition that are appended together. `weight`: bytes of the buffer that they take.
+
+    If the partition ends before, because the log grows, they go to several that follow it.
+    """
 
     __slots__ = (
+        "_apart",
         "_base",
         "_callbacks",
         "_columns",
@@ -55,6 +67,7 @@ class ProducerBatch:
         "done",
         "error",
         "partition",
+        "placed",
         "ripe",
         "rows",
         "weight",
@@ -69,9 +82,12 @@ class ProducerBatch:
         self.done = anyio.Event()
         self.error: Exception | None = None
         """Error of the append, which failed or has an unknown outcome."""
+        self.placed: list[int] = []
+        """Rows for which the user has named the partition."""
         self._pieces: list[pa.RecordBatch | _Columns] = []
         self._columns: _Columns | None = None  # the last piece, while records are added one by one
         self._base = -1
+        self._apart: tuple[npt.NDArray[np.object_], npt.NDArray[np.int64]] | None = None  # partitions, sequences
         self._callbacks: list[tuple[int, Callback]] = []  # with the index of the record
 
     def add(
@@ -114,15 +130,29 @@ class ProducerBatch:
         pieces = [_to_arrow(piece) if isinstance(piece, tuple) else piece for piece in self._pieces]
         return pa.Table.from_batches(pieces, RECORD_SCHEMA)
 
-    def settle(self, base: int, error: Exception | None = None) -> None:
-        """The first record is in the log at sequence `base`; or the append failed, or has an unknown outcome."""
-        self._base, self.error = base, error
-        self._pieces, self._columns = [], None  # a Delivery that is kept must not keep the records
+    def settle(self, parts: Sequence[Part]) -> None:
+        """The records are in the log."""
+        if len(parts) == 1:
+            self.partition, self._base, _ = parts[0]
+        else:
+            partitions, sequences = self._apart = np.empty(self.rows, object), np.empty(self.rows, np.int64)
+            for partition, base, rows in parts:
+                partitions[rows] = partition
+                sequences[rows] = np.arange(base, base + (0 if rows is None else len(rows)))
+        self._end()
+
+    def fail(self, error: Exception) -> None:
+        """The append failed, or has an unknown outcome."""
+        self.error = error
+        self._end()
+
+    def _end(self) -> None:
+        self._pieces, self._columns, self.placed = [], None, []  # a Delivery that is kept must not keep the records
         self.done.set()
         callbacks, self._callbacks = self._callbacks, []
         for index, callback in callbacks:
             try:
-                callback(None if error else DeliveryReport(self.partition, base + index), error)
+                callback(None if self.error else self._report(index), self.error)
             except Exception:  # the user's code must not end the producer
                 log.exception("producer.callback_failed", partition=self.partition)
 
@@ -130,12 +160,29 @@ class ProducerBatch:
         """Call `callback` once the record that was added last is in the log, or has failed."""
         self._callbacks.append((self.rows - 1, callback))
 
-    async def base(self) -> int:
-        """Wait for the append. Returns the sequence of the first record, or raises the error of the append."""
+    async def confirmed(self) -> None:
+        """Wait for the append. Raises its error."""
         await self.done.wait()
         if self.error is not None:
             raise self.error.with_traceback(None)
-        return self._base
+
+    async def report(self, index: int) -> DeliveryReport:
+        """Wait for the append. Returns the place of a record, or raises the error of the append."""
+        await self.confirmed()
+        return self._report(index)
+
+    def _report(self, index: int) -> DeliveryReport:
+        if self._apart is None:
+            return DeliveryReport(self.partition, self._base + index)
+        partitions, sequences = self._apart
+        return DeliveryReport(partitions[index], int(sequences[index]))
+
+    def places(self, first: int, count: int) -> tuple[str | npt.NDArray[np.object_], npt.NDArray[np.int64]]:
+        """The partitions, or the one partition, and the sequences of `count` records from index `first` on."""
+        if self._apart is None:
+            return self.partition, np.arange(self._base + first, self._base + first + count)
+        partitions, sequences = self._apart
+        return partitions[first : first + count], sequences[first : first + count]
 
 
 def _to_arrow(columns: _Columns) -> pa.RecordBatch:
@@ -161,7 +208,7 @@ class Delivery:
         return self._wait().__await__()
 
     async def _wait(self) -> DeliveryReport:
-        return DeliveryReport(self._batch.partition, await self._batch.base() + self._index)
+        return await self._batch.report(self._index)
 
     @property
     def done(self) -> bool:
@@ -187,7 +234,7 @@ class Deliveries:
         return self._count
 
     def counts(self) -> dict[str, int]:
-        """Number of records by partition."""
+        """Number of records by the partition for which they were sent."""
         counts: dict[str, int] = {}
         for batch, _, indices in self._parts:
             counts[batch.partition] = counts.get(batch.partition, 0) + len(indices)
@@ -200,9 +247,8 @@ class Deliveries:
         partitions = np.empty(self._count, object)
         sequences = np.empty(self._count, np.int64)
         for batch, first, indices in self._parts:
-            base = await batch.base() + first
-            partitions[indices] = batch.partition
-            sequences[indices] = np.arange(base, base + len(indices))
+            await batch.confirmed()
+            partitions[indices], sequences[indices] = batch.places(first, len(indices))
         return [DeliveryReport(*pair) for pair in zip(partitions.tolist(), sequences.tolist(), strict=True)]
 
     def known(self) -> npt.NDArray[np.int64]:
@@ -217,4 +263,4 @@ class Deliveries:
     async def confirmed(self) -> None:
         """Wait until all records are durable. Cheaper than awaiting their reports."""
         for batch, _, _ in self._parts:
-            await batch.base()
+            await batch.confirmed()

@@ -1,8 +1,11 @@
-"""`log.json`: the number of partitions and the identity of a log."""
+"""`log.json`: the partitions and the identity of a log."""
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from actorproc.errors import UsageError
+from actorproc.log.generations import Generations
 from actorproc.runtime.error_text import safe_repr
 from actorproc.storage.document import Document, SharedDocument
 from actorproc.storage.listing import numbered_files
@@ -18,14 +21,37 @@ _HOW_TO_CREATE = (
 
 
 class LogMetadata(Document, frozen=True):
-    """The content of `log.json`. It is written once; its put-id identifies the log."""
+    """The content of `log.json`. It is written once, and then by growths only.
+
+    Format 2 has grown. Releases that know format 1 only would misplace records, and refuse it.
+    """
+
+    newest_format: ClassVar[int] = 2
 
     partitions: int
+    """Partition count when the log was created."""
+    grown: tuple[int, ...] = ()
+    """Partition count after each growth."""
+    growing: bool = False
+    """Whether partitions of the generation before the newest one may not have ended yet."""
+    by_key: bool = True
+    """Whether the hash of its key names the partition of each record. False: producers choose it in other ways."""
+    created: str = ""
+    """The put-id of the first version; "": of this one."""
 
     @property
     def identity(self) -> str:
         """Differs from that of a log that is created later at the same place."""
-        return self.put_id
+        return self.created or self.put_id
+
+    @property
+    def generations(self) -> Generations:
+        return Generations((self.partitions, *self.grown))
+
+    @property
+    def names(self) -> list[str]:
+        """All partitions in order, also those that have ended."""
+        return [str(number) for number in range(self.generations.total)]
 
 
 def checked_partitions(partitions: object) -> int:
@@ -62,7 +88,7 @@ async def open_log(store: Store, *, instead: str = "", create: str = _HOW_TO_CRE
 
 
 async def create_log(store: Store, partitions: int) -> LogMetadata:
-    """Create the log, or open it if it exists with that number of partitions. The number never changes.
+    """Create the log, or open it if it exists with that number of partitions, or had it before it has grown.
 
     Raises:
         UsageError: it exists with another number of partitions, or the store holds processors or another dataset.
@@ -83,9 +109,9 @@ async def create_log(store: Store, partitions: int) -> LogMetadata:
             return await document.swap(LogMetadata(partitions=partitions))
         except Conflict:
             found = await open_log(store)
-    if found.partitions != partitions:
+    if partitions not in (counts := found.generations.counts):
         raise UsageError(
-            f"the log at {store.url} has {found.partitions} partitions, not {partitions}; the number never changes, "
-            "because keys would move. Leave the number out, or produce to a new log"
+            f"the log at {store.url} has {counts[-1]} partitions, not {partitions}. Leave the number out; or let the "
+            f"log grow to a multiple of it: actorproc logs grow {store.url} --partitions N"
         )
     return found

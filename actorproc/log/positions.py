@@ -125,11 +125,12 @@ async def position_of_time(store: Store, partition: str, time: int, hint: int = 
     while (stored := await store.get(log_file(partition, found))) is not None:
         segment = await store.clock.run_in_thread(Segment, partition, found, stored.body)
         first = await store.clock.run_in_thread(segment.first_at, time)
-        if first < segment.rows:
+        if first < segment.rows or segment.footer.ended:
             return found, first
         found += segment.rows  # the running maximum came from a segment that was trimmed
         while (footer := await read_footer(store, key := log_file(partition, found))) is not None:
-            if SegmentFooter.parse(key, footer).newest >= time:
+            parsed = SegmentFooter.parse(key, footer)
+            if parsed.newest >= time or parsed.ended:
                 break
             found += footer.rows
     return found, 0

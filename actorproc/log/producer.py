@@ -21,7 +21,8 @@ from actorproc.errors import ActorprocError, UsageError
 from actorproc.log.batches import Callback, Deliveries, Delivery, weight_of
 from actorproc.log.hints import HintWriter
 from actorproc.log.metadata import checked_partitions, create_log, open_log
-from actorproc.log.partitioner import Partitioner, Router, Unkeyed
+from actorproc.log.partitioner import Partitioner, Unkeyed
+from actorproc.log.routes import Routes
 from actorproc.log.sender import ProducerStatistics, Sender
 from actorproc.log.serializers import (
     COLUMNS_LIMIT,
@@ -104,16 +105,15 @@ class Producer:
         self._owns_store = not isinstance(log, Store)
         self._store = given_store("log", log, "the URL or path of a log", settings, clock)
         self._wanted = None if partitions is None else checked_partitions(partitions)
-        self._partitioner = partitioner
         self._clock = clock
-        self._count = 0
-        self._router = Router(1, partitioner, clock.random)  # until the partition count is known
+        self._routes = Routes(self._store, partitioner, clock.random)
         self._unbroken = 0  # records since the last yield to the event loop
         self._together = _FEW  # records that send_many encodes at once, judging by the latest ones
         self._hints = HintWriter(self._store, clock)
         self._sender = Sender(
             self._store,
             self._hints,
+            self._routes,
             buffer_bytes=most,
             linger=seconds,
             timeout=timeout,
@@ -125,8 +125,8 @@ class Producer:
 
     @property
     def partitions(self) -> int:
-        """Partition count of the log. Known once the producer is open."""
-        return self._count
+        """Partition count of the log, without those that have ended. Known once the producer is open."""
+        return self._routes.generations.count
 
     def statistics(self) -> ProducerStatistics:
         return self._sender.statistics()
@@ -136,9 +136,8 @@ class Producer:
             if self._owns_store:
                 await stack.enter_async_context(self._store)
             opening = create_log(self._store, self._wanted) if self._wanted is not None else open_log(self._store)
-            self._count = (await opening).partitions
+            self._routes.adopt(await opening)
             await self._hints.read_others()
-            self._router = Router(self._count, self._partitioner, self._clock.random)
             await self._clock.run_in_thread(warm_up)
             self._tasks = await stack.enter_async_context(anyio.create_task_group())
             self._tasks.start_soon(self._hints.run)
@@ -183,7 +182,8 @@ class Producer:
                 is a tombstone.
             key: bytes as they are; text as UTF-8; an int as its digits. Records of one key keep their order.
             timestamp: aware; default: now.
-            partition: index of the partition; default: the partitioner chooses.
+            partition: index of the partition, from 0; default: the partitioner chooses. If the log has grown, the
+                partitions of an index follow each other.
             callback: called once, on the event loop, as `callback(report, error)`: with the record's report, or with
                 the error that awaiting raises. The other one is None. It must not block.
 
@@ -207,11 +207,14 @@ class Producer:
             self._unbroken = 0
             await anyio.lowlevel.checkpoint()
         # The choice may raise: a callable partitioner is user code.
-        index = self._router.choose(key, body) if partition is None else self._checked_index(partition)
+        router = self._routes.router
+        number = router.choose(key, body) if partition is None else router.number(partition)
         await self._make_room(weight, tasks)
-        batch = self._sender.open_batch(index, tasks)
-        if key is None and partition is None:
-            self._router.stick(index, batch.ripe)
+        batch = self._sender.open_batch(number, tasks)
+        if partition is not None:
+            batch.placed.append(batch.rows)
+        elif key is None:
+            router.stick(number, batch.ripe)
         delivery = batch.add(body, key, listed, time, weight)
         if callback is not None:
             batch.call_back(callback)
@@ -283,11 +286,6 @@ class Producer:
             raise UsageError("the producer is not open: use it within `async with Producer(...) as producer`")
         return self._tasks
 
-    def _checked_index(self, partition: int) -> int:
-        if type(partition) is not int or not 0 <= partition < self._count:
-            raise UsageError(f"partition = {partition!r}: an int from 0 to {self._count - 1}")
-        return partition
-
     async def _make_room(self, weight: int, tasks: anyio.abc.TaskGroup) -> None:
         await self._sender.make_room(weight, self._max_block)
         if self._tasks is not tasks:
@@ -298,13 +296,14 @@ class Producer:
         self, data: pa.RecordBatch, start: int, deliveries: Deliveries, tasks: anyio.abc.TaskGroup
     ) -> None:
         """Add records to the batches of their partitions, in order. `start`: index of the first in the call."""
-        chosen = self._router.choose_many(data)
+        router, total = self._routes.router, self._routes.generations.total
+        chosen = router.choose_many(data)
         # Stable. For 16 bits NumPy has a radix sort, which is many times as fast.
-        order = np.argsort(chosen.astype(np.uint16) if self._count <= 2**16 else chosen, kind="stable")
+        order = np.argsort(chosen.astype(np.uint16) if total <= 2**16 else chosen, kind="stable")
         counts = np.bincount(chosen)
         at = 0
-        for index in np.flatnonzero(counts).tolist():
-            own = order[at : at + int(counts[index])]
+        for number in np.flatnonzero(counts).tolist():
+            own = order[at : at + int(counts[number])]
             at += len(own)
             # A copy: a slice would keep the records of all partitions in memory while this batch waits.
             share = data.take(pa.array(own))
@@ -313,9 +312,9 @@ class Producer:
                 piece = share.slice(first, step)
                 weight = weight_of(piece)
                 await self._make_room(weight, tasks)
-                batch = self._sender.open_batch(index, tasks)
+                batch = self._sender.open_batch(number, tasks)
                 if piece.column("key").null_count:
-                    self._router.stick(index, batch.ripe)
+                    router.stick(number, batch.ripe)
                 deliveries.add(batch, batch.add_columns(piece, weight), own[first : first + step] + start)
                 if batch.weight >= self._batch_bytes:
                     batch.ripe.set()

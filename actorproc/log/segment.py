@@ -8,7 +8,7 @@ broker to agree on an order. Sequences are dense, but only this package may rely
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Sequence
-from typing import Self
+from typing import ClassVar, Self
 
 import numpy as np
 import pyarrow as pa
@@ -28,6 +28,7 @@ DECODED_BYTES = 64 * 2**20
 """Bytes that are decoded at once. Row groups of our producers take less, unless a record alone is larger."""
 
 _FOOTER = "actorproc.log"
+_SEAL_FORMAT = 2
 
 
 class SegmentFooter(Document, frozen=True):
@@ -36,7 +37,11 @@ class SegmentFooter(Document, frozen=True):
     `running` is the greatest timestamp of this segment and of all segments below base `covers`. A producer that lost
     the race for a base creates the same bytes at the next one. So `covers` may be lower than the segment's own base,
     and readers take the segments in between into account.
+
+    Format 2 is a seal, which ends its partition: it has no records, and no segment follows it.
     """
+
+    newest_format: ClassVar[int] = 2
 
     producer: str
     newest: int
@@ -44,12 +49,17 @@ class SegmentFooter(Document, frozen=True):
     running: int
     covers: int
 
+    @property
+    def ended(self) -> bool:
+        """Whether this is a seal."""
+        return self.format == _SEAL_FORMAT
+
     @classmethod
     def parse(cls, key: str, footer: Footer) -> Self:
-        """Raises CorruptObject if it is not the footer of a segment."""
+        """Raises CorruptObject if it is not the footer of a segment or a seal."""
         found = cls.from_json(key, footer.metadata.get(_FOOTER, ""))
-        if footer.rows < 1:
-            raise CorruptObject(key, "has no records; no producer writes that")
+        if (footer.rows < 1) != found.ended:
+            raise CorruptObject(key, "has no records; no producer writes that" if footer.rows < 1 else "is a seal")
         return found
 
 
@@ -74,11 +84,19 @@ def encode_segment(records: pa.Table, footer: SegmentFooter, compression: str) -
     )
 
 
+def encode_seal(put_id: str, producer: str, running: int, covers: int) -> bytes:
+    """The file that ends a partition. Arguments as in `SegmentFooter`."""
+    footer = SegmentFooter(
+        format=_SEAL_FORMAT, put_id=put_id, producer=producer, newest=running, running=running, covers=covers
+    )
+    return write_parquet(RECORD_SCHEMA.empty_table(), {_FOOTER: footer.to_json().decode()}, row_group_rows=1)
+
+
 async def create_segment(store: Store, partition: str, base: int, body: bytes) -> tuple[SegmentFooter, int] | None:
     """Create a segment at `base`, once.
 
     Returns:
-        None if `body` is there now. If another segment is there, its footer, and the base after it.
+        None if `body` is there now. If another segment or a seal is there, its footer, and the base after it.
 
     Raises:
         StoreUnavailable: it may be there now, or later.

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Collection
 from typing import NamedTuple
 
 import anyio
 import anyio.abc
+import numpy as np
+import pyarrow as pa
 
-from actorproc.errors import ActorprocError, BufferFull, StoreError, StoreUnavailable
-from actorproc.log.appender import Appender
-from actorproc.log.batches import ProducerBatch
+from actorproc.errors import ActorprocError, BufferFull, StoreError, StoreRefused, StoreUnavailable
+from actorproc.log.appender import Appender, PartitionEnded
+from actorproc.log.batches import Part, ProducerBatch
 from actorproc.log.hints import HintWriter
+from actorproc.log.routes import Routes
 from actorproc.runtime.budget import ByteBudget
 from actorproc.runtime.clock import Clock
 from actorproc.runtime.error_text import describe_error
@@ -40,7 +44,11 @@ class ProducerStatistics(NamedTuple):
 class Sender:
     """Sends batches, one after the other in each partition.
 
+    If the log grows, a batch of a partition that has ended goes to the partitions that follow it. These get nothing
+    else before.
+
     Args:
+        routes: of the producer.
         hints: opened before the first append after a pause; names the appended segments.
         buffer_bytes: bytes of records that wait or are in flight.
         linger: seconds that a batch waits for more records, unless it is ripe.
@@ -51,6 +59,7 @@ class Sender:
         self,
         store: Store,
         hints: HintWriter,
+        routes: Routes,
         *,
         buffer_bytes: int,
         linger: float,
@@ -60,14 +69,16 @@ class Sender:
     ) -> None:
         self._store = store
         self._hints = hints
+        self._routes = routes
         self._budget = ByteBudget(buffer_bytes)
         self._linger = linger
         self._timeout = timeout
         self._compression = compression
         self._clock = clock
         self._queues: dict[int, deque[ProducerBatch]] = {}
-        """Oldest first. The batch in flight is the first, and ripe; it stays until it is settled."""
+        """By the partition's number; oldest first. The batch in flight is the first, and ripe, until it is settled."""
         self._appenders: dict[str, Appender] = {}
+        self._ended: set[int] = set()  # partitions that have ended, as far as it matters
         self._pending: dict[ProducerBatch, None] = {}  # not settled, oldest first
         self._failure: Exception | None = None  # the first since the last flush
         self._records = self._files = self._failed = 0
@@ -101,21 +112,21 @@ class Sender:
         """Release buffer space that no batch uses."""
         self._budget.give_back(weight)
 
-    def open_batch(self, index: int, tasks: anyio.abc.TaskGroup) -> ProducerBatch:
+    def open_batch(self, number: int, tasks: anyio.abc.TaskGroup) -> ProducerBatch:
         """The batch of a partition to which records can be added. `tasks`: the group in which it is sent."""
-        queue = self._queues.get(index)
+        queue = self._queues.get(number)
         if queue is None:
-            queue = self._queues[index] = deque()
+            queue = self._queues[number] = deque()
         now = self._clock.monotonic()
         if queue and not queue[-1].ripe.is_set():
             if now - queue[-1].born <= self._linger + _STAYS_OPEN * self._timeout:
                 return queue[-1]
             queue[-1].ripe.set()
-        batch = ProducerBatch(str(index), now)
+        batch = ProducerBatch(str(number), now)
         queue.append(batch)
         self._pending[batch] = None
         if len(queue) == 1:
-            tasks.start_soon(self._run, queue)
+            tasks.start_soon(self._run, number, queue)
         return batch
 
     async def flush(self) -> None:
@@ -134,7 +145,7 @@ class Sender:
         if failure is not None:
             raise failure.with_traceback(None)
 
-    async def _run(self, queue: deque[ProducerBatch]) -> None:
+    async def _run(self, number: int, queue: deque[ProducerBatch]) -> None:
         """Send the batches of a partition until there are none."""
         try:
             while queue:
@@ -144,7 +155,8 @@ class Sender:
                         await batch.ripe.wait()
                 batch.ripe.set()
                 try:
-                    await self._deliver(batch)
+                    await self._empty_ancestors(number)
+                    await self._deliver(number, batch)
                 finally:
                     queue.popleft()
         finally:
@@ -152,17 +164,20 @@ class Sender:
                 error = StoreUnavailable("the producer was cancelled before the record was sent")
                 self._settle(queue.popleft(), None, error)
 
-    async def _deliver(self, batch: ProducerBatch) -> None:
+    async def _empty_ancestors(self, number: int) -> None:
+        """Wait until this producer has nothing left for the partitions before this one."""
+        ancestors = self._routes.generations.ancestors(number)
+        while waiting := next((queue for before in ancestors if (queue := self._queues.get(before))), None):
+            waiting[0].ripe.set()
+            await waiting[0].done.wait()
+
+    async def _deliver(self, number: int, batch: ProducerBatch) -> None:
         give_up = batch.born + self._linger + self._timeout
-        base: int | None = None
+        parts: list[Part] | None = None
         error: Exception = StoreUnavailable("the producer was cancelled: the record may be in the log or not")
         try:
             table = await self._clock.run_cpu_work(batch.cost, batch.table)
-            await self._open_hint(batch, give_up)
-            try:
-                base = await self._appender(batch.partition).append(table, give_up)
-            finally:
-                self._hints.end(batch.partition, base)
+            parts = await self._append(number, table, batch.placed, give_up)
         except Exception as failure:  # noqa: BLE001 - an error in one batch must not end the others
             error = failure
             if not isinstance(failure, ActorprocError):
@@ -172,7 +187,53 @@ class Sender:
                 error.__cause__ = failure
             log.warning("producer.append_failed", partition=batch.partition, records=batch.rows, error=str(error))
         finally:
-            self._settle(batch, base, error)
+            self._settle(batch, parts, error)
+
+    async def _append(self, number: int, table: pa.Table, placed: Collection[int], give_up: float) -> list[Part]:
+        """Append the records to this partition, or if it has ended, to those that follow it."""
+        if (parent := self._routes.unsealed_parent(number)) is not None and parent not in self._ended:
+            await self._seal(parent, give_up)
+        partition = str(number)
+        await self._open_hint(f"{table.num_rows} records for partition {number}", give_up)
+        base: int | None = None
+        try:
+            base = await self._appender(partition).append(table, give_up)
+        except PartitionEnded as ended:
+            base = ended.base  # readers must find the end, too
+            self._ended.add(number)
+        else:
+            return [Part(partition, base)]
+        finally:
+            self._hints.end(partition, base)
+        await self._routes.renew(number)
+        return await self._append_to_children(number, table, placed, give_up)
+
+    async def _append_to_children(
+        self, number: int, table: pa.Table, placed: Collection[int], give_up: float
+    ) -> list[Part]:
+        parts: list[Part] = []
+        try:
+            for child, rows in self._routes.shares(number, table, placed):
+                its_placed = np.flatnonzero(np.isin(rows, list(placed))).tolist() if placed else ()
+                found = await self._append(child, table.take(rows), its_placed, give_up)
+                parts += [Part(p, base, rows if own is None else rows[own]) for p, base, own in found]
+        except StoreRefused as error:
+            if not parts:
+                raise
+            raise StoreUnavailable(
+                f"some of {table.num_rows} records are in the log, and others not: {error}"
+            ) from None
+        return parts
+
+    async def _seal(self, number: int, give_up: float) -> None:
+        """End a partition, since records are about to go to one that follows it."""
+        await self._open_hint(f"the end of partition {number}", give_up)
+        base: int | None = None
+        try:
+            base = await self._appender(str(number)).seal(give_up)
+        finally:
+            self._hints.end(str(number), base)
+        self._ended.add(number)
 
     def _appender(self, partition: str) -> Appender:
         found = self._appenders.get(partition)
@@ -187,7 +248,7 @@ class Sender:
             )
         return found
 
-    async def _open_hint(self, batch: ProducerBatch, give_up: float) -> None:
+    async def _open_hint(self, what: str, give_up: float) -> None:
         why = "earlier batches took that long"
         while (left := give_up - self._clock.monotonic()) > 0:
             try:
@@ -198,18 +259,16 @@ class Sender:
             except StoreUnavailable as error:
                 why = str(error)
                 await self._clock.sleep(_HINT_RETRY)
-        raise StoreUnavailable(
-            f"{batch.rows} records for partition {batch.partition} were not sent within {self._timeout:g} s: {why}"
-        )
+        raise StoreUnavailable(f"{what} were not sent within {self._timeout:g} s: {why}")
 
-    def _settle(self, batch: ProducerBatch, base: int | None, error: Exception) -> None:
-        if base is None:
+    def _settle(self, batch: ProducerBatch, parts: list[Part] | None, error: Exception) -> None:
+        if parts is None:
             self._failed += batch.rows
             self._failure = self._failure or error
-            batch.settle(-1, error)
+            batch.fail(error)
         else:
-            self._files += 1
+            self._files += len(parts)
             self._records += batch.rows
-            batch.settle(base)
+            batch.settle(parts)
         self._pending.pop(batch, None)
         self._budget.give_back(batch.weight)

@@ -11,7 +11,7 @@ once. See docs/protocol.md.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import ClassVar, NamedTuple, Self
 
@@ -19,16 +19,28 @@ import pyarrow as pa
 from msgspec.structs import force_setattr, replace
 
 from actorproc.errors import CorruptObject, SourceError, StoreError, UsageError
+from actorproc.log.appender import PartitionEnded
+from actorproc.log.generations import Generations
+from actorproc.log.growth import seal
 from actorproc.log.hints import HintWriter
 from actorproc.log.metadata import open_log
 from actorproc.log.positions import first_base, log_end
+from actorproc.log.routes import moved
 from actorproc.log.segment import SegmentFooter, create_segment, encode_segment, newest_timestamp
 from actorproc.log.staged_files import StagedFile, decode_staged
 from actorproc.retention.boundary import read_boundary
 from actorproc.runtime.logger import get_logger
 from actorproc.runtime.tasks import gather
 from actorproc.storage.document import Document, SharedDocument
-from actorproc.storage.names import LOG_STAGED, batch_of_staged, folder_of, log_boundary, log_file, log_transaction
+from actorproc.storage.names import (
+    LOG_META,
+    LOG_STAGED,
+    batch_of_staged,
+    folder_of,
+    log_boundary,
+    log_file,
+    log_transaction,
+)
 from actorproc.storage.store import Conflict, Store
 
 GROUP_BYTES = 64 * 2**20
@@ -57,7 +69,7 @@ class PartitionProgress(NamedTuple):
 class Transaction(Document, frozen=True):
     """The stored state of a transaction: its latest batch and, unless that is `done`, the work that is left."""
 
-    newest_format: ClassVar[int] = 2
+    newest_format: ClassVar[int] = 3
 
     batch: int
     done: bool
@@ -67,6 +79,8 @@ class Transaction(Document, frozen=True):
     """Keys of the staged files; those of a group are appended together."""
     shares: Mapping[str, PartitionProgress] = {}
     """Progress by partition."""
+    moved: Mapping[str, int] = {}
+    """Partition that has ended -> the first group whose records go to the partitions that follow it. In format 3."""
 
     def __post_init__(self) -> None:
         if self.format == 1:  # in that format the put-id named the batch
@@ -194,19 +208,53 @@ class Transactions:
             Conflict: another driver was first.
         """
         shares = dict(found.shares)
+        generations = await self._end_ancestors(shares)
         for group, keys in enumerate(found.groups):
-            if all(share.group > group for share in shares.values()):
-                continue
-            segments = await self._load(keys, found.batch_id, group, shares)
+            segments: Mapping[str, _Segment] | None = None
             while waiting := {name: share for name, share in shares.items() if share.group == group}:
+                if segments is None:
+                    segments = await self._load(keys, found, group, shares, generations)
                 progress = await self._append(waiting, segments)
-                shares |= progress
-                if any(share.group == group for share in progress.values()):  # recorded before the next base is tried
+                shares |= {name: share for name, share in progress.items() if share is not None}
+                if ended := [name for name, share in progress.items() if share is None]:
+                    generations = (await open_log(self._store)).generations
+                    for name in ended:
+                        shares |= await self._following(int(name), group, generations)
+                        del shares[name]
+                    found = replace(found, format=3, moved={**found.moved, **dict.fromkeys(ended, group)})
+                    segments = None
+                # Recorded before the next base is tried.
+                if ended or any(share is not None and share.group == group for share in progress.values()):
                     await document.swap(replace(found, shares=shares))
-        await document.swap(replace(found, done=True, groups=(), shares={}))
+        await document.swap(replace(found, done=True, groups=(), shares={}, moved={}))
+
+    async def _end_ancestors(self, shares: Iterable[str]) -> Generations:
+        """End the partitions before those that get records, unless they have ended."""
+        metadata = await open_log(self._store)
+        generations = metadata.generations
+        if metadata.growing:
+            before = {generations.parent(int(name)) for name in shares} - {None}
+            await gather(sorted(map(str, before)), lambda name: seal(self._store, self._hints, name))
+        return generations
+
+    async def _following(self, ended: int, group: int, generations: Generations) -> Mapping[str, PartitionProgress]:
+        """The progress of the partitions that follow one that has ended.
+
+        Raises:
+            CorruptObject: no partition follows it.
+        """
+        children = generations.children(ended)
+        if not children:
+            raise CorruptObject(LOG_META, f"names no partition that follows {ended}, and {ended} has ended")
+        return await gather([str(number) for number in children], lambda name: self._at_end(name, group))
 
     async def _load(
-        self, keys: Sequence[str], batch_id: str, group: int, shares: Mapping[str, PartitionProgress]
+        self,
+        keys: Sequence[str],
+        transaction: Transaction,
+        group: int,
+        shares: Mapping[str, PartitionProgress],
+        generations: Generations,
     ) -> dict[str, _Segment]:
         """The segments of a group, by partition."""
         run_in_thread = self._store.clock.run_in_thread
@@ -220,26 +268,33 @@ class Transactions:
             if found is None:
                 raise CorruptObject(key, "is needed by an unfinished transaction, and is gone")
             for partition, batch in found.items():
-                batches.setdefault(partition, []).append(batch)
+                for name, records in _routed(partition, batch, group, transaction.moved, generations):
+                    batches.setdefault(name, []).append(records)
 
         async def encode(partition: str) -> _Segment:
-            return await run_in_thread(_encoded, batches.pop(partition), f"{batch_id}-{group}", shares[partition])
+            put_id = f"{transaction.batch_id}-{group}"
+            return await run_in_thread(_encoded, batches.pop(partition), put_id, shares[partition])
 
-        return dict(await gather([name for name in batches if shares[name].group == group], encode))
+        return dict(await gather([name for name in batches if name in shares and shares[name].group == group], encode))
 
     async def _append(
         self, shares: Mapping[str, PartitionProgress], segments: Mapping[str, _Segment]
-    ) -> Mapping[str, PartitionProgress]:
+    ) -> Mapping[str, PartitionProgress | None]:
         """Append the segments of a group.
 
-        The new progress of a partition is the next group, or the same group at another base if its base was taken.
+        The new progress of a partition is the next group, or the same group at another base if its base was taken. It
+        is None if the partition has ended.
         """
 
-        async def append(partition: str) -> PartitionProgress:
+        async def append(partition: str) -> PartitionProgress | None:
             share, segment = shares[partition], segments.get(partition)
             if segment is None:
                 return share._replace(group=share.group + 1)
-            if await self._create(partition, share.base, segment):
+            try:
+                appended = await self._create(partition, share.base, segment)
+            except PartitionEnded:
+                return None
+            if appended:
                 base, running = share.base + segment.rows, max(share.running, segment.newest)
                 return PartitionProgress(share.group + 1, base, running)
             return await self._at_end(partition, share.group, share.base)
@@ -250,6 +305,7 @@ class Transactions:
         """Create a segment at the base that the document names. False: another producer's segment is there.
 
         Raises:
+            PartitionEnded: the partition ends at the base.
             StoreUnavailable: the outcome is unknown, so the base may not be left.
             CorruptObject: the log was trimmed beyond the base. The segment may have been appended and read before.
         """
@@ -266,6 +322,8 @@ class Transactions:
                     "Nobody can tell whether its records were appended before. Look for them in the output of the "
                     "log's readers; then delete the transaction, and with it the records that are not appended yet",
                 )
+            if other is not None and other[0].ended:
+                raise PartitionEnded(base)
             return other is None or other[0].put_id == segment.put_id
         finally:
             self._hints.end(partition, known)
@@ -329,6 +387,17 @@ def _grouped(staged: Sequence[StagedFile]) -> tuple[tuple[str, ...], ...]:
         groups[-1].append(file.key)
         size += file.size
     return tuple(map(tuple, groups))
+
+
+def _routed(
+    partition: str, records: pa.RecordBatch, group: int, moves: Mapping[str, int], generations: Generations
+) -> Iterator[tuple[str, pa.RecordBatch]]:
+    """The records of a group that were staged for a partition, by the partition that gets them."""
+    if group < moves.get(partition, group + 1):
+        yield partition, records
+        return
+    for number, rows in moved(generations, int(partition), records.column("key")):
+        yield from _routed(str(number), records.take(pa.array(rows)), group, moves, generations)
 
 
 def _encoded(batches: Sequence[pa.RecordBatch], put_id: str, share: PartitionProgress) -> _Segment:

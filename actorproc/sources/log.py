@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
 
@@ -12,18 +12,27 @@ import anyio
 from actorproc.config.settings import Settings
 from actorproc.errors import CorruptObject, RecordsLost, SourceError, UsageError, locate, located
 from actorproc.log.hint_watch import HintWatch
-from actorproc.log.metadata import open_log
-from actorproc.log.positions import base_of, end_base, first_base, position_of_time, stored_bytes
+from actorproc.log.metadata import LogMetadata, open_log
+from actorproc.log.positions import (
+    base_of,
+    end_base,
+    first_base,
+    newest_segment,
+    position_of_time,
+    stored_bytes,
+)
 from actorproc.log.segment import ROW_GROUP_BYTES, Segment
 from actorproc.records import NO_COST, Batch, ReadCost
 from actorproc.retention.boundary import read_boundary
 from actorproc.runtime.budget import ReadBudget
 from actorproc.runtime.clock import SYSTEM, Clock
 from actorproc.runtime.logger import get_logger
+from actorproc.runtime.tasks import gather
 from actorproc.sources.prefetch import FilePrefetcher, Prefetching
-from actorproc.sources.protocol import Chunk, End, Start
+from actorproc.sources.protocol import Chunk, End, Partition, Start
 from actorproc.sources.stored import StoredSource
-from actorproc.storage.names import READERS, log_boundary, log_file
+from actorproc.storage.document import SharedDocument
+from actorproc.storage.names import LOG_META, READERS, log_boundary, log_file
 from actorproc.storage.parquet import read_footer
 from actorproc.storage.store import Store
 from actorproc.stores import OUTPUT_SCHEME
@@ -54,19 +63,48 @@ class LogSource(StoredSource):
     ) -> None:
         super().__init__("log", log, "the URL or folder of a log", readers=READERS, settings=settings, clock=clock)
         self._hints = HintWatch(self._store, clock, self._settings.poll_interval)
-        self._partitions: list[str] = []
+        self._metadata = LogMetadata(partitions=0)
+        self._document = SharedDocument(self._store, LOG_META, LogMetadata)
         self._prefetching = Prefetching(self._store, clock, self._settings.read_ahead_bytes // 4)
         self._file_bytes = ROW_GROUP_BYTES  # recent bytes of a file with its decoded rows
 
     async def _found(self) -> str | None:
-        meta = await open_log(
+        self._metadata = await open_log(
             self._store, instead=f"a processor's output as {OUTPUT_SCHEME}{{container}}/{{processor}}"
         )
-        self._partitions = [str(index) for index in range(meta.partitions)]
-        return meta.identity
+        return self._metadata.identity
 
-    async def partitions(self) -> Sequence[str]:
-        return self._partitions
+    async def _renew(self) -> None:
+        """Read `log.json` anew: the log may have grown."""
+        with located(self._store.url):
+            self._metadata = await self._document.read() or self._metadata
+
+    async def partitions(self) -> Sequence[str | Partition]:
+        """See `Source.partitions`. Also those that have ended; without those that follow one that has not."""
+        await self._renew()
+        generations = self._metadata.generations
+        unsure = [str(number) for number in generations.before] if self._metadata.growing else []
+        with located(self._store.url):
+            ended = await gather(unsure, self._has_ended)
+        follows = {name: generations.parent(int(name)) for name in self._metadata.names}
+        return [
+            name if before is None else Partition(name, (str(before),))
+            for name, before in follows.items()
+            if ended.get(str(before), True)
+        ]
+
+    async def _has_ended(self, partition: str) -> bool:
+        found = await newest_segment(self._store, partition, self._hints.newest.get(partition, 0))
+        return found is not None and found[0] == found[1]
+
+    @property
+    def knows_keys(self) -> bool:  # type: ignore[override]  # as the log says
+        """See `Source.knows_keys`."""
+        return self._metadata.by_key
+
+    async def keys_of(self, partition: str) -> Callable[[bytes], bool]:
+        """See `Source.keys_of`."""
+        return partial(self._metadata.generations.has_key, int(partition))
 
     async def start(self, partition: str, at: Start) -> str:
         """See `Source.start`. For a time, reading begins at the first record whose timestamp is at or after it."""
@@ -155,10 +193,15 @@ class LogSource(StoredSource):
                 size = len(body)
                 cost = ReadCost(bytes=size, requests=1)
                 file = await self._clock.run_cpu_work(size, Segment, partition, base, body, background=True)
-                batches, end, held = file.batches(skip), file.next_base, size + file.group_bytes
+                end = file.next_base
                 if base + skip > end:
                     raise self._beyond_end(partition, base + skip, end)
                 verified = True
+                if file.footer.ended:
+                    await self._renew()  # which keys are in the partitions that follow
+                    yield Chunk(Batch.empty(partition), _position(base), cost, ended=True)
+                    return
+                batches, held = file.batches(skip), size + file.group_bytes
                 del body, file
                 self._file_bytes = max(held, self._file_bytes * 7 // 8)
                 budget.resize(held)

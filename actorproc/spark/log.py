@@ -55,7 +55,7 @@ class Log(SparkDataset):
         return (await open_log(store)).identity
 
     async def partitions(self, store: Store) -> Sequence[str]:
-        return [str(index) for index in range((await open_log(store)).partitions)]
+        return (await open_log(store)).names
 
     async def lowest(self, store: Store, partitions: Sequence[str]) -> Mapping[str, int]:
         trimmed = await lowest_numbers(store, READERS, self._boundaries)
@@ -89,7 +89,7 @@ class Log(SparkDataset):
         self, partition: str, number: int, stop: int, key: str, body: bytes, columns: Sequence[str]
     ) -> tuple[Iterator[FileRows], int]:
         file = Segment(partition, number, body)
-        return self._records(partition, file, columns), file.next_base
+        return self._records(partition, file, columns), max(number + 1, file.next_base)  # a seal has no records
 
     def _records(self, partition: str, file: Segment, columns: Sequence[str]) -> Iterator[FileRows]:
         stored = [name for name in RECORD_SCHEMA.names if name in columns]

@@ -20,6 +20,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from pyspark.sql.types import StructType
 
 from actorproc.errors import SourceError, StoreError, UsageError
+from actorproc.log.generations import Generations
 from actorproc.log.metadata import create_log, find_log, open_log
 from actorproc.log.partitioner import Router
 from actorproc.log.staged_files import StagedFile, encode_staged
@@ -58,6 +59,9 @@ class Message(WriterCommitMessage):
 class _LogWriter(QuickAck):
     """The common part of both writers. Made on the driver, and pickled to the tasks with the settings."""
 
+    _generations: Generations
+    """Partitions of the log when the writer was made."""
+
     def __init__(self, options: WriteOptions, schema: StructType, overwrite: bool) -> None:
         if overwrite:
             raise UsageError(
@@ -70,12 +74,13 @@ class _LogWriter(QuickAck):
     def _open(self) -> AbstractContextManager[BlockingStore]:
         return open_blocking(self._options.url, self._options.settings)
 
-    def _stage(self, rows: Iterator[pa.RecordBatch], partitions: int, transaction: str, batch: int) -> Message:
-        """Stage a task's rows. `partitions`: of the log."""
+    def _stage(self, rows: Iterator[pa.RecordBatch], transaction: str, batch: int) -> Message:
+        """Stage a task's rows."""
         task = TaskContext.get()
         number = task.partitionId() if task else 0
         # Seeded: each attempt sends rows without a key to the same partitions.
-        router = Router(partitions, "sticky", Random(f"{transaction}/{batch}/{number}"))  # noqa: S311
+        random = Random(f"{transaction}/{batch}/{number}")  # noqa: S311
+        router = Router(self._generations.count, "sticky", random, self._generations.first)
         now = pa.scalar(SYSTEM.now(), RECORD_SCHEMA.field("timestamp").type)
         staged: list[StagedFile] = []
         waiting: list[RoutedRows] = []
@@ -126,19 +131,19 @@ class BatchWriter(_LogWriter, DataSourceArrowWriter):
         super().__init__(options, schema, overwrite)
         self._transaction = options.transaction or f"{UNNAMED}{SYSTEM.nonce()}"
         with open_blocking(options.url, options.settings) as blocking:
-            self._partitions, self._done = blocking.call(self._look, blocking.store)
+            self._generations, self._done = blocking.call(self._look, blocking.store)
 
-    async def _look(self, store: Store) -> tuple[int, bool]:
-        """The log's number of partitions, and whether the batch is already in it."""
+    async def _look(self, store: Store) -> tuple[Generations, bool]:
+        """The log's partitions, and whether the batch is already in it."""
         wanted = self._options.partitions
         meta = await (create_log(store, wanted) if wanted else open_log(store, create=_HOW_TO_CREATE))
         name = self._options.transaction
-        return meta.partitions, name is not None and await is_done(store, name, self._options.batch)
+        return meta.generations, name is not None and await is_done(store, name, self._options.batch)
 
     @called_by_spark
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         rows = iter(()) if self._done else iterator
-        return self._stage(rows, self._partitions, self._transaction, self._options.batch)
+        return self._stage(rows, self._transaction, self._options.batch)
 
     @called_by_spark
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
@@ -168,7 +173,7 @@ class StreamWriter(_LogWriter, DataSourceStreamArrowWriter):
             elif meta is not None and options.partitions is not None:
                 blocking.call(create_log, blocking.store, options.partitions)  # raises if the numbers differ
         self._found = meta is not None
-        self._partitions = meta.partitions if meta is not None else options.partitions or 0
+        self._generations = meta.generations if meta is not None else Generations((options.partitions or 0,))
 
     def _check_found(self, batch: int) -> None:
         if not self._found and batch > 0:
@@ -176,7 +181,7 @@ class StreamWriter(_LogWriter, DataSourceStreamArrowWriter):
                 f"the log {self._options.url} is gone: micro-batch {batch} is not the first of this query. Is the "
                 "right folder or bucket mounted? Once it is back, the query continues where it stopped. (If this "
                 f"query wrote elsewhere before, create the log: actorproc produce --log {self._options.url} "
-                f"--partitions {self._partitions} /dev/null)"
+                f"--partitions {self._generations.count} /dev/null)"
             )
 
     @called_by_spark
@@ -190,14 +195,14 @@ class StreamWriter(_LogWriter, DataSourceStreamArrowWriter):
                 ".option('batch', batch_id)"
             )
         self._check_found(int(batch))
-        return self._stage(iterator, self._partitions, query, int(batch))
+        return self._stage(iterator, query, int(batch))
 
     @called_by_spark
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         self._check_found(batchId)
         if not self._found:
             with self._open() as blocking:
-                blocking.call(create_log, blocking.store, self._partitions)
+                blocking.call(create_log, blocking.store, self._generations.count)
         self._commit(messages, batchId, in_turn=True)
 
     @called_by_spark

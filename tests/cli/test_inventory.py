@@ -161,3 +161,16 @@ async def test_a_peek_does_not_read_what_comes_before() -> None:
         source.read_from, found = [], list[Record]()
         await peek(source, PeekStart.parse(text), 99, found.append)
         assert (source.read_from, [record.json() for record in found]) == ([position], values)
+
+
+def test_a_log_grows_after_a_dry_run(run: Run, tmp_path: Path) -> None:
+    log = tmp_path / "events"
+    assert run("logs", "create", log, "--partitions", 2).exit_code == 0
+    planned = run("logs", "grow", log, "--partitions", 4).stdout
+    assert "partitions 0-1 end, partitions 2-5 follow; --yes does it" in planned
+    assert "has 2, and grows to a multiple" in run("logs", "grow", log, "--partitions", 3, "--yes").stderr
+    assert "has 4 partitions" in run("logs", "grow", log, "--partitions", 4, "--yes").stdout
+    assert "has 4 partitions already" in run("logs", "grow", log, "--partitions", 4, "--yes").stdout
+    (found,) = lines(run("logs", "describe", log, "--json").stdout)
+    assert [p["followed_by"] for p in found["partitions"]] == [["2", "4"], ["3", "5"], [], [], [], []]
+    assert "followed by" in run("logs", "describe", log).stdout

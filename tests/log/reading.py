@@ -7,6 +7,7 @@ from contextlib import aclosing
 from actorproc.config.settings import Settings
 from actorproc.records import Batch
 from actorproc.sources import LogSource
+from actorproc.sources.protocol import list_partitions
 from actorproc.storage.store import Store
 
 
@@ -30,7 +31,7 @@ async def log_contents(store: Store) -> dict[str, list[bytes | None]]:
     source = LogSource(store, settings=Settings.load(), clock=store.clock)
     await source.open()
     contents = {}
-    for partition in await source.partitions():
+    for partition in await list_partitions(source):
         found = await batches(source, partition)
         sequences = [sequence for batch in found for sequence in batch.sequences]
         assert sequences == list(range(len(sequences)))

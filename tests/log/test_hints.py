@@ -11,6 +11,7 @@ from actorproc.errors import ConditionFailed, StoreUnavailable
 from actorproc.log.hints import FORGET_AFTER, IDLE_AFTER, SWEEP_AGES
 from actorproc.log.producer import Producer
 from actorproc.sources import LogSource
+from actorproc.sources.protocol import list_partitions
 from actorproc.storage.backend import Backend, Listing, Stored
 from actorproc.storage.store import Store, StoreLimits
 from actorproc.stores.memory import MemoryStore
@@ -44,7 +45,7 @@ class Follower:
         source = LogSource(self.store, settings=Settings.load(poll_interval=1), clock=self.clock)
         await source.open()
         async with anyio.create_task_group() as tasks:
-            for partition in await source.partitions():
+            for partition in await list_partitions(source):
                 tasks.start_soon(self._follow, source, partition)
 
     async def _follow(self, source: LogSource, partition: str) -> None:

@@ -24,6 +24,7 @@ from actorproc.log.producer import Producer
 from actorproc.log.serializers import columns
 from actorproc.records import Batch, Record
 from actorproc.sources import LogSource
+from actorproc.sources.protocol import list_partitions
 from actorproc.storage.store import Store
 from actorproc.stores.memory import MemoryStore
 from actorproc.testing.simulation.clock import VirtualClock
@@ -39,7 +40,7 @@ async def records(store: Store) -> list[Record]:
     await source.open()
     return [
         record
-        for partition in await source.partitions()
+        for partition in await list_partitions(source)
         for batch in await batches(source, partition)
         for record in batch
     ]

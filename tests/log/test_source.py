@@ -23,7 +23,7 @@ from actorproc.records import RECORD_SCHEMA, Batch
 from actorproc.retention.boundary import raise_boundary
 from actorproc.runtime.budget import ByteBudget, ReadBudget
 from actorproc.sources import LogSource, open_source
-from actorproc.sources.protocol import End
+from actorproc.sources.protocol import End, list_partitions
 from actorproc.storage.backend import Listing, Stored
 from actorproc.storage.names import log_boundary, log_dir, log_file
 from actorproc.storage.store import Store, StoreLimits
@@ -61,7 +61,7 @@ async def test_what_was_sent_is_read_on_every_store(store: Store) -> None:
     source = await opened(store)
     assert await source.partitions() == ["0", "1", "2"]
     found = {}
-    for partition in await source.partitions():
+    for partition in await list_partitions(source):
         end = await source.end(partition)
         assert end == End(str((end.sequence or 0) + 1), end.sequence)
         assert await source.start(partition, "latest") == end.position
@@ -241,7 +241,7 @@ def test_an_idle_log_costs_one_listing_per_poll() -> None:
                 read += len(chunk.batch)
 
         async with anyio.create_task_group() as tasks:
-            for partition in await source.partitions():
+            for partition in await list_partitions(source):
                 tasks.start_soon(follow, partition)
             await clock.sleep(30)
             assert read == 1000

@@ -21,6 +21,7 @@ from actorproc.log.transactions import Transactions, is_begun, is_done
 from actorproc.records import Batch
 from actorproc.retention.boundary import raise_boundary
 from actorproc.sources.log import LogSource
+from actorproc.sources.protocol import list_partitions
 from actorproc.storage.names import LOG_STAGED, log_boundary, log_file, log_staged, log_transaction
 from actorproc.storage.store import Store, StoreLimits
 from actorproc.stores.memory import MemoryStore
@@ -102,7 +103,7 @@ class World:
         source = LogSource(Store(self.truth))
         await source.open()
         found = {}
-        for partition in await source.partitions():
+        for partition in await list_partitions(source):
             read = await batches(source, partition)
             assert [n for batch in read for n in batch.sequences] == list(range(sum(map(len, read))))
             found[partition] = [v for batch in read for v in batch.values if v != b"another's"]

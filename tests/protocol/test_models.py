@@ -14,6 +14,7 @@ from tests.protocol import (
     commit_model,
     compaction_model,
     forward_model,
+    grow_model,
     inherit_model,
     queue_model,
     reset_model,
@@ -33,6 +34,7 @@ WHOLE: dict[ModuleType, Any] = {
     forward_model: forward_model.ALL,
     queue_model: queue_model.ALL,
     reset_model: reset_model.ALL,
+    grow_model: grow_model.ALL,
 }
 
 

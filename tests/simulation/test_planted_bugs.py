@@ -327,7 +327,7 @@ def test_appending_again_under_a_new_put_id_is_found(monkeypatch: pytest.MonkeyP
     settle = Appender._settle
 
     async def settle_anew(self: Appender, body: bytes, rows: int, newest: int) -> int:
-        return await settle(self, await self._prepare(pq.read_table(io.BytesIO(body)), newest), rows, newest)
+        return await settle(self, await self._encode(pq.read_table(io.BytesIO(body)), newest), rows, newest)
 
     monkeypatch.setattr(Appender, "_settle", settle_anew)
     assert "which is in the log already" in first_broken("loop", stream="log")

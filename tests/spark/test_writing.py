@@ -25,6 +25,7 @@ from actorproc.log.partitioner import partition_of_key
 from actorproc.log.transactions import Transaction, Transactions
 from actorproc.records import Record
 from actorproc.sources.log import LogSource
+from actorproc.sources.protocol import list_partitions
 from actorproc.spark import read_output
 from actorproc.spark.log_writer import Message, StreamWriter
 from actorproc.spark.options import parse_write_options
@@ -46,7 +47,7 @@ async def records(url: str, **settings: Any) -> dict[str, list[Record]]:
     source = LogSource(url, settings=Settings.load(**settings))
     await source.open()
     try:
-        return {p: [r for batch in await batches(source, p) for r in batch] for p in await source.partitions()}
+        return {p: [r for batch in await batches(source, p) for r in batch] for p in await list_partitions(source)}
     finally:
         await source.close()
 
@@ -184,7 +185,7 @@ async def test_a_later_micro_batch_does_not_create_a_missing_log(tmp_path: Path)
         return StreamWriter(target, columns(value=TEXT), overwrite=False)
 
     first = writer()
-    first.commit([first._stage(iter([pa.record_batch({"value": ["0", "1"]})]), 2, "query", 0)], 0)
+    first.commit([first._stage(iter([pa.record_batch({"value": ["0", "1"]})]), "query", 0)], 0)
     (tmp_path / "mount").rename(tmp_path / "away")
     later = writer()
     for step in (later._check_found, partial(later.commit, [Message("query", [])])):
@@ -193,7 +194,7 @@ async def test_a_later_micro_batch_does_not_create_a_missing_log(tmp_path: Path)
     assert not (tmp_path / "mount").exists()
     (tmp_path / "away").rename(tmp_path / "mount")
     later = writer()
-    later.commit([later._stage(iter([pa.record_batch({"value": ["2"]})]), 2, "query", 1)], 1)
+    later.commit([later._stage(iter([pa.record_batch({"value": ["2"]})]), "query", 1)], 1)
     assert await values(url) == Counter(range(3))
 
 
@@ -203,7 +204,7 @@ async def test_a_begun_micro_batch_is_finished_without_rows(tmp_path: Path) -> N
         await create_log(store, 2)
     target = parse_write_options({"path": url, "logPartitions": "2", "checkpointLocation": "c"}, stream=True)
     writer = StreamWriter(target, columns(value=TEXT), overwrite=False)
-    message = writer._stage(iter([pa.record_batch({"value": ["0", "1", "2"]})]), 2, "query", 7)
+    message = writer._stage(iter([pa.record_batch({"value": ["0", "1", "2"]})]), "query", 7)
     async with open_store(url) as store, Transactions.opened(store) as transactions:
         plan = await transactions._plan(7, message.staged)  # and killed before anything is appended
         await SharedDocument(store, log_transaction("query"), Transaction).swap(plan)
