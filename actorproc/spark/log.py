@@ -77,7 +77,8 @@ class Log(SparkDataset):
         return await self._boundaries.read(store)
 
     async def next_number(self, store: Store, partition: str, file: DataFile) -> int:
-        return (await read_footer_at(store, partition, file.number))[1]
+        _, following = await read_footer_at(store, partition, file.number)
+        return max(file.next, following)  # a seal has no records, and is read once
 
     async def rows(self, store: Store, partition: str, first: int, stop: int) -> int:
         return stop - first
@@ -89,7 +90,7 @@ class Log(SparkDataset):
         self, partition: str, number: int, stop: int, key: str, body: bytes, columns: Sequence[str]
     ) -> tuple[Iterator[FileRows], int]:
         file = Segment(partition, number, body)
-        return self._records(partition, file, columns), max(number + 1, file.next_base)  # a seal has no records
+        return self._records(partition, file, columns), max(number + 1, file.next_base)
 
     def _records(self, partition: str, file: Segment, columns: Sequence[str]) -> Iterator[FileRows]:
         stored = [name for name in RECORD_SCHEMA.names if name in columns]

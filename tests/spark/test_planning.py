@@ -15,6 +15,7 @@ import pytest
 
 from actorproc.config.settings import Settings
 from actorproc.errors import SourceError, UsageError
+from actorproc.log.growth import grow_log
 from actorproc.log.producer import Producer
 from actorproc.rows.schema import nullable, output_schema, parse_schema
 from actorproc.spark.blocking_store import open_blocking
@@ -35,6 +36,7 @@ from actorproc.storage.backend import Listing
 from actorproc.storage.listing import DataFile
 from actorproc.storage.names import ProcessorLayout
 from actorproc.storage.store import Store
+from actorproc.stores import open_store
 from actorproc.stores.memory import MemoryStore
 from tests.spark.committing import Fleet, Numbers
 
@@ -286,6 +288,29 @@ async def test_columns_without_nulls_can_be_read_as_not_null_or_nullable(kind: s
             assert [batch.schema for batch in read_spans(request, spans, schema)] == [schema]
 
     await asyncio.to_thread(read)
+
+
+async def test_a_log_that_has_grown_is_read_whole_and_in_steps_of_one_file(tmp_path: Path) -> None:
+    async with open_store(str(tmp_path)) as store:
+        async with Producer(store, partitions=2, linger=0) as producer:
+            for count in (2, 4):
+                await grow_log(store, count)
+                await (await producer.send_many([b"x"] * 8, keys=[f"key{n}" for n in range(8)]))
+        request = parse_read_options({"path": str(tmp_path), "kind": "log", "maxFilesPerTrigger": "1"})
+        schema = await request.dataset.schema(store)
+        spans = [span for task in await asyncio.to_thread(plan_tasks, request, schema) for span in task]
+        steps, reached = list[Span](), dict[str, int]()
+        while True:
+            end, _ = await latest_numbers(request, store, reached, limited=True, target=None)
+            if all(number <= reached.get(partition, 0) for partition, number in end.items()):
+                break
+            steps += await plan_micro_batch(request, store, reached, end)
+            reached = end
+        files = (await store.list("partition=")).entries
+    for found in (spans, steps):
+        rows = await asyncio.to_thread(list, read_spans(request, found, schema))
+        assert sum(batch.num_rows for batch in rows) == 16
+    assert len(steps) == len(files)  # a seal is a step, once
 
 
 async def test_dead_letters_have_gaps_and_are_all_found(store: Store, fleet: Fleet) -> None:
