@@ -546,31 +546,34 @@ def test_interrupting_produce_of_a_file_reports_its_progress(folder: Path) -> No
 
 
 def test_a_log_grows_while_a_producer_and_two_hosts_run(run: Run, folder: Path) -> None:
-    count = 150
-    (folder / "flights.jsonl").write_text("".join(f'{{"tail": "N{n % 7}", "delay": {n}}}\n' for n in range(count)))
+    flights = [b'{"tail": "N%d", "delay": %d}\n' % (n % 7, n) for n in range(150)]
     assert run("logs", "create", "events", "--partitions", 2).exit_code == 0
-    command = [sys.executable, "-m", "actorproc", "produce", "--log", "events", "--key", "tail", "--rate", "60"]
+    command = [sys.executable, "-m", "actorproc", "produce", "--log", "events", "--key", "tail", "-"]
     with (
         served("--workers", 2, "--set", "partition_refresh_interval=0.2") as (process, _),
-        subprocess.Popen([*command, "flights.jsonl"], stdout=subprocess.DEVNULL) as producer,
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL) as producer,
     ):
         try:
-            wait_for(lambda: list((folder / "events").glob("partition=*/*.parquet")), "lines are in the log")
-            for partitions in (4, 8):
+            assert producer.stdin is not None
+            producer.stdin.write(b"".join(flights[:50]))
+            producer.stdin.flush()
+            wait_for(lambda: list(folder.glob("events/partition=*/*.parquet")), "lines are in the log")
+            for count, partitions in ((100, 4), (150, 8)):
                 grown = run("logs", "grow", "events", "--partitions", partitions, "--yes")
                 assert f"has {partitions} partitions" in grown.stdout, grown.output
-                time.sleep(0.5)
+                producer.stdin.write(b"".join(flights[count - 50 : count]))
+                producer.stdin.flush()
+            producer.stdin.close()
             assert producer.wait(60) == 0
-            wait_for(lambda: len(lines(run("output", *PLACE, "--json").stdout)) >= count, "all lines are rows")
+            wait_for(lambda: len(lines(run("output", *PLACE, "--json").stdout)) >= 150, "all lines are rows")
         finally:
             producer.kill()
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 0
-    rows = sorted(
-        lines(run("output", *PLACE, "--json").stdout), key=lambda row: (int(row["_partition"]), row["_sequence"])
-    )
+    rows = lines(run("output", *PLACE, "--json").stdout)
+    rows.sort(key=lambda row: (int(row["_partition"]), row["_sequence"]))
     for tail in range(7):
-        assert [row["delay"] for row in rows if row["tail"] == f"N{tail}"] == list(range(tail, count, 7))
-    assert {int(row["_partition"]) >= 6 for row in rows} == {True, False}
+        assert [row["delay"] for row in rows if row["tail"] == f"N{tail}"] == list(range(tail, 150, 7))
+    assert {row["delay"] for row in rows if int(row["_partition"]) >= 6} >= set(range(100, 150))
     status = orjson.loads(run("status", *PLACE, "--source", "events", "--json").stdout)
     assert [partition["lag"] for partition in status["partitions"]] == [0] * 14
