@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from actorproc.codecs import open_decoder, subject_of
 from actorproc.config.settings import Settings
-from actorproc.errors import HandlerDefinitionError, SchemaError, UsageError
+from actorproc.errors import ActorprocError, HandlerDefinitionError, SchemaError, UsageError
 from actorproc.group.formats import FORMATS, Formats
 from actorproc.group.group import Group
 from actorproc.group.nudge import Nudges, UdpNudges
@@ -294,7 +294,11 @@ class Processor:
             with warn_while_slow(self._log, "register() of the source"):
                 await contact(lambda: source.register(self.name, store.url))
             if clock is SYSTEM:
-                await stack.enter_async_context(loop_watchdog(settings.loop_block_warning, self._log))
+                await stack.enter_async_context(
+                    loop_watchdog(
+                        settings.loop_block_warning, self._log, self._say_blocked, settings.lease_renew_interval / 4
+                    )
+                )
             nudges = self._nudges or UdpNudges(store.url, settings, self.name, clock=clock, log=self._log)
             group = Group(
                 store.lane(), self.layout, self.host, settings, clock=clock, nudges=nudges, formats=self.formats
@@ -331,6 +335,22 @@ class Processor:
             latest_partitions=None if recorded.partitions is None else frozenset(recorded.partitions),
             until_end=until_end,
         )  # fmt: skip
+
+    def _say_blocked(self, where: str, seconds: float) -> None:
+        """Tell other hosts and people which line blocks the event loop: it cannot do so itself. In a thread."""
+        supervisor = self._supervisor
+        if supervisor is None or not self._owns_store:
+            return
+
+        async def say() -> None:
+            async with open_store(self._store.url, self.settings) as store:
+                with anyio.move_on_after(self.settings.lease_renew_interval):
+                    await supervisor.say_blocked(store, where, seconds)
+
+        try:
+            anyio.run(say)
+        except ActorprocError as error:
+            self._log.debug("loop.blocked_untold", error=str(error))
 
     def _supervisor_ended(self, supervisor: Supervisor) -> None:
         supervisor.close()

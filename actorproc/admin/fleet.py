@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from actorproc.admin.verdict import Verdict, judge, judge_given_up
+from actorproc.admin.verdict import Verdict, judge, judge_blocked, judge_given_up
 from actorproc.errors import ActorprocError, CorruptObject
 from actorproc.group.assignment import Lease
 from actorproc.group.heartbeat import Heartbeat, Incarnation, expiration_of, incarnation_of
@@ -235,6 +235,10 @@ class FleetWatch:
             "epoch": lease.epoch,
             "next_owner": lease.next,
         }
+        if owner is not None and beat is not None and beat.report.blocked and self._is_alive(owner):
+            known = beat.report.progress.get(name)
+            verdict = judge_blocked(name, beat.host, beat.report)
+            return PartitionView(**facts, **_verdict(verdict), **({} if known is None else _progress(known)))
         if owner is None or beat is None or self._is_silent(owner):
             seen = self._read.get(name) or PartitionView(partition=name)
             if seen.verdict == "unreadable":

@@ -65,6 +65,13 @@ def judge_given_up(partition: str, hosts: Mapping[str, HostReport], report: Part
     return Verdict("stuck", reason, first.since, first.fault)
 
 
+def judge_blocked(partition: str, host: str, report: HostReport) -> Verdict:
+    """The verdict about a partition of a host whose event loop does not answer."""
+    own = report.progress.get(partition)
+    trouble = None if own is None else _trouble(own, report.failing.get(partition))
+    return trouble or Verdict("silent", f"{host} does not answer: {report.blocked}", report.blocked_since, "user")
+
+
 def _trouble(report: PartitionReport, error: str | None) -> Verdict | None:
     if report.trouble not in ("stuck", "failing", "starved", "retrying"):
         return None

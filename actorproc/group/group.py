@@ -117,6 +117,10 @@ class Group:
         """
         await self._heartbeat.renew(self._nudges.address, report or HostReport())
 
+    async def say(self, store: Store, report: HostReport) -> None:
+        """Write a heartbeat through another store, from any thread. It does not extend this host's own trust."""
+        await self._heartbeat.say(store, self._nudges.address, report)
+
     def valid_until(self) -> float:
         """Until when, on `clock.monotonic`, no host may consider this one dead."""
         return self._heartbeat.valid_until

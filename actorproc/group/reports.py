@@ -83,5 +83,9 @@ class HostReport(msgspec.Struct, frozen=True, kw_only=True):
     """By partition. Empty in heartbeats of older versions."""
     given_up: dict[str, GivenUpReport] = {}
     """By partition. Empty in heartbeats of older versions."""
+    blocked: str | None = None
+    """Why its event loop does not answer. Only its watchdog writes this; the next heartbeat shows that it goes on."""
+    blocked_since: float | None = None
+    """Seconds since 1970, by the host's clock."""
     max_process_time: float | None = None
     """Its setting: a handler without progress for that long is stuck."""

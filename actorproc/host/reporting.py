@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import datetime
 
-from actorproc.group.reports import GivenUpReport, PartitionReport, RetryReport, TimesReport
+from msgspec.structs import replace
+
+from actorproc.group.reports import GivenUpReport, HostReport, PartitionReport, RetryReport, TimesReport
 from actorproc.partition.statistics import PartitionStatistics, Retry, Trouble
 from actorproc.partition.time_spent import Activity
 
@@ -20,6 +22,25 @@ def progress_of(partitions: Iterable[PartitionStatistics]) -> dict[str, Partitio
 def given_up_of(troubles: Iterable[tuple[str, Trouble]]) -> dict[str, GivenUpReport]:
     """The reports of partitions that the host gave up."""
     return {name: GivenUpReport(found.error, int(found.since), found.fault) for name, found in troubles}
+
+
+def blocked_report(report: HostReport, where: str, since: float) -> HostReport:
+    """The report of a host whose event loop does not answer: the partitions in their handler are stuck.
+
+    Args:
+        where: the line of code that blocks it.
+        since: seconds since 1970.
+    """
+    held = [name for name, found in report.progress.items() if found.activity == "handle"]
+    handled = f"; in the handler: partition {', '.join(held)}" if held else ""
+    why = f"a handler blocks the event loop of its host, at {where}{handled}. Await, or write a plain `def process`"
+    stuck = {
+        name: replace(report.progress[name], trouble="stuck", trouble_since=int(since), fault="user") for name in held
+    }
+    return replace(
+        report, progress={**report.progress, **stuck}, failing={**report.failing, **dict.fromkeys(held, why)},
+        blocked=why, blocked_since=since,
+    )  # fmt: skip
 
 
 def report_of(found: PartitionStatistics) -> PartitionReport:

@@ -28,12 +28,13 @@ from actorproc.host.history_writer import HistoryWriter
 from actorproc.host.offset_mirror import OffsetMirror
 from actorproc.host.owned_partitions import GiveUp, Message, OwnedPartitions, RaiseEpoch, Vanished, Wake
 from actorproc.host.partition_list import PartitionList
-from actorproc.host.reporting import given_up_of, progress_of
+from actorproc.host.reporting import blocked_report, given_up_of, progress_of
 from actorproc.host.statistics import Statistics
 from actorproc.partition.host_context import HostContext
 from actorproc.runtime.actor import Actor
 from actorproc.runtime.clock import Clock
 from actorproc.runtime.logger import LogThrottle, get_logger
+from actorproc.storage.store import Store
 
 log = get_logger(__name__)
 
@@ -178,21 +179,30 @@ class Supervisor(Actor[Message]):
 
     # Timers
 
+    def _report(self) -> HostReport:
+        failing = islice(self.partitions.failing().items(), FAILING_IN_HEARTBEAT)
+        return HostReport(
+            partitions=len(self.partitions),
+            progress=progress_of(slot.statistics() for slot in self.partitions.by_name()),
+            max_process_time=self._settings.max_process_time,
+            failing={partition: _cut(error) for partition, error in failing},
+            given_up=given_up_of(islice(self.partitions.given_up().items(), FAILING_IN_HEARTBEAT)),
+            failed_for_good=tuple(sorted(self.partitions.failed_for_good())),
+            error=None if self._error is None else _cut(self._error.text),
+            error_since=None if self._error is None else self._error.since,
+        )
+
+    async def say_blocked(self, store: Store, where: str, seconds: float) -> None:
+        """Write a heartbeat that says which line has blocked this host's event loop for `seconds`.
+
+        For the thread of the watchdog, with a store of its own.
+        """
+        report = blocked_report(self._report(), where, self._clock.wall() - seconds)
+        await self._group.say(store, report)
+
     async def _renew(self) -> None:
         self._log_dead_letters()
-        failing = islice(self.partitions.failing().items(), FAILING_IN_HEARTBEAT)
-        await self._group.renew(
-            HostReport(
-                partitions=len(self.partitions),
-                progress=progress_of(slot.statistics() for slot in self.partitions.by_name()),
-                max_process_time=self._settings.max_process_time,
-                failing={partition: _cut(error) for partition, error in failing},
-                given_up=given_up_of(islice(self.partitions.given_up().items(), FAILING_IN_HEARTBEAT)),
-                failed_for_good=tuple(sorted(self.partitions.failed_for_good())),
-                error=None if self._error is None else _cut(self._error.text),
-                error_since=None if self._error is None else self._error.since,
-            )
-        )
+        await self._group.renew(self._report())
         self._renewal_error = None
         self._renewed.set()
         self._renewed = anyio.Event()

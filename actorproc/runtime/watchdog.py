@@ -6,7 +6,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -14,24 +14,33 @@ import anyio
 
 
 @asynccontextmanager
-async def loop_watchdog(warn_after: float, log: Any) -> AsyncIterator[None]:
-    """Log the stack of this thread whenever its event loop was blocked for `warn_after` seconds."""
+async def loop_watchdog(
+    warn_after: float, log: Any, tell: Callable[[str, float], None] | None = None, tell_after: float = 0.0
+) -> AsyncIterator[None]:
+    """Log the stack of this thread whenever its event loop was blocked for `warn_after` seconds.
+
+    Args:
+        tell: called once for each blockage, in a thread of its own: the line that blocks it, and the seconds so far.
+        tell_after: seconds of blockage after which it is called.
+    """
     beat = time.monotonic()  # noqa: TID251  # real time: a simulated loop cannot block
     stop = threading.Event()
     thread = threading.get_ident()
 
     def watch() -> None:
-        warned = 0.0
+        warned = told = 0.0  # the beat before the latest blockage: once per blockage
         while not stop.wait(warn_after / 4):
             silent = time.monotonic() - beat  # noqa: TID251
-            if silent < warn_after or warned == beat:
-                continue
-            warned = beat  # once per blockage
-            frame = sys._current_frames().get(thread)
-            stack = "".join(traceback.format_stack(frame)[-8:]) if frame else None
-            log.warning(
-                "loop.blocked", seconds=round(silent, 1), stack=stack, hint="await, or write a plain `def process`"
-            )
+            if silent >= warn_after and warned != beat:
+                warned = beat
+                stack = "".join(traceback.format_list(_stack(thread)[-8:])) or None
+                log.warning(
+                    "loop.blocked", seconds=round(silent, 1), stack=stack, hint="await, or write a plain `def process`"
+                )
+            if tell is not None and silent >= max(warn_after, tell_after) and told != beat:
+                told = beat
+                where = [f"{at.filename}:{at.lineno}, in {at.name}" for at in _stack(thread)[-1:]]
+                threading.Thread(target=tell, args=(*where, silent), name="actorproc-blocked", daemon=True).start()
 
     async def tick() -> None:
         nonlocal beat
@@ -49,3 +58,9 @@ async def loop_watchdog(warn_after: float, log: Any) -> AsyncIterator[None]:
     finally:
         stop.set()
         watcher.join()
+
+
+def _stack(thread: int) -> traceback.StackSummary:
+    """Of the thread with this id, the innermost call last."""
+    frame = sys._current_frames().get(thread)
+    return traceback.extract_stack(frame) if frame else traceback.StackSummary()
