@@ -93,7 +93,7 @@ class KafkaForwarder(PartitionHandler):
         options = ctx.options
         self.exclusive = options.transactions
         if options.transactions:
-            name = f"{ctx.processor}-{ctx.processor_id}-{ctx.partition}"
+            name = f"actorproc-{ctx.processor_id}-{ctx.partition}"  # without the name, which may change
             self._own = TransactionalWriter(_properties(options), options.topic, name, options.timeout)
             self._position = (await SYSTEM.run_in_thread(self._own.open)).followed_by(ctx.resets)
             ctx.log.info("kafka.position", topic=options.topic, upto=self._position.upto)

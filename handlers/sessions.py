@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta
+from itertools import repeat, zip_longest
 from typing import Any
 
 import pyarrow as pa
@@ -37,8 +38,9 @@ class Session(Struct, array_like=True):
     records: int
     sums: list[float]
 
-    def row(self, key: str) -> tuple[Any, ...]:
-        return (key, self.start, self.end, self.records, *self.sums)
+    def row(self, key: str, sums: int) -> tuple[Any, ...]:
+        """`sums`: how many there are today. One that was added to the options since counts from 0."""
+        return (key, self.start, self.end, self.records, *self.sums, *repeat(0.0, sums - len(self.sums)))
 
 
 class Sessions(PartitionHandler):
@@ -74,13 +76,13 @@ class Sessions(PartitionHandler):
     def _add(self, record: Record, key: str, new: Session, gap: timedelta, ctx: PartitionContext) -> None:
         held: Session | None = ctx.state.get(key)
         if held is not None and new.end <= held.start - gap:
-            ctx.emit(record, new.row(key))
+            ctx.emit(record, new.row(key, len(new.sums)))
             return
         if held is not None and new.start >= held.end + gap:  # its timer has not fired yet
-            ctx.emit(record, held.row(key))
+            ctx.emit(record, held.row(key, len(new.sums)))
             held = None
         if held is not None:
-            sums = [a + b for a, b in zip(held.sums, new.sums, strict=True)]
+            sums = [a + b for a, b in zip_longest(held.sums, new.sums, fillvalue=0.0)]
             new = Session(min(held.start, new.start), max(held.end, new.end), held.records + 1, sums)
         ctx.state.set(key, new)
         ctx.wake(key, new.end + gap)
@@ -89,7 +91,7 @@ class Sessions(PartitionHandler):
         """The session has ended."""
         session: Session = ctx.state[key]
         ctx.state.delete(key)
-        return session.row(key)
+        return session.row(key, len(ctx.options.sum))
 
 
 def _number(value: Any, field: str) -> float:

@@ -88,10 +88,17 @@ async def rename_processor(store: Store, layout: ProcessorLayout, name: str, *, 
     kept = [entry.key for entry in entries if not entry.key.startswith((layout.hosts, layout.probe))]
     last = [key for key in (layout.origin, layout.group) if key in kept]
     await copy_all(store, [key for key in kept if key not in last], layout.root, target.root)
+    await _check_unused(store, layout, expiration)  # a host may have begun during a long copy
     await copy_all(store, last, layout.root, target.root)  # from now on there is a processor of the new name
     act = Act(time=store.clock.wall(), who=operator(), what="rename", to={"from": layout.processor, "to": name})
     await record(store, target, act)
-    await delete_processor(store, layout, expiration=expiration)
+    try:
+        await delete_processor(store, layout, expiration=expiration)
+    except UsageError as error:
+        raise UsageError(
+            f"{error}. Meanwhile {name!r} became a copy that lacks what these hosts do: delete {name!r}, not "
+            f"{layout.processor!r}, and rename again"
+        ) from None
     return amount(entries)
 
 

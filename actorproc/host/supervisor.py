@@ -14,6 +14,7 @@ from actorproc.config.settings import Settings
 from actorproc.errors import (
     ActorprocError,
     CorruptObject,
+    Fenced,
     RemovedFromGroup,
     SourceError,
     StoreError,
@@ -30,6 +31,7 @@ from actorproc.host.owned_partitions import GiveUp, Message, OwnedPartitions, Ra
 from actorproc.host.partition_list import PartitionList
 from actorproc.host.reporting import blocked_report, given_up_of, progress_of
 from actorproc.host.statistics import Statistics
+from actorproc.output.source_identity import read_source
 from actorproc.partition.host_context import HostContext
 from actorproc.runtime.actor import Actor
 from actorproc.runtime.clock import Clock
@@ -288,6 +290,11 @@ class Supervisor(Actor[Message]):
             )
             self.partitions.revoke_all()
             if not self.partitions.closing:
+                try:
+                    await self._check_is_same_processor()
+                except StoreUnavailable as error:
+                    self._look_failed(str(error))
+                    return self._clock.jitter(self._settings.lease_renew_interval / 4)
                 self._group.rejoin()
                 if not await self._has_renewed():
                     return self._clock.jitter(self._settings.lease_renew_interval / 4)
@@ -310,6 +317,20 @@ class Supervisor(Actor[Message]):
         await self._hand_over()
         pause = self._clock.jitter(self._settings.lease_acquire_interval)
         return pause if view.look_again_in is None else min(pause, view.look_again_in)
+
+    async def _check_is_same_processor(self) -> None:
+        """A host that was paused for long may wake after its processor was deleted, renamed or begun anew.
+
+        Raises:
+            Fenced: the container does not have the processor that this host began with.
+        """
+        context = self._context
+        recorded = await read_source(context.store, context.layout)
+        if recorded is None or recorded.put_id != context.processor_id:
+            raise Fenced(
+                f"{context.layout.origin}: processor {context.processor!r} was deleted, renamed or begun anew while "
+                "other hosts considered this host dead; it stops, since it would process another stream's positions"
+            )
 
     def _look_failed(self, error: str) -> bool:
         """Note a failed look. Whether looks have failed for longer than a lease is valid."""

@@ -9,6 +9,7 @@ import orjson
 import pytest
 
 from actorproc import Batch, Dedupe, Latest, Record, Sessions, Settings
+from actorproc.handlers.sessions import Session as SessionState
 from actorproc.testing import run_handler
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -44,6 +45,16 @@ async def test_a_record_right_at_the_end_of_the_gap_begins_a_session(size: int) 
     result = await run_handler(Sessions, events, options={"gap": "10s"}, settings=settings, advance="10s")
     rows = sorted((row["key"], after(row["start"]), row["records"]) for row in result.rows)
     assert rows == [("a", 0, 1), ("a", 10, 1), ("b", 0, 1), ("b", 10, 1)]
+
+
+async def test_a_sum_that_is_added_counts_from_0_in_open_sessions() -> None:
+    open_session = SessionState(NOON, NOON, 3, [])
+    result = await run_handler(
+        Sessions, at(("a", 5, {"n": 2})), options={"gap": 10, "sum": ["n"]},
+        state={"a": open_session, "b": open_session}, advance="1h",
+    )  # fmt: skip
+    assert [(row["key"], row["records"], row["n"]) for row in result.rows] == [("a", 4, 2)]
+    assert not result.dead_letters
 
 
 async def test_sessions_by_a_field_with_sums_and_late_records() -> None:

@@ -11,7 +11,7 @@ import pytest
 import structlog
 
 from actorproc import Batch, Partition, PartitionContext, PartitionHandler, Processor
-from actorproc.errors import StoreError, StoreRefused, StoreUnavailable
+from actorproc.errors import Fenced, StoreError, StoreRefused, StoreUnavailable
 from actorproc.group.membership import GroupDocument, read_group
 from actorproc.group.nudge import Nudges
 from actorproc.handler.base import CloseReason
@@ -195,6 +195,18 @@ def test_a_host_that_was_removed_ends_its_partitions_at_once() -> None:
             assert a.told("supervisor.fenced_itself") == 0
             a.backend.refuse = None
             await until(lambda: len(Handler.opened_at) == 2)
+
+    run(main())
+
+
+def test_a_host_that_wakes_after_its_processor_was_deleted_stops() -> None:
+    async def main() -> None:
+        with pytest.raises(Fenced, match="deleted, renamed or begun anew"):
+            async with host() as a:
+                leases = {p: lease._replace(owner=None) for p, lease in (await a.leases()).leases.items()}
+                await a.store.delete(LAYOUT.origin)
+                await a.store.put(LAYOUT.group, GroupDocument.of({}, leases, put_id="another host").to_json())
+                await anyio.sleep(60)
 
     run(main())
 
