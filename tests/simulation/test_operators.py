@@ -26,7 +26,7 @@ def broken(style: str, seeds: int = 8) -> str:
 )
 def test_resets_repeat_and_skip_what_they_announce_under_every_fault(style: str) -> None:
     result = simulate(1, hours=0.2, style=style, stream="positions", operators=True)
-    assert result.seen["resets"] > 3
+    assert result.seen["resets"] > 1
     assert result.injected["command_killed"] > 0
     assert result.seen["paused"] > 0
 

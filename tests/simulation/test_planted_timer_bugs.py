@@ -88,4 +88,4 @@ def test_timers_left_behind_by_a_partition_that_ends_are_found(monkeypatch: pyte
         pass
 
     monkeypatch.setattr(Wakes, "fire_all", nothing)
-    assert "that have not fired, and are due" in broken(stream="splits", hours=0.05)
+    assert "that have not fired, and are due" in broken(stream="splits")

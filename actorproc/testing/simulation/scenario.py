@@ -37,7 +37,7 @@ from actorproc.testing.simulation.timer_checks import TimerCheck
 HEAVY_FAULTS = Faults(slow=0.02, lost_request=0.01, lost_reply=0.01, late_write=0.01, busy=0.001)
 
 TROUBLE = (600.0, 1_500.0)
-"""Length of a period of faults, in seconds."""
+"""Length of a period of faults, in seconds. None is longer than the whole run is to be."""
 
 BETWEEN = (2.0, 60.0)
 """Seconds between two faults."""
@@ -208,7 +208,7 @@ class _Scenario:
         await scenario._begin()
         settled = []
         while loop.now < until:
-            await scenario._trouble()
+            await scenario._trouble(longest=hours * 3600)
             if loop.now >= until:  # so that the last record arrives during faults
                 scenario._end_the_flow()
             await scenario._heal()
@@ -297,13 +297,13 @@ class _Scenario:
             behind = crc32(value) % lag if lag else 0
             self._memory.append(partition, [value], timestamp=datetime.fromtimestamp(now - behind, UTC))
 
-    async def _trouble(self) -> None:
+    async def _trouble(self, longest: float) -> None:
         pick, loop = self._random, current_loop()
         late, lateness = pick.choice([0, 0.01, 0.05]), pick.choice([(1.0, 20.0), (1.0, 20.0), (5.0, 90.0)])
         self._cluster.store.faults = replace(HEAVY_FAULTS, late_write=late, lateness=lateness)
         self._source.failing = pick.choice([0, 0.0005])
         self._cluster.nudge_network.lost = pick.choice([0, 0.1, 1])
-        until = loop.now + pick.uniform(*TROUBLE)
+        until = loop.now + min(longest, pick.uniform(*TROUBLE))
         if self._operators is not None:
             self._operators.at_work = True
         while loop.now < until:
