@@ -33,6 +33,7 @@ BENCHMARKS = {
         "keyed state with up to three million keys",
         {"sizes": (10_000, 100_000), "events": 100_000, "keys": 10_000, "rounds": 1},
     ),
+    "state_restore": Benchmark("a restore of a million keys from S3: requests, bytes, seconds", {"sizes": (20_000,)}),
     "state_handoff": Benchmark("the gap in which a partition with 100,000 keys moves", {"rounds": 1}),
     "workers": Benchmark("the same with one worker process and with two", {"events": 500_000, "rounds": 1}),
     "cost": Benchmark("store requests and dollars of an idle group", {"intervals": 20}),

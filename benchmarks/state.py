@@ -94,11 +94,11 @@ async def _measured(keys: int) -> list[str]:
 
 
 async def _figures(store: Store, keys: int) -> list[str]:
-    first = _state(store)
-    size, _ = await _commit(store, first, 0, range(keys))
+    first = new_state(store)
+    size, _ = await commit(store, first, 0, range(keys))
     gc.collect()
     began = time.process_time()
-    state = _state(store)
+    state = new_state(store)
     await state.load(first.manifest)
     state.restored(0)
     restore = time.process_time() - began
@@ -107,7 +107,7 @@ async def _figures(store: Store, keys: int) -> list[str]:
         began = time.process_time()
         changes = _changes(state, [(97 * i + number) % keys for i in range(CHANGED)])
         calls.append((time.process_time() - began) / CHANGED)
-        size, took = await _commit(store, state, number, changes)
+        size, took = await commit(store, state, number, changes)
         commits.append(took)
         if number % 16 == 0:
             began = time.process_time()
@@ -119,7 +119,7 @@ async def _figures(store: Store, keys: int) -> list[str]:
     ]  # fmt: skip
 
 
-def _state(store: Store) -> PartitionState:
+def new_state(store: Store) -> PartitionState:
     return PartitionState(store, LAYOUT, "0", limit=2**40)
 
 
@@ -133,7 +133,7 @@ def _changes(state: PartitionState, numbers: list[int] | range) -> StateChanges:
     return attempt.take()
 
 
-async def _commit(store: Store, state: PartitionState, number: int, changes: StateChanges | range) -> tuple[int, float]:
+async def commit(store: Store, state: PartitionState, number: int, changes: StateChanges | range) -> tuple[int, float]:
     """Bytes and CPU seconds of a commit's delta."""
     changes = _changes(state, changes) if isinstance(changes, range) else changes
     began = time.process_time()

@@ -56,6 +56,8 @@ class Commit(Document, frozen=True):
     """The partition ends here: no commit follows."""
     vanished: bool = False
     """It ends because the source has forgotten it: what was not read of it is lost."""
+    stream_time: float | None = None
+    """Of a handler with timers: the greatest timestamp of the records up to `next`, in seconds since 1970."""
     reset: Reset | None = None
     """An operator has set the cursor: `next` may be before `first`."""
 

@@ -82,6 +82,8 @@ class Checkpoint(Document, frozen=True):
     """With at-most-once delivery: `cursor` is the end of a batch whose results are not all committed yet."""
     state: tuple[StateObject, ...] = ()
     """Oldest first: they hold all keyed state that was committed below `number`."""
+    stream_time: float | None = None
+    """Of a handler with timers: the greatest timestamp of the records up to `cursor`, in seconds since 1970."""
     identities: tuple[str, ...] = ()
     """Of a queue: names the latest messages up to `cursor`, oldest first."""
     ended: bool = False
@@ -138,6 +140,7 @@ class CheckpointKeeper:
         *,
         ahead: bool = False,
         state: tuple[StateObject, ...] = (),
+        stream_time: float | None = None,
         identities: tuple[str, ...] = (),
         ended: bool = False,
         resets: tuple[Reset, ...] = (),
@@ -151,7 +154,7 @@ class CheckpointKeeper:
             self.current,
             format=4 if self.current.inherited or resets else 3 if ended else 2 if state else 1,
             number=number, cursor=cursor, totals=totals, time=time, ahead=ahead, state=state,
-            identities=identities, ended=ended, resets=resets,
+            stream_time=stream_time, identities=identities, ended=ended, resets=resets,
         )  # fmt: skip
         try:
             await self._write(moved)

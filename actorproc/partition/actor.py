@@ -304,8 +304,6 @@ class PartitionActor(Restartable):
         finally:
             self._reads.give_back(read)
         self._committer.add(batch, batch.last, read.cursor, results, begun)
-        if self._wakes is not None:
-            self._wakes.passed(batch)
         if not self._settings.auto_commit and processor.asked_for(batch, settled) >= batch.last:
             await self._committer.commit()  # the handler asked for it before all records of the batch were done
 
@@ -359,6 +357,7 @@ class PartitionActor(Restartable):
         await self._check_late_rows(opened)
         self.statistics.state = "draining"
         if self._closing_for is CloseReason.ENDED and self._wakes is not None:
+            await self._timers_fired(self._wakes.fire(at_end=False))
             await self._timers_fired(self._wakes.fire_all(succession.goes_on))
         if self._settings.auto_commit:
             await self._committer.commit()

@@ -87,6 +87,8 @@ class Committer:
         """Called after each commit, as `PartitionHandler.committed` is."""
         self.on_commit: Callable[[int], None] = _ignore_rows
         """Called after each commit that was made, with its rows. It must not wait."""
+        self.on_processed: Callable[[Batch, int], None] = _ignore_records
+        """Called with a batch of which the records up to a sequence are processed, before they are committed."""
         self.ended = False
         """The partition has ended: nothing may be committed any more."""
         self.resets: tuple[Reset, ...] = ()
@@ -113,7 +115,7 @@ class Committer:
             checkpoint = await self._keeper.claim(first)
             self._chain.check_not_below(boundary, checkpoint.number)
             try:
-                await self.state.load(checkpoint.state)
+                await self.state.load(checkpoint.state, checkpoint.stream_time)
                 walked = await self._walk(checkpoint)
             except MissingState as missing:  # another owner has gone on and swept it, or somebody deleted it
                 await self._keeper.check()
@@ -185,6 +187,7 @@ class Committer:
         """
         changed = self.state.add(results.changes) if results.changes else 0  # may refuse, and then nothing counts
         self._statistics.records += self._uncommitted.add(batch, upto, results, changed, begun)
+        self.on_processed(batch, upto)
         self.move(cursor)
 
     def move(self, cursor: Cursor) -> None:
@@ -283,7 +286,8 @@ class Committer:
             put_id=self._clock.nonce(), host=self._host, epoch=statistics.epoch,
             first=self.committed, next=self.cursor, totals=totals, time=time,
             rows=pending.rows, state_size=delta.size if delta else 0, format=3 if ended else 2 if delta else 1,
-            identities=self._identities_of(self.cursor), ended=ended, vanished=vanished,
+            stream_time=self.state.stream_time, identities=self._identities_of(self.cursor),
+            ended=ended, vanished=vanished,
         )  # fmt: skip
         lines = b"".join(letters)
         table = pa.concat_tables(pending.tables) if pending.tables else self._schema.empty_table()
@@ -321,7 +325,8 @@ class Committer:
         time = self._next_time()
         await self._keeper.advance(
             self._number, cursor, totals, time, ahead=ahead, state=self.state.manifest,
-            identities=self._identities_of(cursor), ended=self.ended, resets=self.resets,
+            stream_time=self.state.stream_time, identities=self._identities_of(cursor),
+            ended=self.ended, resets=self.resets,
         )  # fmt: skip
         self.state.expire(time)
         await self._sweeper.sweep(self._keeper.current)
@@ -375,6 +380,10 @@ def _utc(time: float) -> datetime:
 
 
 def _ignore_rows(rows: int) -> None:
+    pass
+
+
+def _ignore_records(batch: Batch, upto: int) -> None:
     pass
 
 

@@ -56,6 +56,7 @@ class Timers:
 
     Args:
         held: the timers in state, packed. It changes with each batch.
+        latest: the greatest timestamp that has moved stream time before.
         wall: the wall clock: seconds since 1970 by the store.
         idle: seconds without a record after which stream time follows the wall clock of a partition at its end.
         ahead: seconds by which a timestamp may be ahead of the wall clock, and still move stream time.
@@ -64,6 +65,7 @@ class Timers:
     def __init__(
         self,
         held: Mapping[bytes, bytes],
+        latest: float | None,
         clock: Clock,
         wall: Callable[[], float],
         idle: float,
@@ -74,7 +76,9 @@ class Timers:
         self._clock, self._wall = clock, wall
         self._idle, self._ahead = idle, ahead
         self._backoff = backoff
-        self._stream_time = -math.inf
+        self.latest = latest
+        """The greatest timestamp of the processed records that moves stream time; None: there was none."""
+        self._stream_time = -math.inf if latest is None else latest
         self._ended = False
         self._quiet_since = clock.monotonic()
         self._schedules = {"stream": _Schedule(), "wall": _Schedule()}
@@ -116,6 +120,7 @@ class Timers:
         if time is not None and time > limit:
             too_far, time = time, batch.latest_time_until(limit)
         if time is not None:
+            self.latest = time if self.latest is None else max(self.latest, time)
             self._stream_time = max(self._stream_time, time)
         return too_far
 

@@ -53,12 +53,14 @@ class Wakes:
         self._fired = self._given_up = 0
         self.timers = Timers(
             committer.state.held(TIMERS),
+            committer.state.stream_time,
             clock,
             committer.now,
             settings.stream_idle_time,
             settings.max_timestamp_ahead,
             backoff,
         )
+        committer.on_processed = self._passed
         committer.state.on_change = self.timers.changed
 
     @property
@@ -71,12 +73,16 @@ class Wakes:
         """Seconds until a timer may be due; infinity: none will be."""
         return self.timers.next_in(at_end=at_end) if self._allowed else float("inf")
 
-    def passed(self, batch: Batch) -> None:
-        """These records are processed: stream time goes on."""
-        too_far = self.timers.passed(batch)
+    def _passed(self, batch: Batch, upto: int) -> None:
+        """The records up to this sequence are processed: stream time goes on, and is committed with them."""
+        processed = batch[: len(batch) - len(batch.after(upto))]
+        if not len(processed):
+            return
+        too_far = self.timers.passed(processed)
+        self._committer.state.stream_time = self.timers.latest
         if too_far is not None and self._ahead.due("", self._on.clock.monotonic()):
             self._on.info.log.warning(
-                "partition.timestamp_ahead", upto=batch.last, ahead=round(too_far - self._committer.now()),
+                "partition.timestamp_ahead", upto=upto, ahead=round(too_far - self._committer.now()),
                 why="it is further ahead than max_timestamp_ahead allows, so stream time and timers pass over it",
             )  # fmt: skip
 

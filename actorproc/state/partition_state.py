@@ -92,6 +92,8 @@ class PartitionState:
         self._due: list[tuple[float, str, bytes]] = []  # heap of what expires; an entry may be outdated
         self.size = 0
         """Bytes of keys and values."""
+        self.stream_time: float | None = None
+        """Greatest timestamp of the processed records that moves stream time. None: unknown, or nothing has timers."""
         self.on_change: Callable[[StateChanges], None] | None = None
         """Called with the changes of processed records."""
 
@@ -119,7 +121,7 @@ class PartitionState:
 
     # Restoring
 
-    async def load(self, manifest: Sequence[StateObject]) -> None:
+    async def load(self, manifest: Sequence[StateObject], stream_time: float | None = None) -> None:
         """Begin anew with the entries of these objects.
 
         Raises:
@@ -127,6 +129,7 @@ class PartitionState:
             CorruptObject: one is corrupt.
         """
         self.clear()
+        self.stream_time = stream_time
         bodies = dict(await gather(manifest, self._fetch))
         for found in manifest:
             await self._fold(found, bodies.pop(found))
@@ -137,7 +140,7 @@ class PartitionState:
         self._merged_parts = 0
 
     async def follow(self, number: int, commit: Commit) -> None:
-        """Take in commit `number`, which follows: its delta, or the reset that clears everything.
+        """Take in commit `number`, which follows: its delta, or the reset that clears everything, and stream time.
 
         Raises:
             MissingState: the delta is missing.
@@ -148,6 +151,8 @@ class PartitionState:
             await self._fold(delta, await self._fetch(delta))
         if commit.reset and commit.reset.clears_state:
             self.clear()
+        if commit.stream_time is not None or (commit.reset and commit.reset.back):
+            self.stream_time = commit.stream_time
 
     def restored(self, time: float) -> None:
         """All commits are taken in; the last one had this time."""

@@ -93,7 +93,7 @@ async def _walk(
     store: Store, layout: ProcessorLayout, chain: OutputChain, partition: str, checkpoint: Checkpoint
 ) -> CommittedState:
     state, number, time = PartitionState(store, layout, partition, _NO_LIMIT), checkpoint.number, checkpoint.time
-    await state.load(checkpoint.state)
+    await state.load(checkpoint.state, checkpoint.stream_time)
     while (commit := await chain.read(number)) is not None:
         await state.follow(number, commit)
         number, time = number + 1, max(time, commit.time)

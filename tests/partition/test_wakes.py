@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 import anyio
 import pytest
+from msgspec.structs import replace
 
 from actorproc.config.settings import Settings
 from actorproc.errors import EndNotReached
@@ -19,10 +20,16 @@ from actorproc.handler.state import TIMERS, AttemptState, StateKinds
 from actorproc.handler.timers import set_timer
 from actorproc.handler.wake_context import WakeContext
 from actorproc.handlers.record_handler import RecordHandler
+from actorproc.output.chain import Commit, OutputChain
+from actorproc.output.checkpoint import Reset, Totals
 from actorproc.partition.timers import Timers
-from actorproc.records import Batch, Record
+from actorproc.records import Batch, Cursor, Record
 from actorproc.runtime.backoff import Backoff
 from actorproc.runtime.clock import Clock
+from actorproc.state.partition_state import PartitionState
+from actorproc.storage.names import ProcessorLayout
+from actorproc.storage.store import Store
+from actorproc.stores.memory import MemoryStore
 from actorproc.testing import run_handler
 from actorproc.testing.simulation.clock import EPOCH, VirtualClock
 from actorproc.testing.simulation.loop import START, current_loop, run
@@ -361,6 +368,96 @@ def test_a_failing_timer_waits_for_its_back_off_and_the_others_do_not(timers: in
     assert min(apart[3:]) > 1.5
 
 
+BEGUN = datetime.fromtimestamp(EPOCH + START, UTC)
+"""When a run in virtual time begins."""
+
+
+class Commits(PartitionHandler):
+    """Sets a timer 10 s after each record, commits the batch, and hangs."""
+
+    output_schema = "n int"
+
+    async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+        for record in batch:
+            ctx.wake(record.json(), (record.timestamp or BEGUN) + GAP)
+        await ctx.commit()
+        await anyio.sleep_forever()
+
+    def on_wake(self, key: Any, ctx: WakeContext) -> Any:
+        return (key,)
+
+
+def append_at(world: World, *seconds: float) -> None:
+    """Add a record for each of these times after the beginning, which is its value."""
+    for second in seconds:
+        world.source.append("0", [b"%d" % second], timestamp=BEGUN + timedelta(seconds=second))
+
+
+@pytest.mark.parametrize("drained", [False, True], ids=["from the commit", "from the checkpoint"])
+def test_the_next_owner_fires_the_timers_that_the_last_one_left_due(drained: bool) -> None:
+    async def main() -> None:
+        world = World(Commits, clock=VirtualClock)
+        append_at(world, 0, 5, 12)
+        async with world.running(1) as actor:
+            await anyio.sleep(1)
+            assert actor.statistics.commits == 1
+        if drained:
+            actor = world.actor(2)
+            actor.drain()
+            await actor.run()
+            actor.close()
+            assert (await world.checkpoint()).stream_time == (BEGUN + timedelta(seconds=12)).timestamp()
+        assert await world.columns("n") == []
+        world.handler = Commits
+        await world.until_end(3)
+        assert await world.columns("n") == [0]
+
+    run(main())
+
+
+def test_a_commit_says_the_stream_time_of_the_records_that_it_covers() -> None:
+    class One(Commits):
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            ctx.emit(batch[0], (0,))
+            await ctx.commit(batch[0])
+
+    async def main() -> None:
+        world = World(One, clock=VirtualClock)
+        append_at(world, 3, 7, 5)
+        await world.until_end(1)
+        commit = await OutputChain(world.store, world.layout, "0").read(0)
+        assert commit is not None
+        assert commit.stream_time == (BEGUN + timedelta(seconds=3)).timestamp()
+        assert (await world.checkpoint()).stream_time == (BEGUN + timedelta(seconds=7)).timestamp()
+
+    run(main())
+
+
+async def test_a_reset_back_forgets_stream_time() -> None:
+    state = PartitionState(Store(MemoryStore()), ProcessorLayout("p"), "0", 2**20)
+    await state.load([], 100.0)
+    made = partial(Commit, host="h", epoch=1, first=Cursor("", 9), next=Cursor("", 3), totals=Totals(), time=1.0)
+    await state.follow(1, made())
+    assert state.stream_time == 100
+    await state.follow(2, made(stream_time=200.0))
+    assert state.stream_time == 200
+    reset = Reset(id="r", number=3, first=Cursor("", 9), next=Cursor("", 3), time=1.0, who="me", back=False)
+    await state.follow(3, made(reset=reset))
+    assert state.stream_time == 200
+    await state.follow(4, made(reset=replace(reset, back=True)))
+    assert state.stream_time is None
+
+
+def test_a_handler_without_timers_commits_no_stream_time() -> None:
+    async def main() -> None:
+        world = World(clock=VirtualClock)
+        world.feed(3)
+        await world.until_end(1)
+        assert (await world.checkpoint()).stream_time is None
+
+    run(main())
+
+
 def test_a_partition_that_ends_fires_all_of_its_timers_first() -> None:
     async def main() -> None:
         world = World(Wall, clock=VirtualClock)
@@ -401,7 +498,7 @@ def test_many_timers_are_committed_in_between_and_a_drain_leaves_the_rest() -> N
 async def test_a_timer_that_is_set_with_each_record_has_one_entry() -> None:
     held: dict[bytes, bytes] = {}
     clock = Clock(1)
-    timers = Timers(held, clock, clock.wall, 60, 3600, Backoff())
+    timers = Timers(held, None, clock, clock.wall, 60, 3600, Backoff())
     state = AttemptState(kinds=StateKinds(wakes=True))
     for second in range(1000):
         set_timer(state, "k", NOON + timedelta(seconds=second), None)

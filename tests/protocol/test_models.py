@@ -19,6 +19,7 @@ from tests.protocol import (
     queue_model,
     reset_model,
     state_model,
+    timer_model,
     trim_model,
 )
 from tests.protocol.search import Found
@@ -35,6 +36,7 @@ WHOLE: dict[ModuleType, Any] = {
     queue_model: queue_model.ALL,
     reset_model: reset_model.ALL,
     grow_model: grow_model.ALL,
+    timer_model: timer_model.ALL,
 }
 
 
