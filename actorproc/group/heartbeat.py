@@ -96,7 +96,9 @@ class HeartbeatWriter:
             finally:
                 self._writes.discard(scope)
         if scope.cancelled_caught and not self._ended:
-            raise StoreUnavailable(f"{self._store.url}: no heartbeat written within {within:g} s")
+            outage = self._store.writes
+            why = f": {outage.error}" if outage.since is not None else ""
+            raise StoreUnavailable(f"{self._store.url}: no heartbeat written within {within:g} s{why}")
         if incarnation == self.incarnation and not self._ended:
             trusted = TRUST * self._settings.lease_expiration_interval
             self.valid_until = max(self.valid_until, asked + trusted)

@@ -90,9 +90,10 @@ class PartitionSlot:
                 trouble=trouble, error=error,
             )  # fmt: skip
         return replace(
-            actor.statistics, committed=self.committed_cursor(), lag=actor.lag.records, lag_seconds=actor.lag.seconds,
-            since=self.since, origin=self.origin, activity=actor.time.activity, activity_since=actor.time.since,
-            seconds=actor.time.seconds(), retry=actor.retry, trouble=trouble, error=error,
+            actor.statistics, committed=self.committed_cursor(), lag=actor.lag.records, lag_bytes=actor.lag.bytes,
+            lag_seconds=actor.lag.seconds, since=self.since, origin=self.origin, activity=actor.time.activity,
+            activity_since=actor.time.since, seconds=actor.time.seconds(), retry=actor.retry, trouble=trouble,
+            error=error,
         )  # fmt: skip
 
     def totals(self) -> Totals:

@@ -1,4 +1,4 @@
-"""How far a partition is behind its source, in records and in seconds."""
+"""How far a partition is behind its source, in records, bytes and seconds."""
 
 from __future__ import annotations
 
@@ -47,6 +47,14 @@ class Lag:
             lag = between(committed, newest)
             return None if lag is None else lag + self.unread
         return None if self._end is None else between(max(committed, self._begin), self._end)
+
+    @property
+    def bytes(self) -> int | None:
+        """Size of these records, by the mean size of those that were read; None: not known."""
+        records, reads = self.records, self._reads
+        if not records:
+            return records
+        return round(records * reads.bytes_read / reads.records_read) if reads.records_read else None
 
     @property
     def seconds(self) -> float | None:

@@ -157,6 +157,7 @@ class ReadAhead:
         self._ended = False  # its latest chunk was the last one
         self.newest: int | None = None
         """Sequence of the newest record of the source; None while there is more to read."""
+        self.bytes_read, self.records_read = 0, 0
         self._changed = anyio.Event()
 
     # Reading
@@ -202,7 +203,9 @@ class ReadAhead:
         async with aclosing(self._source.read_within(self._partition, position, self._room)) as chunks:
             async for chunk in chunks:
                 self._awaiting = False
-                self._cost += _cost_of(chunk, anyio.current_time() - asked)
+                cost = _cost_of(chunk, anyio.current_time() - asked)
+                self._cost += cost
+                self.bytes_read, self.records_read = self.bytes_read + cost.bytes, self.records_read + len(chunk.batch)
                 if (pair := chunk.batch.disorder(read)) is not None:  # such records would be skipped, or repeated
                     raise SourceError(
                         f"the source's read() of partition {self._partition} gave sequence {pair[1]} after {pair[0]}: "

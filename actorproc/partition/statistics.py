@@ -70,6 +70,8 @@ class PartitionStatistics:
     None until reading has come to the end of the source, or the host has asked the source for its end. It asks each
     `lag_interval` while there is a backlog.
     """
+    lag_bytes: int | None = None
+    """Size of these records, by the mean size of those that were read; None: not known."""
     last_commit: datetime | None = None
     lag_seconds: float | None = None
     """Age of the oldest record that is read and not committed, by its timestamp; 0 without lag; None: not known."""

@@ -99,9 +99,11 @@ class HostCollector(Collector):
             family.add_metric([*labels.values(), fault], faults[fault])
         yield family
         lags = [p.lag for p in host.partitions if p.lag is not None]
+        sizes = [p.lag_bytes for p in host.partitions if p.lag_bytes is not None]
         seconds = [p.lag_seconds for p in host.partitions if p.lag_seconds is not None]
         unknown = len(host.partitions) - len(lags)
         yield _gauge("actorproc_lag_records", "Sum over the partitions whose lag is known.", labels, sum(lags))
+        yield _gauge("actorproc_lag_bytes", "By the mean size of the records read.", labels, sum(sizes))
         yield _gauge("actorproc_lag_seconds", "Of the partition furthest behind.", labels, max(seconds, default=0.0))
         yield _gauge("actorproc_lag_unknown_partitions", "Partitions whose lag is not known.", labels, unknown)
 

@@ -187,7 +187,7 @@ def test_a_refused_heartbeat_is_an_infrastructure_error() -> None:
     assert (error.partition, error.fault, error.reason) == (
         None,
         "infrastructure",
-        "memory://: no heartbeat written within 1 s",
+        "memory://: no heartbeat written within 1 s: no heartbeat is taken",
     )
     assert notes.of("released")[0].reason == "fenced"
 

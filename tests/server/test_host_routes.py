@@ -39,7 +39,7 @@ class Copy(PartitionHandler):
         for record in batch:
             if record.value == b"block":
                 time.sleep(2)
-            if record.value == b"hang":
+            if (record.value or b"").startswith(b"hang"):
                 await anyio.sleep(1000)
             ctx.emit(record, {"n": 1})
 
@@ -90,6 +90,23 @@ async def test_a_host_is_ready_once_it_has_joined(tmp_path: Path) -> None:
     assert values["actorproc_lag_records"] == 0
     assert values["actorproc_host_running"] == 1
     assert not any("partition_" in name for name in values)
+
+
+async def test_the_lag_is_known_in_records_and_bytes_while_a_handler_hangs(tmp_path: Path) -> None:
+    values = [b"hang" + b"x" * 96] * 3 + [b"hang"]
+    processor = host(tmp_path, values, max_handoff_time=0)
+    async with processor, client(processor) as http:
+
+        async def lag() -> tuple[float, float]:
+            text = (await http.get("/metrics")).text
+            found = {f.name: f.samples[0].value for f in text_fd_to_metric_families(io.StringIO(text)) if f.samples}
+            return found["actorproc_lag_records"], found["actorproc_lag_bytes"]
+
+        async def known() -> bool:
+            return (await lag())[0] == 4
+
+        await until(known)
+        assert sum(map(len, values)) < (await lag())[1] < 2 * sum(map(len, values))  # with keys, headers and times
 
 
 async def test_openmetrics_and_series_of_partitions_are_offered(tmp_path: Path) -> None:
