@@ -152,6 +152,12 @@ class PartitionActor(Restartable):
         """Whether everything that the source had is read."""
         return self._reads.newest is not None
 
+    @property
+    def _is_caught_up(self) -> bool:
+        """Whether everything that the source had is processed, too: stream time may follow the wall clock."""
+        newest = self._reads.newest
+        return newest is not None and self._committer.cursor.sequence >= newest
+
     async def run(self) -> None:
         """Claim the partition, walk its commits, process and commit.
 
@@ -236,7 +242,7 @@ class PartitionActor(Restartable):
         processor = BatchProcessor(opened, self._limit)
         while not self._draining.is_set():
             if self._wakes is not None:
-                await self._timers_fired(self._wakes.fire(at_end=self.is_at_end))
+                await self._timers_fired(self._wakes.fire(at_end=self._is_caught_up))
             try:
                 with self.time.at("wait" if self.is_at_end else "read"):
                     read = await self._reads.next(self._seconds_until_due())
@@ -270,7 +276,7 @@ class PartitionActor(Restartable):
         """When a commit or a timer comes before the next read; None: neither is to come."""
         due, wake = self._committer.due_at(), math.inf
         if self._wakes is not None:
-            wake = self._wakes.next_in(at_end=self.is_at_end)
+            wake = self._wakes.next_in(at_end=self._is_caught_up)
         wait = min(math.inf if due is None else due - self._clock.monotonic(), wake)
         return None if wait == math.inf else wait
 

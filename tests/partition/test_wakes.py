@@ -254,6 +254,18 @@ def test_the_stream_time_of_an_idle_partition_follows_the_wall_clock() -> None:
     run(main())
 
 
+def test_stream_time_does_not_follow_the_wall_clock_before_what_was_read_is_processed() -> None:
+    async def main() -> None:
+        world = World(Counts, clock=VirtualClock, commit_interval=1, stream_idle_time=0, max_batch_records=10)
+        for second in range(200):
+            world.source.append("0", [b"a"], timestamp=now(second - 10_000))
+        async with world.running(1):
+            await anyio.sleep(5)
+            assert await world.columns("n") == [200]
+
+    run(main())
+
+
 def test_a_timestamp_too_far_ahead_does_not_move_stream_time() -> None:
     async def main() -> None:
         world = World(Slow, clock=VirtualClock, commit_interval=1, max_batch_records=2)
