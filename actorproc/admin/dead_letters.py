@@ -188,29 +188,43 @@ class DeadLetters:
         return purged
 
     async def replay(
-        self, selection: Selection, settings: Settings, source: str | None = None, *, into: str | None = None
+        self,
+        selection: Selection,
+        settings: Settings,
+        source: str | None = None,
+        *,
+        into: str | None = None,
+        value: bytes | None = None,
     ) -> Replayed:
         """Append the selected letters to their stream again, each once if it has transactions.
 
         Args:
             source: URL of the stream, if it is not where the processor read it.
             into: URL of a built-in log that receives them instead.
+            value: the corrected value of the one letter that `selection` names.
 
         Raises:
-            UsageError: a letter does not exist, or nothing can be appended to what the processor reads.
+            UsageError: a letter does not exist, nothing can be appended to what the processor reads, or a value is
+                given for several letters.
         """
+        if value is not None and len(selection.ids) != 1:
+            raise UsageError("a corrected value is for one letter: name just this one, by its id")
         url, is_source = into or source or await self._recorded_source(), into is None
         target = opened_target(url, settings, is_source=is_source)
         async with Replay.opened(self._store, self._layout.processor, target, is_source=is_source) as replaying:
             readers = await replaying.target.readers()
             appended = before = 0
             for key in await self._chosen_files(selection):
-                done = await replaying.file(key, lambda letter: self._is_wanted(letter, selection))
+                done = await replaying.file(key, lambda letter: self._is_wanted(letter, selection), value=value)
                 if done is not None:
                     appended += done[0]
                     before += done[1]
         if appended:
-            await self._record("replay", selection, f"{appended:,} dead letters were appended to {url}")
+            await self._record(
+                "replay",
+                selection,
+                f"{appended:,} dead letters were appended to {url}{', with a corrected value' * (value is not None)}",
+            )
         return Replayed(url, appended, before, [name for name in readers if name != self._layout.processor])
 
     async def _record(self, what: str, selection: Selection, effect: str) -> None:

@@ -51,10 +51,15 @@ class Replay:
                     await check_source(store, ProcessorLayout(processor), identity, entered.url, entered.kind)
             yield cls(store, processor, entered)
 
-    async def file(self, key: str, wanted: Callable[[Letter], bool] = lambda letter: True) -> tuple[int, int] | None:
+    async def file(
+        self, key: str, wanted: Callable[[Letter], bool] = lambda letter: True, *, value: bytes | None = None
+    ) -> tuple[int, int] | None:
         """Replay the wanted letters of one dead-letter file; None if the file was purged.
 
         If an earlier replay of the file was interrupted, its letters are replayed first.
+
+        Args:
+            value: the corrected value of the one letter that is wanted.
 
         Returns:
             Counts of letters: appended by this replay, and asked for but appended by an earlier one.
@@ -85,7 +90,7 @@ class Replay:
                         return len(appended), len(asked - appended)
                     chosen = sorted(asked - done)[: self.target.letters_at_once]
                     sequences = None if len(done) + len(chosen) == len(letters) else tuple(chosen)
-                    part = ReplayPart(self.target.identity, sequences, done=False, claim=claim.name)
+                    part = ReplayPart(self.target.identity, sequences, done=False, claim=claim.name, value=value)
                     transaction = state.transaction or f"replay-{self._store.clock.nonce()}"
                     await document.swap(replace(state, parts=(*state.parts, part), transaction=transaction))
                 elif batch in sent:
@@ -120,26 +125,29 @@ class Replay:
             raise CorruptObject(
                 state_key, f"names letters that {key} has not: look who changed one of them, and {RESTORE}"
             )
-        data = await self._store.clock.run_in_thread(self._records, key, replayed)
+        data = await self._store.clock.run_in_thread(self._records, key, replayed, state.parts[-1].value)
         await self.target.append(state.transaction, len(state.parts) - 1, partition_of(key), data)
         return {letter["sequence"] for letter in replayed}
 
-    def _records(self, key: str, letters: Sequence[Letter]) -> pa.RecordBatch:
+    def _records(self, key: str, letters: Sequence[Letter], value: bytes | None) -> pa.RecordBatch:
         """The records of letters, as they are appended."""
         try:
-            keys, values, headers, timestamps = zip(*self._each(letters), strict=True)
+            keys, values, headers, timestamps = zip(*self._each(letters, value), strict=True)
             return Batch.of("", values, range(len(values)), keys=keys, headers=headers, timestamps=timestamps).data
         except (ValueError, TypeError, KeyError, AttributeError, pa.ArrowException) as error:
             raise corrupt_letters(key, error) from None
 
-    def _each(self, letters: Sequence[Letter]) -> Iterator[tuple[Any, ...]]:
+    def _each(self, letters: Sequence[Letter], value: bytes | None) -> Iterator[tuple[Any, ...]]:
         """The record of each letter, after the earlier ones that were given up with it."""
         for letter in letters:
-            for fields in (*letter.get("earlier", ()), letter):
+            for fields in letter.get("earlier", ()):
                 yield self._record({**letter, "key_encoding": None, "encoding": None, **fields})
+            yield self._record(letter, value)
 
-    def _record(self, letter: Letter) -> tuple[bytes | None, bytes | None, list[tuple[str, bytes | None]], datetime]:
-        """Key, value, headers and timestamp."""
+    def _record(
+        self, letter: Letter, value: bytes | None = None
+    ) -> tuple[bytes | None, bytes | None, list[tuple[str, bytes | None]], datetime]:
+        """Key, value, headers and timestamp. `value`: the corrected one."""
         history = {
             "processor": self._processor,
             "partition": letter["partition"],
@@ -147,10 +155,11 @@ class Replay:
             "error": letter["error"]["type"],
             "attempts": letter["attempts"],
             "time": letter["time"],
+            **({} if value is None else {"edited": "yes"}),
         }
         return (
             decoded(letter["key"], letter.get("key_encoding")),
-            decoded(letter["value"], letter.get("encoding")),
+            decoded(letter["value"], letter.get("encoding")) if value is None else value,
             [(header["key"], decoded(header["value"], header.get("encoding"))) for header in letter["headers"]]
             + [(HISTORY + name, str(value).encode()) for name, value in history.items()],
             datetime.fromisoformat(letter["timestamp"] or letter["time"]),

@@ -27,12 +27,14 @@ class ReplayPart(msgspec.Struct, frozen=True):
     done: bool
     claim: str = ""
     """Name of the replay that appends it now, to a stream without transactions."""
+    value: bytes | None = None
+    """Of the record that is appended, if an operator has corrected it; then the part has one letter."""
 
 
 class ReplayState(Document, frozen=True):
     """The stored state of a dead-letter file's replay. Part number n is batch n of `transaction`."""
 
-    newest_format: ClassVar[int] = 2
+    newest_format: ClassVar[int] = 3
 
     parts: tuple[ReplayPart, ...] = ()
     """Only the last one may be unfinished."""
@@ -44,7 +46,8 @@ class ReplayState(Document, frozen=True):
             raise ValueError("a part that is not the last one is unfinished")
         if any(part.sequences == () for part in self.parts):
             raise ValueError("a part has no sequences")
-        force_setattr(self, "format", 2)
+        # Format 3: a part has a value. An older actorproc would append the letter's own.
+        force_setattr(self, "format", 3 if any(part.value is not None for part in self.parts) else 2)
 
     @property
     def pending(self) -> ReplayPart | None:

@@ -102,6 +102,10 @@ def replay_letters(
     source_option: SourceOption = None,
     partition: Partition = None,
     kind: Kind = None,
+    value: Annotated[
+        str | None,
+        typer.Option(metavar="TEXT|@FILE", help="Append this value instead of the letter's own. For one letter."),
+    ] = None,
     as_json: Json = False,
     config: Config = None,
     settings: Set = None,
@@ -113,6 +117,7 @@ def replay_letters(
       export ACTORPROC_NAME=Delays ACTORPROC_CONTAINER=state
       actorproc dead-letters replay --kind KeyError
       actorproc dead-letters replay 3:1042 3:1077
+      actorproc dead-letters replay 3:1042 --value @corrected.json
       actorproc dead-letters replay --into s3://bucket/letters
 
     Key, value, timestamp and headers are those of the original record. Headers actorproc.dead_letter.* are added with
@@ -123,7 +128,7 @@ def replay_letters(
     from actorproc.cli.dead_letters import replay
 
     opened = opened_processor(name, container, config, settings, source_options=source_option)
-    replay(ids or (), opened, source, into, partition, kind, as_json)
+    replay(ids or (), opened, source, into, partition, kind, value, as_json)
 
 
 @app.command("purge")

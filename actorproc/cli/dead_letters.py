@@ -6,6 +6,7 @@ import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
+from pathlib import Path
 
 import typer
 
@@ -129,16 +130,18 @@ def replay(
     into: str | None,
     partition: str | None,
     kind: str | None,
+    value: str | None,
     as_json: bool,
 ) -> None:
     """Append dead letters to their stream, or to the log `into`. Exit code 1 if none of them is of the wanted kind."""
     selection = Selection(_ids(ids, partition=partition, kind=kind), partition, kind)
+    corrected = None if value is None else _corrected(value)
     if source is not None and into is None:
         refuse_source(f"--source {source}", source, own=names_object(source))
 
     async def work() -> bool:
         async with _letters(opened, partition) as (letters, settings):
-            done = await letters.replay(selection, settings, source, into=into)
+            done = await letters.replay(selection, settings, source, into=into, value=corrected)
         if as_json:
             print_json({"replayed": done.appended, "replayed_before": done.before})
         else:
@@ -151,6 +154,20 @@ def replay(
 
     if not run_async(work):
         raise typer.Exit(1)
+
+
+def _corrected(value: str) -> bytes:
+    """The value of `--value`: text, or the content of `@FILE`.
+
+    Raises:
+        UsageError: the file cannot be read.
+    """
+    if not value.startswith("@"):
+        return value.encode()
+    try:
+        return Path(value[1:]).read_bytes()
+    except OSError as error:
+        raise UsageError(f"--value {value}: {error.strerror}") from None
 
 
 def purge(

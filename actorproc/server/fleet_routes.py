@@ -165,10 +165,10 @@ class FleetRoutes:
         action = request.path_params["action"]
         if action not in ("replay", "purge"):
             raise UsageError(f"no action {action!r:.100}: POST to .../replay or .../purge")
-        selection = _Choice.of(await request.body())
+        selection, value = _Choice.of(await request.body(), action)
         async with self._letters(request) as letters:
             if action == "replay":
-                done = await letters.replay(selection, self._feeds.settings)
+                done = await letters.replay(selection, self._feeds.settings, value=value)
                 return json_answer({"replayed": done.appended, "before": done.before, "log": done.log})
             planned = await letters.plan_purge(selection)
             purged = await letters.purge(planned)
@@ -204,16 +204,21 @@ class _Choice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     kind: Text | None = None
     replayed: Literal["yes", "no"] | None = None
     all: bool = False
+    value: str | None = None
+    """Of a replay: the corrected value of the one letter in `ids`."""
 
     @classmethod
-    def of(cls, body: bytes) -> Selection:
-        """The letters that the body names.
+    def of(cls, body: bytes, action: str) -> tuple[Selection, bytes | None]:
+        """The letters that the body names, and the corrected value.
 
         Raises:
             UsageError: it is not JSON, has an unknown or empty field, names nothing, or `all` and something else.
         """
         given = parse_body(body, cls, _CHOICES)
+        if given.value is not None and (action == "purge" or len(given.ids or ()) != 1):
+            raise UsageError("`value` is for a replay of one letter, which `ids` names")
         if given.all == (given != cls(all=given.all)):
             raise UsageError(f"{'`all` and a choice' if given.all else 'no choice'} of dead letters: POST {_CHOICES}")
         ids = frozenset(map(LetterId.parse, given.ids or ()))
-        return Selection(ids, given.partition, given.kind, _REPLAYED.get(given.replayed or ""))
+        selection = Selection(ids, given.partition, given.kind, _REPLAYED.get(given.replayed or ""))
+        return selection, None if given.value is None else given.value.encode()

@@ -13,7 +13,7 @@ import orjson
 import pytest
 
 from actorproc.admin.replay import Replay
-from actorproc.admin.replay_state import Letter, replayed_sequences
+from actorproc.admin.replay_state import Letter, ReplayState, replayed_sequences
 from actorproc.admin.replay_target import LogTarget
 from actorproc.errors import CorruptObject, StoreUnavailable, UsageError
 from actorproc.handler.info import PartitionInfo
@@ -23,6 +23,7 @@ from actorproc.output.dead_letters import HISTORY, letter_files, read_letters, r
 from actorproc.records import Batch, Record
 from actorproc.runtime.clock import Clock
 from actorproc.sources.log import LogSource
+from actorproc.storage.document import SharedDocument
 from actorproc.storage.names import ProcessorLayout
 from actorproc.storage.store import Store, StoreLimits
 from actorproc.stores.memory import MemoryStore
@@ -255,6 +256,23 @@ async def test_a_replay_killed_at_any_write_and_run_again_repeats_nothing(how: s
             await again.land()
             await world.run()
             assert await world.replayed() == EXPECTED, (number, how, landing)
+
+
+@pytest.mark.parametrize("how", ["before", "after"])
+async def test_a_corrected_value_survives_the_death_of_its_replay(how: str) -> None:
+    """The next replay, which does not know it, finishes the part with it, unless the part was not recorded yet."""
+    key = LAYOUT.dead_letter_file("1", 0)
+    for number in range(await writes_of_a_replay()):
+        world, fate = World(), Fate(number, how)
+        await world.prepare()
+        with pytest.raises((Killed, BaseExceptionGroup)):
+            async with world.replay(fate) as replay:
+                await replay.file(key, second, value=b"1/0/corrected")
+        state = await SharedDocument(Store(world.container), LAYOUT.replay("1", 0), ReplayState).read()
+        await world.run()
+        corrected = b"1/0/corrected" if state is not None else b"1/0/1"
+        assert sorted(await world.replayed(), key=str) == sorted([b"1/0/0", corrected, b"1/0/2"]), (number, how)
+        assert state is None or state.format == 3, "an older actorproc would append the letter's own value"
 
 
 async def test_killed_twice_at_any_two_writes_repeats_nothing() -> None:

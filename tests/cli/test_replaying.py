@@ -117,3 +117,24 @@ def test_replays_and_purges_are_in_the_audit(run: Run, state: Path, tmp_path: Pa
         ("purge", {"letters": ", ".join(sorted(some))}, f"{len(some)} dead letters were deleted"),
     ]
     assert all("@" in act["who"] for act in acts)
+
+
+def test_a_letter_is_replayed_with_a_corrected_value(run: Run, state: Path, tmp_path: Path) -> None:
+    shutil.copytree(state / "state", tmp_path / "state")
+    log, place = tmp_path / "letters", ["--name", "Delays", "--container", tmp_path / "state"]
+    letter, other = lines(run("dead-letters", "list", *place, "--json").stdout)[:2]
+    run("logs", "create", log, "--partitions", 1)
+    replay = ["dead-letters", "replay", *place, "--into", log]
+    refused = run(*replay, "--value", "{}")
+    assert (refused.exit_code, "name just this one" in refused.stderr) == (2, True)
+    assert run(*replay, letter["id"], "--value", f"@{tmp_path}/missing").exit_code == 2
+    (tmp_path / "corrected").write_bytes(b'{"dep_delay": 12}')
+    for _ in range(2):
+        assert run(*replay, letter["id"], "--value", f"@{tmp_path}/corrected").exit_code == 0
+    assert run(*replay, other["id"], "--value", "").exit_code == 0
+    corrected, empty = lines(run("peek", "--source", log, "--json").stdout)
+    assert (corrected["value"], corrected["key"], empty["value"]) == ('{"dep_delay": 12}', letter["key"], "")
+    assert {"key": "actorproc.dead_letter.edited", "value": "yes"} in corrected["headers"]
+    own = lines(run("dead-letters", "list", *place, "--replayed", "--json").stdout)
+    assert [found["value"] for found in own] == [letter["value"], other["value"]], "the letters stay"
+    assert lines(run("audit", *place, "--json").stdout)[0]["effect"].endswith("with a corrected value")

@@ -22,7 +22,10 @@ import httpx
 import pytest
 from playwright.async_api import Browser, Page, async_playwright, expect
 
-from actorproc import Batch, PartitionContext, PartitionHandler, Processor, Producer
+from actorproc import Batch, PartitionContext, PartitionHandler, Processor, Producer, Settings
+from actorproc.admin.trace import trace
+from actorproc.storage.names import ProcessorLayout
+from actorproc.stores import open_store
 from tests.server.fleet import NAME, FakeFleet
 from tests.servers import CACHE, free_ports
 
@@ -234,6 +237,25 @@ async def test_dead_letters_need_the_token(tmp_path: Path) -> None:
             await shown.get_by_role("textbox", name="Token").fill(TOKEN)
             await shown.get_by_role("button", name="Use it").click()
             await expect(shown.locator("#letters-note")).to_have_text("1 replayed.")
+
+
+async def test_a_letter_is_corrected_and_replayed(tmp_path: Path) -> None:
+    log, container = str(tmp_path / "log"), str(tmp_path / "state")
+    async with Producer(log, partitions=1) as producer:
+        await producer.send(b"<b>bad</b>")
+    await Processor(Picky, source=log, container=container, dead_letter_limit=1).run(until_end=True)
+    with dashboard(container) as url:
+        async with browser() as opened, page(opened, f"{url}#/Picky/letters/0:0", 390, "dark") as shown:
+            await shown.get_by_role("button", name="Correct and replay").click()
+            await expect(shown.get_by_label("Corrected payload")).to_have_value("<b>bad</b>")
+            await axe_finds_nothing(shown, axe())
+            await shown.get_by_label("Corrected payload").fill("1")
+            await shown.locator("#confirm-ok").click()
+            await expect(shown.locator("#letters-note")).to_have_text("1 replayed.")
+    await Processor(Picky, source=log, container=container, dead_letter_limit=1).run(until_end=True)
+    async with open_store(container, Settings()) as store:
+        found = await trace(store, ProcessorLayout("Picky"), Settings(), "0", 1)
+    assert found.outcome == "it has 1 row in the output"
 
 
 async def test_a_reset_shows_its_effect_before_it_is_done_and_is_undone(tmp_path: Path) -> None:

@@ -192,7 +192,8 @@ function behind(views) {
     h("a", {href: link(shown.processor, "partition", view.partition)}, view.partition), view.owner ?? "nobody",
     count(view.lag), duration(view.lag_seconds), line(fleet.history.get(view.partition) ?? []), mostly(view), chip(view.verdict),
   ]})));
-  if (!worst.length) $("behind").replaceChildren(h("tbody", {}, h("tr", {}, h("td", {class: "none"}, "Every partition has caught up."))));
+  if (!worst.length) $("behind").replaceChildren(h("tbody", {}, h("tr", {}, h("td", {class: "none"},
+    views.every(view => view.lag != null) ? "Every partition has caught up." : "No lag is known."))));
 }
 
 /** Shares of the actor's time by activity. */

@@ -82,21 +82,38 @@ function one() {
       fact("Record of", letter.timestamp ?? "–"), fact("Key", letter.key ?? "–"),
       letter.headers.map(header => fact(`Header ${header.key}`, header.value ?? "–"))),
     h("h2", {}, `Payload${letter.encoding ? ` (${letter.encoding})` : ""}`), h("pre", {tabindex: 0}, payload(letter.value)),
+    letter.encoding || letter.replayed ? "" : h("p", {class: "actions"},
+      h("button", {type: "button", onclick: () => correct(letter, payload(letter.value))}, "Correct and replay ...")),
     ...(letter.error.traceback ? [h("h2", {}, "Traceback"), h("pre", {tabindex: 0}, letter.error.traceback)] : []),
   );
 }
 
+/** Replay one letter with a payload that the operator has corrected. */
+async function correct(letter, text) {
+  const edit = h("textarea", {"aria-label": "Corrected payload", rows: 12, spellcheck: "false"});
+  edit.value = text;
+  const title = `Replay letter ${letter.id} with this payload`;
+  if (!await confirm(title, "It is appended to its log, once. The letter itself stays as it is.", "Replay", edit)) return;
+  await send("replay", {ids: [letter.id], value: edit.value}, replayed);
+}
+
+const replayed = answer => `${answer.replayed} replayed${answer.before ? `, ${answer.before} were replayed before` : ""}.`;
+
 async function act(action, title, consequence, done) {
   const ids = [...state.chosen];
   const wanted = filter();
-  const {kind} = wanted, filtered = Object.keys(wanted).length > 0;
+  const filtered = Object.keys(wanted).length > 0;
   const which = ids.length ? counted(ids.length, "selected letter")
     : filtered ? "all letters that match the filter" : "all dead letters of this processor";
   if (!await confirm(title, `${which}. ${consequence}`, title)) return;
-  const path = `api/processors/${encodeURIComponent(state.processor)}/dead-letters/${action}`;
+  await send(action, ids.length ? {ids} : filtered ? wanted : {all: true}, done);
+}
+
+/** Let the server act, and show what it has done. */
+async function send(action, choice, done) {
   try {
-    const answer = await post(path, ids.length ? {ids} : filtered ? wanted : {all: true});
-    await load(kind ?? "");
+    const answer = await post(`api/processors/${encodeURIComponent(state.processor)}/dead-letters/${action}`, choice);
+    await load(filter().kind ?? "");
     list();
     one();
     $("letters-note").textContent = done(answer);
@@ -107,8 +124,7 @@ async function act(action, title, consequence, done) {
 
 $("filter").addEventListener("change", () => { location.hash = address(null); });
 $("filter").addEventListener("submit", event => event.preventDefault());
-$("replay").addEventListener("click", () => act("replay", "Replay", "They are appended to their log again, each once.",
-  answer => `${answer.replayed} replayed${answer.before ? `, ${answer.before} were replayed before` : ""}.`));
+$("replay").addEventListener("click", () => act("replay", "Replay", "They are appended to their log again, each once.", replayed));
 $("purge").addEventListener("click", () => act("purge", "Purge", "They are deleted for good. Letters of one commit go together only.",
   answer => `${answer.purged} purged${answer.held ? `; ${answer.held} stay, since they share a commit with letters that are not chosen` : ""}.`));
 $("letters-export").addEventListener("click", () => download("dead-letters.json",
