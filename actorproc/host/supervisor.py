@@ -292,7 +292,9 @@ class Supervisor(Actor[Message]):
             if not self.partitions.closing:
                 try:
                     await self._check_is_same_processor()
-                except StoreUnavailable as error:
+                    # While this host was away, its registration as a reader may have expired.
+                    await self._context.source.register(self._context.processor, self._context.store.url)
+                except (StoreUnavailable, SourceError) as error:
                     self._look_failed(str(error))
                     return self._clock.jitter(self._settings.lease_renew_interval / 4)
                 self._group.rejoin()

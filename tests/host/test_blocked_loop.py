@@ -39,8 +39,8 @@ async def look(folder: Path) -> tuple[Fleet, list[str | None]]:
 
 
 def see(folder: Path, seen: list[tuple[Fleet, list[str | None]]]) -> None:
-    """Look until a partition is stuck, for ten seconds at most; then let the handler go on."""
-    end = time.monotonic() + 10
+    """Look until a partition is stuck, for a minute at most; then let the handler go on."""
+    end = time.monotonic() + 60
     while time.monotonic() < end and not any("stuck" in v.verdict for f, _ in seen for v in f.partitions.values()):
         time.sleep(0.05)
         seen[:] = [anyio.run(look, folder)]
@@ -56,13 +56,13 @@ async def test_others_learn_which_partition_and_line_block_the_event_loop(tmp_pa
     async with processor:
         for partition in ("0", "1"):
             source.append(partition, [b"1"])
-        with anyio.fail_after(20):
+        with anyio.fail_after(90):
             while processor.statistics().rows < 2:
                 await anyio.sleep(0.05)
         watching = threading.Thread(target=see, args=(tmp_path, seen))
         watching.start()
         source.append("1", [b"block"])
-        with anyio.fail_after(20):
+        with anyio.fail_after(90):
             while processor.statistics().rows < 3:
                 await anyio.sleep(0.05)
         watching.join()
@@ -75,6 +75,6 @@ async def test_others_learn_which_partition_and_line_block_the_event_loop(tmp_pa
         assert errors[0] is None
         assert "blocks the event loop" in (errors[1] or "")
         assert "a handler blocks the event loop" in explain(blocking, fleet.hosts, fleet.time)
-        with anyio.fail_after(20):
+        with anyio.fail_after(90):
             while {view.verdict for view in (await look(tmp_path))[0].partitions.values()} != {"ok"}:
                 await anyio.sleep(0.05)
