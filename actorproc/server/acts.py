@@ -14,7 +14,7 @@ from actorproc.admin.placement import Placement, describe
 from actorproc.config.settings import Settings
 from actorproc.errors import UsageError
 from actorproc.group.membership import GroupDocument
-from actorproc.server.answers import Text, json_answer, parse_body, sender, with_json_errors
+from actorproc.server.answers import Reason, Text, json_answer, parse_body, sender, with_json_errors
 from actorproc.storage.names import ProcessorLayout
 from actorproc.stores import open_store
 
@@ -26,8 +26,7 @@ class _Body(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     partition: Text | None = None
     host: Text | None = None
     all: bool = False
-    reason: Annotated[str, msgspec.Meta(max_length=500)] = ""
-    """Why, for the audit."""
+    reason: Reason = ""
 
 
 class ActRoutes:

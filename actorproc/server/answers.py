@@ -17,6 +17,17 @@ T = TypeVar("T")
 Text = Annotated[str, msgspec.Meta(min_length=1)]
 """A field of a body that may not be empty."""
 
+Reason = Annotated[str, msgspec.Meta(max_length=500)]
+"""Why an operator acts, for the audit."""
+
+
+def limit_of(request: Request, most: int) -> int:
+    """`limit` of the query, at most `most`, which is the default. Raises UsageError: it is below 1."""
+    limit = min(int(request.query_params.get("limit", most)), most)
+    if limit < 1:
+        raise UsageError(f"limit = {limit}: 1 to {most}")
+    return limit
+
 
 def parse_body(body: bytes, kind: type[T], wanted: str) -> T:
     """The JSON of a POST. Raises UsageError, which says what is `wanted`: it is not JSON, or has a wrong field."""

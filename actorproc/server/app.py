@@ -20,6 +20,7 @@ from actorproc.server.acts import ActRoutes
 from actorproc.server.feeds import Feeds
 from actorproc.server.fleet_routes import FleetRoutes
 from actorproc.server.host_routes import HostRoutes
+from actorproc.server.letter_routes import LetterRoutes
 from actorproc.server.resets import ResetRoutes
 
 STATIC = Path(__file__).parent / "static"
@@ -45,18 +46,22 @@ def http_app(
     tokens = Tokens(processor.settings)
     host = HostRoutes(processor, tokens, blocked)
     fleet = FleetRoutes(Feeds(processor.container, processor.settings), processor.name)
-    acts = _acts(processor.container, processor.settings)
-    return _app([*host.routes(), *fleet.routes(), *acts], tokens, own_server=own_server)
+    more = _routes_without_feed(processor.container, processor.settings)
+    return _app([*host.routes(), *fleet.routes(), *more], tokens, own_server=own_server)
 
 
 def dashboard_app(container: str, settings: Settings, *, own_server: bool = False) -> Starlette:
     """The dashboard of all processors in a container, served by no host of theirs. Otherwise as `http_app`."""
-    routes = [*FleetRoutes(Feeds(container, settings), None).routes(), *_acts(container, settings)]
+    routes = [*FleetRoutes(Feeds(container, settings), None).routes(), *_routes_without_feed(container, settings)]
     return _app(routes, Tokens(settings), own_server=own_server)
 
 
-def _acts(container: str, settings: Settings) -> list[Route]:
-    return [*ActRoutes(container, settings).routes(), *ResetRoutes(container, settings).routes()]
+def _routes_without_feed(container: str, settings: Settings) -> list[Route]:
+    return [
+        *LetterRoutes(container, settings).routes(),
+        *ActRoutes(container, settings).routes(),
+        *ResetRoutes(container, settings).routes(),
+    ]
 
 
 def _app(routes: list[Route], tokens: Tokens, *, own_server: bool) -> Starlette:

@@ -1,44 +1,30 @@
-"""`/api/...`: the processors of a container, their hosts and partitions, and their dead letters."""
+"""`GET /api/processors...`: the processors of a container, their hosts and partitions."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from typing import Annotated, Any, Literal
 
-import msgspec
-from starlette.datastructures import QueryParams
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
 from actorproc.admin.audit import read_audit
 from actorproc.admin.cost import Load, cost_document, requests
-from actorproc.admin.dead_letters import DeadLetters, LetterId, Selection
+from actorproc.admin.dead_letters import LetterId
 from actorproc.admin.explain import explain
 from actorproc.admin.scaling import CATCH_UP
 from actorproc.admin.trace import trace
 from actorproc.errors import ActorprocError, UsageError
 from actorproc.output.source_identity import read_source
-from actorproc.server.answers import Text, event, event_stream, json_answer, parse_body, sender, with_json_errors
+from actorproc.server.answers import event, event_stream, json_answer, limit_of, with_json_errors
 from actorproc.server.feeds import Feed, Feeds
 from actorproc.sources.log import LogSource
 from actorproc.storage.locations import find_processors, missing_processor
 from actorproc.storage.names import STATE, ProcessorLayout
 from actorproc.stores import open_store
 
-MOST_LETTERS = 200
-"""Dead letters in one answer."""
-
 MOST_ACTS = 500
 """Acts of operators in one answer."""
-
-_REPLAYED = {"yes": True, "no": False}
-
-_CHOICES = (
-    '{"ids": ["PARTITION:SEQUENCE", ...]}, or one or more of "partition", "kind" and "replayed" ("yes" or "no"), '
-    'or {"all": true}'
-)
 
 
 class FleetRoutes:
@@ -64,8 +50,6 @@ class FleetRoutes:
             Route("/api/processors/{name}/partitions/{partition:path}", with_json_errors(self.partition)),
             Route("/api/processors/{name}/audit", with_json_errors(self.audit)),
             Route("/api/processors/{name}/record", with_json_errors(self.record)),
-            Route("/api/processors/{name}/dead-letters", with_json_errors(self.letters)),
-            Route("/api/processors/{name}/dead-letters/{action}", with_json_errors(self.act), methods=["POST"]),
         ]
 
     async def processors(self, request: Request) -> Response:
@@ -133,9 +117,7 @@ class FleetRoutes:
 
     async def audit(self, request: Request) -> Response:
         """The latest acts of operators, at most `limit`, the latest first."""
-        limit = min(int(request.query_params.get("limit", MOST_ACTS)), MOST_ACTS)
-        if limit < 1:
-            raise UsageError(f"limit = {limit}: 1 to {MOST_ACTS}")
+        limit = limit_of(request, MOST_ACTS)
         layout = ProcessorLayout(request.path_params["name"])
         async with open_store(self._feeds.container, self._feeds.settings) as store:
             acts = await read_audit(store, layout, limit)
@@ -148,32 +130,6 @@ class FleetRoutes:
         async with open_store(self._feeds.container, self._feeds.settings) as store:
             return json_answer(await trace(store, layout, self._feeds.settings, *wanted))
 
-    async def letters(self, request: Request) -> Response:
-        """Dead letters that match `partition`, `kind` and `replayed`; from `after` on, at most `limit`."""
-        query = request.query_params
-        limit = min(int(query.get("limit", MOST_LETTERS)), MOST_LETTERS)
-        async with self._letters(request) as letters:
-            found: list[Any] = []
-            async for letter in letters.select(_selection(query)):
-                found.append(letter)
-                if len(found) > limit:
-                    break
-        return json_answer({"letters": found[:limit], "more": len(found) > limit, "kinds": dict(letters.kinds)})
-
-    async def act(self, request: Request) -> Response:
-        """Replay or purge the letters that a `_Choice` names."""
-        action = request.path_params["action"]
-        if action not in ("replay", "purge"):
-            raise UsageError(f"no action {action!r:.100}: POST to .../replay or .../purge")
-        selection, value = _Choice.of(await request.body(), action)
-        async with self._letters(request) as letters:
-            if action == "replay":
-                done = await letters.replay(selection, self._feeds.settings, value=value)
-                return json_answer({"replayed": done.appended, "before": done.before, "log": done.log})
-            planned = await letters.plan_purge(selection)
-            purged = await letters.purge(planned)
-            return json_answer({"purged": purged, "kept": planned.letters - purged, "held": planned.held})
-
     async def _feed(self, request: Request) -> Feed:
         """Raises UsageError: there is no such processor."""
         name = ProcessorLayout(request.path_params["name"]).processor
@@ -183,42 +139,3 @@ class FleetRoutes:
                     raise UsageError(missing)
             self._known.add(name)
         return self._feeds.of(name)
-
-    @asynccontextmanager
-    async def _letters(self, request: Request) -> AsyncIterator[DeadLetters]:
-        layout = ProcessorLayout(request.path_params["name"])
-        async with open_store(self._feeds.container, self._feeds.settings) as store:
-            yield await DeadLetters.opened(store, layout, sender(request))
-
-
-def _selection(query: QueryParams) -> Selection:
-    replayed = _REPLAYED.get(query.get("replayed", ""))
-    return Selection(partition=query.get("partition") or None, kind=query.get("kind") or None, replayed=replayed)
-
-
-class _Choice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Body of a POST: which letters to act on. A purge cannot be undone, so no mistake may widen the choice."""
-
-    ids: Annotated[tuple[str, ...], msgspec.Meta(min_length=1)] | None = None
-    partition: Text | None = None
-    kind: Text | None = None
-    replayed: Literal["yes", "no"] | None = None
-    all: bool = False
-    value: str | None = None
-    """Of a replay: the corrected value of the one letter in `ids`."""
-
-    @classmethod
-    def of(cls, body: bytes, action: str) -> tuple[Selection, bytes | None]:
-        """The letters that the body names, and the corrected value.
-
-        Raises:
-            UsageError: it is not JSON, has an unknown or empty field, names nothing, or `all` and something else.
-        """
-        given = parse_body(body, cls, _CHOICES)
-        if given.value is not None and (action == "purge" or len(given.ids or ()) != 1):
-            raise UsageError("`value` is for a replay of one letter, which `ids` names")
-        if given.all == (given != cls(all=given.all)):
-            raise UsageError(f"{'`all` and a choice' if given.all else 'no choice'} of dead letters: POST {_CHOICES}")
-        ids = frozenset(map(LetterId.parse, given.ids or ()))
-        selection = Selection(ids, given.partition, given.kind, _REPLAYED.get(given.replayed or ""))
-        return selection, None if given.value is None else given.value.encode()

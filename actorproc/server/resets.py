@@ -14,7 +14,7 @@ from actorproc.admin.checkpoints import Resets, parse_reset_target, summary, was
 from actorproc.admin.own_source import own_source
 from actorproc.config.settings import Settings
 from actorproc.errors import UsageError
-from actorproc.server.answers import Text, json_answer, parse_body, sender, with_json_errors
+from actorproc.server.answers import Reason, Text, json_answer, parse_body, sender, with_json_errors
 from actorproc.storage.names import ProcessorLayout
 from actorproc.stores import open_store
 
@@ -26,8 +26,8 @@ class _Body(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     partitions: Annotated[tuple[Text, ...], msgspec.Meta(min_length=1)] | None = None
     all: bool = False
     yes: bool = False
-    reason: str = ""
-    id: str = ""
+    reason: Reason = ""
+    id: Annotated[str, msgspec.Meta(max_length=100)] = ""
 
     @classmethod
     def of(cls, body: bytes, what: str) -> _Body:

@@ -205,7 +205,8 @@ async def test_acts_change_the_group_and_wrong_bodies_are_refused(tmp_path: Path
         (last, *_, first) = (await http.get(f"{NAME}/audit", headers=token)).json()["acts"]
         assert (first["what"], first["to"], first["reason"]) == ("pause", {"partitions": "3"}, "a service is down")
         assert (last["what"], last["to"]) == ("release", {"host": "host-01"})
-        assert (await http.get(f"{NAME}/audit?limit=0", headers=token)).status_code == 400
+        for kind in ("audit", "dead-letters"):
+            assert (await http.get(f"{NAME}/{kind}?limit=0", headers=token)).status_code == 400
         for act, body in [
             ("pause", {}), ("pause", {"partitions": []}), ("pause", {"all": True, "partitions": ["3"]}),
             ("resume", {"host": "host-00"}), ("drain", {"partition": "3"}), ("release", {}),

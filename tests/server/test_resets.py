@@ -45,6 +45,7 @@ async def test_a_reset_is_shown_done_and_undone_and_wrong_bodies_are_refused(tmp
         for what, body in [
             ("reset", {"all": True}), ("reset", {"to": "1"}), ("undo", {"to": "1", "all": True}), ("undo", {}),
             ("reset", {"to": "1", "all": True, "partitions": ["0"]}), ("reset", {"to": "x", "all": True}),
-            ("reset", {"to": "1", "all": True, "typo": 1}),
+            ("reset", {"to": "1", "all": True, "typo": 1}), ("undo", {"all": True, "reason": "x" * 501}),
+            ("undo", {"all": True, "id": "x" * 101}),
         ]:  # fmt: skip
             assert (await post(what, body)).status_code == 400
