@@ -14,7 +14,7 @@ from actorproc.config.validation import explain, has_credentials
 from actorproc.errors import SettingsError
 
 Seconds = Annotated[float, BeforeValidator(seconds), Field(gt=0, allow_inf_nan=False)]
-SecondsOrNone = Annotated[float, BeforeValidator(seconds), Field(ge=0, allow_inf_nan=False)]
+SecondsOrZero = Annotated[float, BeforeValidator(seconds), Field(ge=0, allow_inf_nan=False)]
 Size = Annotated[int, BeforeValidator(size), Field(gt=0)]
 Count = Annotated[int, Field(gt=0, le=10**15)]  # larger ones would overflow 64 bits in calculations
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -70,7 +70,7 @@ class Settings(BaseModel):
         description="Leases of live hosts move only after the membership has not changed for this long, so that a "
         "rolling restart causes one rebalance.",
     )
-    max_handoff_time: SecondsOrNone = Field(
+    max_handoff_time: SecondsOrZero = Field(
         30,
         description="How long the owner of a moving lease may finish its batch. Then the lease is revoked. Batches are "
         "sized to take at most half of it. 0: it gives the partition up at once, and the next owner processes again "
@@ -126,12 +126,12 @@ class Settings(BaseModel):
         description="Of a queue, in a run until the end: it counts as empty if it delivers nothing for this long after "
         "its consumer was attached. Until then another consumer may have it.",
     )
-    stream_idle_time: SecondsOrNone = Field(
+    stream_idle_time: SecondsOrZero = Field(
         60,
         description="A partition that has had no new record for this long: its stream time follows the wall clock, "
         "this far behind, so that its timers fire. Longer than producers may pause or be late. 0: at once.",
     )
-    max_timestamp_ahead: SecondsOrNone = Field(
+    max_timestamp_ahead: SecondsOrZero = Field(
         3600,
         description="A record whose timestamp is further ahead of the wall clock does not move stream time: one wrong "
         "timestamp must not fire all timers. Kafka brokers refuse such records by the same default.",
@@ -282,7 +282,7 @@ class Settings(BaseModel):
     )
 
     # History
-    history_interval: SecondsOrNone = Field(
+    history_interval: SecondsOrZero = Field(
         300,
         description="How often a host notes lag, records, dead letters and trouble of its partitions in the container, "
         "for the dashboard's last day: one write of at most 3 KB for each partition. 0: never.",

@@ -224,10 +224,10 @@ class Supervisor(Actor[Message]):
                 await self.partitions.found_stuck.wait()  # other hosts and people learn it at once
                 self.partitions.found_stuck = anyio.Event()
             interval = self._settings.lease_renew_interval
-            if not await self._has_renewed():
+            if not await self._try_renew():
                 interval /= 4
 
-    async def _has_renewed(self) -> bool:
+    async def _try_renew(self) -> bool:
         try:
             await self._renew()
         except StoreError as error:
@@ -298,7 +298,7 @@ class Supervisor(Actor[Message]):
                     self._look_failed(str(error))
                     return self._clock.jitter(self._settings.lease_renew_interval / 4)
                 self._group.rejoin()
-                if not await self._has_renewed():
+                if not await self._try_renew():
                     return self._clock.jitter(self._settings.lease_renew_interval / 4)
             return 0.0
         except (*_GROUP_UNUSABLE, SourceError) as error:

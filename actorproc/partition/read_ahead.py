@@ -80,7 +80,7 @@ class Read:
         self.nbytes += more.nbytes
         self.cost += more.cost
 
-    def fewest(self, records: int) -> int:
+    def records_within(self, records: int) -> int:
         """The number of records of the largest part with at most so many; of the smallest part, if all have more."""
         if self.cuts is None:
             return records
@@ -288,7 +288,7 @@ class ReadAhead:
         least = self._settings.min_batch_records
         most = max(self._pace.records, least)
         if read.records > most and (len(read.pieces) == 1 or least > 1):  # what `aside` has joined is within the pace
-            most = read.fewest(most)
+            most = read.records_within(most)
             if most < read.records:
                 read, rest = read.split(most)
                 self._queue.appendleft(rest)

@@ -83,7 +83,7 @@ def read(merged: MergedRange, writes: int) -> tuple[list[dict[str, Any]], list[i
             return documents, given, reading.position
 
 
-@pytest.mark.parametrize("seed", range(200))
+@pytest.mark.parametrize("seed", [*range(60), *(pytest.param(seed, marks=pytest.mark.long) for seed in range(60, 200))])
 def test_each_change_of_a_merged_range_is_read_once_and_in_order(seed: int) -> None:
     merged = MergedRange(random.Random(seed))
     documents, given, _ = read(merged, writes=6)
