@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Callable, Collection
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, NamedTuple, Self
@@ -195,6 +195,7 @@ class DeadLetters:
         *,
         into: str | None = None,
         value: bytes | None = None,
+        progress: Callable[[int, int], object] = lambda done, files: None,
     ) -> Replayed:
         """Append the selected letters to their stream again, each once if it has transactions.
 
@@ -202,6 +203,7 @@ class DeadLetters:
             source: URL of the stream, if it is not where the processor read it.
             into: URL of a built-in log that receives them instead.
             value: the corrected value of the one letter that `selection` names.
+            progress: called with the files of dead letters that are done, and the number of all.
 
         Raises:
             UsageError: a letter does not exist, nothing can be appended to what the processor reads, or a value is
@@ -214,7 +216,9 @@ class DeadLetters:
         async with Replay.opened(self._store, self._layout.processor, target, is_source=is_source) as replaying:
             readers = await replaying.target.readers()
             appended = before = 0
-            for key in await self._chosen_files(selection):
+            files = await self._chosen_files(selection)
+            for number, key in enumerate(files):
+                progress(number, len(files))
                 done = await replaying.file(key, lambda letter: self._is_wanted(letter, selection), value=value)
                 if done is not None:
                     appended += done[0]

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from datetime import datetime
 from pathlib import Path
 
 import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from actorproc.admin.dead_letters import (
     DeadLetters,
@@ -141,7 +143,8 @@ def replay(
 
     async def work() -> bool:
         async with _letters(opened, partition) as (letters, settings):
-            done = await letters.replay(selection, settings, source, into=into, value=corrected)
+            with _progress() as progress:
+                done = await letters.replay(selection, settings, source, into=into, value=corrected, progress=progress)
         if as_json:
             print_json({"replayed": done.appended, "replayed_before": done.before})
         else:
@@ -154,6 +157,16 @@ def replay(
 
     if not run_async(work):
         raise typer.Exit(1)
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[int, int], None]]:
+    """A bar of the files that are done, on stderr if that is a terminal."""
+    stderr = Console(stderr=True)
+    columns = [BarColumn(), MofNCompleteColumn(), TextColumn("files of dead letters"), TimeRemainingColumn()]
+    with Progress(*columns, console=stderr, transient=True, disable=not stderr.is_terminal) as bar:
+        task = bar.add_task("", total=None)
+        yield lambda done, files: bar.update(task, completed=done, total=files)
 
 
 def _corrected(value: str) -> bytes:

@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from actorproc.admin.dead_letters import DeadLetters, LetterId, Selection
+from actorproc.admin.dead_letters import DeadLetters, LetterId, Replayed, Selection
 from actorproc.config.settings import Settings
 from actorproc.errors import UsageError
 from actorproc.server.answers import Text, json_answer, limit_of, parse_body, sender, with_json_errors
@@ -36,11 +36,13 @@ class LetterRoutes:
     def __init__(self, container: str, settings: Settings) -> None:
         self._container = container
         self._settings = settings
+        self._replays: dict[str, tuple[int, ...]] = {}  # by processor: files that are done, and all
 
     def routes(self) -> list[Route]:
         path = "/api/processors/{name}/dead-letters"
         return [
             Route(path, with_json_errors(self.letters)),
+            Route(path + "/replay", with_json_errors(self.replaying), methods=["GET"]),
             Route(path + "/{action}", with_json_errors(self.act), methods=["POST"]),
         ]
 
@@ -56,6 +58,11 @@ class LetterRoutes:
                     break
         return json_answer({"letters": found[:limit], "more": len(found) > limit, "kinds": dict(letters.kinds)})
 
+    async def replaying(self, request: Request) -> Response:
+        """How far the replay is that this server carries out; both numbers are 0 if there is none."""
+        done, files = self._replays.get(request.path_params["name"], (0, 0))
+        return json_answer({"done": done, "files": files})
+
     async def act(self, request: Request) -> Response:
         """Replay or purge the letters that a `_Choice` names."""
         action = request.path_params["action"]
@@ -64,11 +71,22 @@ class LetterRoutes:
         selection, value = _Choice.of(await request.body(), action)
         async with self._opened(request) as letters:
             if action == "replay":
-                done = await letters.replay(selection, self._settings, value=value)
+                done = await self._replay(letters, selection, value)
                 return json_answer({"replayed": done.appended, "before": done.before, "log": done.log})
             planned = await letters.plan_purge(selection)
             purged = await letters.purge(planned)
             return json_answer({"purged": purged, "kept": planned.letters - purged, "held": planned.held})
+
+    async def _replay(self, letters: DeadLetters, selection: Selection, value: bytes | None) -> Replayed:
+        name = letters.processor
+
+        def note(*progress: int) -> None:
+            self._replays[name] = progress
+
+        try:
+            return await letters.replay(selection, self._settings, value=value, progress=note)
+        finally:
+            self._replays.pop(name, None)
 
     @asynccontextmanager
     async def _opened(self, request: Request) -> AsyncIterator[DeadLetters]:

@@ -13,6 +13,7 @@ import anyio
 import httpx
 import pytest
 
+from actorproc import Batch, PartitionContext, PartitionHandler, Processor, Producer
 from actorproc.admin.fleet import Fleet, FleetWatch
 from actorproc.config.settings import Settings
 from actorproc.errors import ActorprocError
@@ -257,3 +258,38 @@ async def test_useful_hosts_and_the_cost_of_a_month_are_answered(tmp_path: Path)
         "histories"
     }
     assert often["dollars"]["S3 Standard"] > rare["dollars"]["S3 Standard"] > 3
+
+
+class Refuses(PartitionHandler):
+    async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+        for record in batch:
+            ctx.dead_letter(record, "no")
+        await ctx.commit()
+
+
+async def test_a_replay_shows_how_far_it_is(tmp_path: Path) -> None:
+    log, container = str(tmp_path / "log"), str(tmp_path / "state")
+    async with Producer(log, partitions=1) as producer:
+        await producer.send_many([b"x"] * 12)
+    settings: dict[str, Any] = {"max_batch_records": 1, "dead_letter_limit": 1}
+    await Processor(Refuses, source=log, container=container, **settings).run(until_end=True)
+    app = dashboard_app(container, Settings(http_token="w" * 16))
+    path, seen = "/api/processors/Refuses/dead-letters/replay", list[tuple[int, int]]()
+    headers = {"Authorization": f"Bearer {'w' * 16}"}
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost") as http:
+
+        async def replay() -> None:
+            answer = await http.post(path, json={"all": True}, headers=headers)
+            assert answer.json()["replayed"] == 12, answer.text
+            polling.cancel()
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(replay)
+            with anyio.CancelScope() as polling:
+                while True:
+                    found = (await http.get(path, headers=headers)).json()
+                    seen.append((found["done"], found["files"]))
+                    await anyio.sleep(0.001)
+        assert {files for _, files in seen} <= {0, 12}
+        assert len({done for done, files in seen if files}) > 1, seen
+        assert (await http.get(path, headers=headers)).json() == {"done": 0, "files": 0}

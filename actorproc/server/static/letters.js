@@ -1,6 +1,6 @@
 // Dead letters: filter, look at one, replay or purge.
 import {get, post} from "./api.js";
-import {confirm, counted, download, h, table} from "./format.js";
+import {confirm, count, counted, download, h, table} from "./format.js";
 
 const $ = id => document.getElementById(id);
 let state = {processor: null, id: null, query: null, letters: [], chosen: new Set()};
@@ -97,6 +97,11 @@ async function correct(letter, text) {
   await send("replay", {ids: [letter.id], value: edit.value}, replayed);
 }
 
+async function progress(path) {
+  const {done, files} = await get(path).catch(() => ({}));
+  if (files) $("letters-note").textContent = `Replaying: ${count(done)} of ${counted(files, "file")} of dead letters are done ...`;
+}
+
 const replayed = answer => `${answer.replayed} replayed${answer.before ? `, ${answer.before} were replayed before` : ""}.`;
 
 async function act(action, title, consequence, done) {
@@ -111,8 +116,10 @@ async function act(action, title, consequence, done) {
 
 /** Let the server act, and show what it has done. */
 async function send(action, choice, done) {
+  const path = `api/processors/${encodeURIComponent(state.processor)}/dead-letters/${action}`;
+  const timer = action === "replay" ? setInterval(() => progress(path), 1000) : 0;
   try {
-    const answer = await post(`api/processors/${encodeURIComponent(state.processor)}/dead-letters/${action}`, choice);
+    const answer = await post(path, choice).finally(() => clearInterval(timer));
     await load(filter().kind ?? "");
     list();
     one();
