@@ -29,6 +29,7 @@ import time
 import urllib.parse
 import uuid
 import zlib
+from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -186,6 +187,8 @@ class EventHubsServer:
         self.connections: set[Connection] = set()
         self.accepted = 0
         """How many connections there were so far."""
+        self.asked: Counter[str] = Counter()
+        """How often hubs and partitions were asked about so far, by the type of the question."""
         self.key = KEY
         self.port = 0
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -527,6 +530,7 @@ class Connection:
         hub = self.server.hubs.get(asked.get("name", ""))
         if hub is None:
             return None
+        self.server.asked[asked["type"]] += 1
         about: dict[str, Any] = {"name": asked["name"], "type": asked["type"]}
         if asked["type"] == "com.microsoft:eventhub":
             numbers = [_string(str(number)) for number in range(len(hub.partitions))]

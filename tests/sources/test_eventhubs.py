@@ -196,6 +196,17 @@ async def first_batch(source: EventHubsSource, partition: str) -> Batch:
     raise AssertionError
 
 
+async def test_partitions_that_are_opened_together_share_the_question_about_their_hub(hub: Hub) -> None:
+    hub = Hub(hub.server, partitions=4)
+    for partition in range(4):
+        hub.send(range(1), partition)
+    async with opened(hub) as source:
+        hub.server.asked.clear()
+        await asyncio.gather(*(first_batch(source, partition) for partition in await source.partitions()))
+    assert hub.server.asked["com.microsoft:partition"] == 4
+    assert hub.server.asked["com.microsoft:eventhub"] <= 1 + 4  # the client itself asks for each reader
+
+
 async def test_a_time_begins_at_its_first_event(hub: Hub) -> None:
     hub.send(range(5), 0)
     await anyio.sleep(0.01)

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, TypeVar
 
+import anyio
+
 from actorproc.config.settings import Settings
 from actorproc.errors import RecordsLost, SourceError, UsageError
 from actorproc.records import Batch, Cursor
@@ -35,6 +37,9 @@ _CLOSING = 5.0
 
 _SILENCE = 0.25  # seconds without an event after which the service is asked whether that was all
 _ASK_EACH = 10.0  # seconds between two such questions, each of which takes a connection
+
+_LISTED = 5.0  # seconds for which a list of partitions is good: a start asks for it several times
+_CREATED = 1.0  # seconds for which the time of the hub's creation is good: partitions are opened together
 
 log = get_logger(__name__)
 
@@ -90,6 +95,9 @@ class EventHubsSource(Source, Appendable):
         self._clock = clock
         self._entra = EntraLogin(url, CONNECTION_STRING, "eventhubs")
         self._created: datetime | None = None
+        self._told: tuple[float, dict[str, Any]] | None = None
+        """What the service said of the hub, and when it was asked."""
+        self._asking = anyio.Lock()
         self._closing: set[asyncio.Task[None]] = set()
         self._azure: AzureCheckpoints | None = None
 
@@ -100,7 +108,7 @@ class EventHubsSource(Source, Appendable):
             UsageError: the login is missing, or is of another namespace.
             SourceError: the service cannot be reached, refuses the login, or has no such hub.
         """
-        self._created = created = (await _answer(f"source {self.url}", self._hub()))["created_at"]
+        self._created = created = (await _answer(f"source {self.url}", self._hub(0)))["created_at"]
         self.identity = f"eventhubs:{self._address.host}/{self._address.hub}@{created.isoformat()}"
 
     async def close(self) -> None:
@@ -111,7 +119,7 @@ class EventHubsSource(Source, Appendable):
     # Questions
 
     async def partitions(self) -> Sequence[str]:
-        return list((await _answer(f"source {self.url}", self._hub()))["partition_ids"])
+        return list((await _answer(f"source {self.url}", self._hub(_LISTED)))["partition_ids"])
 
     async def start(self, partition: str, at: Start) -> str:
         about = await _answer(self._name(partition), self._about(partition))
@@ -144,9 +152,15 @@ class EventHubsSource(Source, Appendable):
     def reached(self, cursor: Cursor, end: End) -> bool:
         return _sequence(cursor.position) >= _sequence(end.position) or super().reached(cursor, end)
 
-    async def _hub(self) -> dict[str, Any]:
-        async with self._address.client(self._entra) as client:
-            return await client.get_eventhub_properties()
+    async def _hub(self, age: float) -> dict[str, Any]:
+        """What the service says of the hub, or said at most so many seconds ago. Each question takes a connection."""
+        since = self._clock.monotonic() - age
+        async with self._asking:
+            if self._told is None or self._told[0] < since:
+                now = self._clock.monotonic()
+                async with self._address.client(self._entra) as client:
+                    self._told = now, await client.get_eventhub_properties()
+            return self._told[1]
 
     async def _about(self, partition: str) -> dict[str, Any]:
         async with self._address.client(self._entra) as client:
@@ -189,6 +203,7 @@ class EventHubsSource(Source, Appendable):
             except CLIENT_ERRORS as error:
                 if (final := final_error(what, error)) is not None:
                     raise final from error
+                self._told = None  # the hub may have been created again
                 log.info("eventhubs.reconnecting", source=self.url, partition=partition, error=first_line(error))
                 await patience.pause(SourceError(f"{what} cannot be read: {first_line(error)}"), error)
 
@@ -224,7 +239,7 @@ class EventHubsSource(Source, Appendable):
             RecordsLost: the hub was created again, or has lost events; or events were removed by its retention before
                 they were read, and `on_out_of_range` is "fail".
         """
-        hub, about = await asyncio.gather(self._hub(), self._about(partition))
+        hub, about = await asyncio.gather(self._hub(_CREATED), self._about(partition))
         if (created := hub["created_at"]) != self._created:
             raise RecordsLost(
                 f"the hub of {self.url} was deleted and created again at {created}: sequence numbers of one "
