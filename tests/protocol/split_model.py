@@ -13,6 +13,12 @@ Kinds of P's records: R emits a row, S emits nothing, X fails on host 0 (a dead 
 With `inherits` a child has the records of its parents, too, as a range of Cosmos DB has: its parents' first, in their
 order, then its own. A parent that was split ends at once, and its child reads on.
 
+With `removes` a name that has ended leaves group.json once the source does not list it any more, so that the document
+does not grow for ever. Its checkpoint and its chain stay.
+
+With `once` delivery is at most once: the checkpoint passes a batch before the handler sees it, and the rows follow. The
+rows of a worker that stops in between are lost, but no record is shown to a handler twice.
+
 Checked in every state: no record is committed twice; none is left out below a cursor; a child commits nothing while the
 source still has uncommitted records of its parent, or its parent has not ended; a parent commits nothing after its
 child; what a child leaves out its parent has committed; nothing follows an end; a partition that `group.json` calls
@@ -52,14 +58,21 @@ class Checkpoint(NamedTuple):
     owner: int
     skips: Records = ()
     """How many records of each parent the partition leaves out."""
+    ahead: bool = False
+    """At most once: the rows up to the position may not be committed yet."""
 
 
 class Chain(NamedTuple):
-    """The objects of one partition. `published`: numbers of the files whose dead letters are published."""
+    """The objects of one partition. `published`: numbers of the files whose dead letters are published.
+
+    `shown`: records that handlers have seen, at most once. `deleted`: files that are not there any more.
+    """
 
     files: tuple[File, ...] = ()
     checkpoint: Checkpoint | None = None
     published: tuple[int, ...] = ()
+    shown: Records = ()
+    deleted: tuple[File, ...] = ()
 
     @property
     def position(self) -> int:
@@ -72,7 +85,10 @@ class Chain(NamedTuple):
 
 
 class Worker(NamedTuple):
-    """Phase 'claim', 'walk', 'run', 'publish' or 'end'. It has read ahead up to `read`; `at_end`: that is all."""
+    """Phase 'claim', 'walk', 'run', 'publish' or 'end'. It has read ahead up to `read`; `at_end`: that is all.
+
+    `hand`: the end of the batch that the handler has seen, at most once.
+    """
 
     partition: str
     phase: str
@@ -82,6 +98,7 @@ class Worker(NamedTuple):
     ended: bool = False
     read: int = 0
     at_end: bool = False
+    hand: int | None = None
 
 
 class Group(NamedTuple):
@@ -139,6 +156,10 @@ class Rules:
     """A child that has its parents' records begins where they have ended (`start_after`)."""
     each: bool = True
     """It reads the records of each parent on from that parent's own position: those of several do not compare."""
+    keep: bool = True
+    """The checkpoint and the chain of a partition stay when its name leaves group.json."""
+    ahead: bool = True
+    """At most once, the checkpoint passes a batch before the handler sees it."""
 
 
 Parents = tuple[tuple[str, Names], ...]
@@ -161,6 +182,8 @@ class Model:
     forget: bool = True
     latest: bool = False
     inherits: bool = False
+    removes: bool = False
+    once: bool = False
     progress: bool = False
     rules: Rules = Rules()
 
@@ -249,7 +272,7 @@ class Model:
                 if theirs[record] and mine[first + record]:
                     return f"record {record} of {parent} is committed twice, by {child}, too"
                 left_out = self.is_left_out(child, chain.checkpoint.skips, first + record)
-                if kind == "R" and left_out and not theirs[record]:
+                if kind == "R" and left_out and not theirs[record] and not self.once:
                     return f"{child} leaves out record {record} of {parent}, which is not committed"
             first += len(kinds)
         return None
@@ -264,7 +287,8 @@ class Model:
             for record in range(self.first_of(partition), chain.position)
             if not self.is_left_out(partition, skips, record)
         ]
-        if lost := [record for record in below if kinds[record] == "R" and record not in committed]:
+        lost = [record for record in below if kinds[record] == "R" and record not in committed]
+        if lost and not self.once:
             return f"{partition}: below the cursor {chain.position}, and not committed: {lost}"
         if any(file.ended for file in chain.files[:-1]):
             return f"{partition}: a commit after the end"
@@ -314,10 +338,23 @@ class Model:
         if not self.rules.relist and view.listed and view.group != s.group:
             yield f"h{h} reads the group", _view(s, h, view._replace(group=s.group))
         group = view.group
+        if self.removes and group == s.group:
+            yield from self._remove(s, h)
         new = tuple(p for p in view.listed if p not in group.assigned and self._may_assign(view, p))
         if new and group == s.group:
             after = group._replace(assigned=(*group.assigned, *new))
             yield f"h{h} assigns {''.join(new)}", _view(s._replace(group=after), h, view._replace(group=after))
+
+    def _remove(self, s: State, h: int) -> Iterator[Step]:
+        group, listed = s.views[h]
+        names = {name for name in group.ended if name not in listed}
+        if not names:
+            return
+        after = Group(*(tuple(name for name in part if name not in names) for part in group))
+        for name in () if self.rules.keep else names:
+            chain = self.chain(s, name)
+            s = self._with(s, name, Chain(shown=chain.shown, deleted=chain.deleted + chain.files))
+        yield f"h{h} removes the names {''.join(sorted(names))}", _view(s._replace(group=after), h, View(after, listed))
 
     def _may_assign(self, view: View, partition: str) -> bool:
         group = view.group
@@ -370,6 +407,9 @@ class Model:
 
     def _run(self, s: State, h: int, worker: Worker) -> Iterator[Step]:
         partition, position = worker.partition, worker.position
+        if worker.hand is not None:
+            yield from self._commit(s, h, worker, worker.hand, worker.at_end and worker.hand == worker.read)
+            return
         if self.is_gone(s, partition):
             if self.rules.vanish and worker.read == position and not worker.at_end:
                 yield f"h{h} finds {partition} gone", _put(s, h, worker._replace(at_end=True))
@@ -382,10 +422,32 @@ class Model:
                     _put(s, h, worker._replace(read=upto, at_end=at_end)),
                 )
         for upto in range(position, worker.read + 1):
+            if self.once and upto > position:
+                yield from self._show(s, h, worker, upto)
+                continue
             for end in {False, worker.at_end and upto == worker.read}:
                 if upto > position or end:
                     yield from self._commit(s, h, worker, upto, end)
         yield from self._checkpoint(s, h, worker, position, False)
+
+    def _show(self, s: State, h: int, worker: Worker, upto: int) -> Iterator[Step]:
+        """Let the handler see a batch, at most once."""
+        partition = worker.partition
+        assert worker.known is not None
+        onward = worker._replace(hand=upto)
+        if self.rules.ahead:
+            mine = worker.known._replace(number=worker.number, position=upto, ahead=True)
+            chain = self.chain(s, partition)
+            if chain.checkpoint != worker.known:
+                yield f"h{h}'s checkpoint of {partition} is refused, stops", _put(s, h, None)
+                return
+            s = self._with(s, partition, chain._replace(checkpoint=mine))
+            onward = onward._replace(known=mine)
+        chain, seen = self.chain(s, partition), range(worker.position, upto)
+        if twice := {*chain.shown} & {*seen}:
+            s = s._replace(disorder=f"{partition}: a handler sees {twice} again")
+        after = self._with(s, partition, chain._replace(shown=(*chain.shown, *seen)))
+        yield f"h{h} shows {partition} to {upto}", _put(after, h, onward)
 
     def _commit(self, s: State, h: int, worker: Worker, upto: int, end: bool) -> Iterator[Step]:
         partition, n, kinds = worker.partition, worker.number, self.kinds_of(worker.partition)
@@ -406,7 +468,7 @@ class Model:
             yield f"h{h}'s {name} is refused, stops", _put(s, h, None)
             return
         phase = "publish" if letters and self.rules.publish else "end" if end else "run"
-        onward = worker._replace(number=n + 1, position=upto, ended=end, phase=phase)
+        onward = worker._replace(number=n + 1, position=upto, ended=end, phase=phase, hand=None)
         yield f"h{h} commits {name}", _put(created, h, onward)
 
     def _publish(self, s: State, h: int, worker: Worker) -> Step:
@@ -424,7 +486,7 @@ class Model:
         if chain.checkpoint != worker.known:
             yield f"h{h}'s checkpoint of {partition} is refused, stops", _put(s, h, None)
             return
-        onward = worker._replace(known=mine, position=position, ended=end, phase="end" if end else "run")
+        onward = worker._replace(known=mine, position=position, ended=end, phase="end" if end else "run", hand=None)
         ordered = self._ordered(s, partition, position > worker.position)
         after = self._with(ordered, partition, chain._replace(checkpoint=mine))
         yield f"h{h} checkpoint of {partition}: {position}{', ended' if end else ''}", _put(after, h, onward)
@@ -478,7 +540,7 @@ class Model:
 
 def _committed(chain: Chain) -> Counter[int]:
     """How often each record is committed."""
-    return Counter(record for file in chain.files for record in file.rows + file.letters)
+    return Counter(record for file in chain.deleted + chain.files for record in file.rows + file.letters)
 
 
 def _put(s: State, h: int, worker: Worker | None) -> State:
@@ -507,6 +569,13 @@ HOLDS_LONG = {
     "merge": Model(MERGE, "R", forget=False),
     "a child with its parent's records, forgotten": Model(ONE, "RX", inherits=True),
     "a merge with the parents' records": Model(MERGE, "R", inherits=True, forget=False),
+    "names that leave the group": Model(ONE, "R", removes=True, progress=True),
+    "at most once": Model(ONE, "R", once=True, forget=False, progress=True),
+    "names that leave the group, late writes": Model(ONE, "X", removes=True, late=1),
+    "names that leave the group, with the parent's records": Model(ONE, "R", removes=True, inherits=True),
+    "names that leave the group, at most once": Model(ONE, "R", removes=True, once=True),
+    "at most once, late writes": Model(ONE, "RS", once=True, late=1, forget=False),
+    "at most once, a child with its parent's records": Model(ONE, "R", once=True, inherits=True),
 }
 
 
@@ -527,6 +596,9 @@ BREAKS: Mapping[str, Model] = {
     "an ended partition that is run again": Model(ONE, "R", rules=_without("last")),
     "a child that begins with its parent's records": Model(ONE, "R", inherits=True, rules=_without("after")),
     "parents' positions that are compared": Model(MERGE, "R", inherits=True, forget=False, rules=_without("each")),
+    "a checkpoint that goes with its name": Model(ONE, "R", removes=True, rules=_without("keep")),
+    "at most once, the checkpoint after the handler": Model(ONE, "R", once=True, forget=False, rules=_without("ahead")),
+    "at most once, an end that is only a checkpoint": Model(ONE, "R", once=True, forget=False, rules=_without("seal")),
 }
 """One rule left out each."""
 
