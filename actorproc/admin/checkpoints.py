@@ -19,7 +19,7 @@ from actorproc.group.formats import highest_of
 from actorproc.group.membership import GroupDocument, read_group
 from actorproc.group.nudge import Nudges, UdpNudges
 from actorproc.output.chain import ChainEnd, Commit, OutputChain, encode_commit
-from actorproc.output.checkpoint import Reset, Totals
+from actorproc.output.checkpoint import WITH_RESETS, Reset, Totals
 from actorproc.output.row_reader import partitions_with_state
 from actorproc.output.schema import read_schema
 from actorproc.records import SEQUENCE, Cursor
@@ -34,8 +34,6 @@ ResetTarget = Start | int
 """'earliest', 'latest', a time, the sequence of the next record, or minus the number of sequences to go back."""
 
 _OTHERS = "'earliest', 'latest', a sequence, -N, or "
-
-_FORMAT = Commit.newest_format  # that of a reset
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,7 +300,7 @@ class Resets:
 
     async def _checked_schema(self) -> pa.Schema:
         group = await read_group(self._store, self._layout) or GroupDocument.of()
-        if older := sorted(h for h, m in group.members.items() if highest_of(m.incarnation) < _FORMAT):
+        if older := sorted(h for h, m in group.members.items() if highest_of(m.incarnation) < WITH_RESETS):
             raise UsageError(f"these hosts run an earlier release, which knows no reset: {', '.join(older)}")
         columns = await read_schema(self._store, self._layout)
         return pa.schema([*(columns or ()), SEQUENCE])
@@ -324,7 +322,7 @@ class Resets:
             )  # fmt: skip
             commit = Commit(
                 put_id=clock.nonce(), host=self._who, epoch=tip.checkpoint.epoch, first=reset.first, next=reset.next,
-                totals=tip.totals + Totals(resets=1), time=reset.time, reset=reset, format=_FORMAT,
+                totals=tip.totals + Totals(resets=1), time=reset.time, reset=reset, format=WITH_RESETS,
             )  # fmt: skip
             body, _ = await clock.run_in_thread(encode_commit, schema.empty_table(), commit, b"")
             try:

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from actorproc.errors import RESTORE, CorruptObject, Fenced
 from actorproc.output.attachments import Attachment, put_attachments
-from actorproc.output.checkpoint import RESETS_KEPT, Checkpoint, Reset, Totals, read_checkpoint
+from actorproc.output.checkpoint import RESETS_KEPT, WITH_RESETS, Checkpoint, Reset, Totals, read_checkpoint
 from actorproc.records import Cursor
 from actorproc.retention.boundary import read_boundary
 from actorproc.storage.backend import Stored
@@ -35,7 +35,7 @@ LETTERS_LIMIT = 4 * 2**20
 class Commit(Document, frozen=True):
     """The footer of an output file: the step from cursor `first` to `next`, final once the file exists."""
 
-    newest_format = 4  # 2: of a commit that changes keyed state; 3: of the last one of a partition; 4: of a reset
+    newest_format = WITH_RESETS
 
     host: str
     epoch: int

@@ -65,10 +65,15 @@ RESETS_KEPT = 8
 """Resets that a checkpoint lists. A command that is run again after so many others is carried out a second time."""
 
 
+WITH_STATE, WITH_END, WITH_RESETS = 2, 3, 4
+"""Formats of commits and checkpoints, which earlier releases would misread: with keyed state, of a partition that has
+ended, and with resets or inherited state."""
+
+
 class Checkpoint(Document, frozen=True):
     """A committed cursor, and the number of the output file from which the next owner reads the chain."""
 
-    newest_format = 4  # 2: `state` is not empty; 3: of a partition that has ended; 4: `inherited` or `resets` is there
+    newest_format = WITH_RESETS
 
     epoch: int
     number: int
@@ -150,9 +155,10 @@ class CheckpointKeeper:
         Raises:
             Fenced: another owner has written it.
         """
+        plain = WITH_END if ended else WITH_STATE if state else 1
         moved = replace(
             self.current,
-            format=4 if self.current.inherited or resets else 3 if ended else 2 if state else 1,
+            format=WITH_RESETS if self.current.inherited or resets else plain,
             number=number, cursor=cursor, totals=totals, time=time, ahead=ahead, state=state,
             stream_time=stream_time, identities=identities, ended=ended, resets=resets,
         )  # fmt: skip

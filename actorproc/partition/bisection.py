@@ -70,7 +70,7 @@ class Parts:
         decision = self._decision(error, part.batch, part.attempt)
         self._tried[_kind(error)] += 1
         attempts = self._tried[_kind(error)] if part.isolating else part.attempt
-        if self._again(decision, attempts):
+        if self._tries_again(decision, attempts):
             part.attempt += 1
             self._left.appendleft(part)
             return None
@@ -113,7 +113,7 @@ class Parts:
                 continue
             decision = self._decision(error, part.batch[index : index + 1], part.attempt)
             self._failed_alone[sequence] += 1
-            if self._again(decision, self._failed_alone[sequence], helps=sequence not in hopeless):
+            if self._tries_again(decision, self._failed_alone[sequence], helps=sequence not in hopeless):
                 again.append(index)
             else:
                 given_up[sequence] = error, decision or Decision.DEAD_LETTER
@@ -150,7 +150,7 @@ class Parts:
             f"for the default. It was asked about {describe_error(error)}"
         ) from error
 
-    def _again(self, decision: Decision | None, attempts: int, *, helps: bool = True) -> bool:
+    def _tries_again(self, decision: Decision | None, attempts: int, *, helps: bool = True) -> bool:
         if self._at_most_once or decision is Decision.RETRY:
             return not self._at_most_once
         return helps and decision is None and attempts < self._max_attempts

@@ -16,7 +16,7 @@ from actorproc.config.settings import Settings
 from actorproc.errors import Fenced, StoreUnavailable
 from actorproc.output.attachments import Attachment
 from actorproc.output.chain import ChainEnd, Commit, OutputChain, encode_commit
-from actorproc.output.checkpoint import Checkpoint, CheckpointKeeper, Reset, Totals
+from actorproc.output.checkpoint import WITH_END, WITH_STATE, Checkpoint, CheckpointKeeper, Reset, Totals
 from actorproc.partition.dead_letter_summary import DeadLetterSummary, summarize
 from actorproc.partition.pending import Pending
 from actorproc.partition.queue_reader import QueueReader
@@ -285,7 +285,8 @@ class Committer:
         commit = Commit(
             put_id=self._clock.nonce(), host=self._host, epoch=statistics.epoch,
             first=self.committed, next=self.cursor, totals=totals, time=time,
-            rows=pending.rows, state_size=delta.size if delta else 0, format=3 if ended else 2 if delta else 1,
+            rows=pending.rows, state_size=delta.size if delta else 0,
+            format=WITH_END if ended else WITH_STATE if delta else 1,
             stream_time=self.state.stream_time, identities=self._identities_of(self.cursor),
             ended=ended, vanished=vanished,
         )  # fmt: skip
