@@ -575,7 +575,6 @@ HOLDS_LONG = {
     "names that leave the group, with the parent's records": Model(ONE, "R", removes=True, inherits=True),
     "names that leave the group, at most once": Model(ONE, "R", removes=True, once=True),
     "at most once, late writes": Model(ONE, "RS", once=True, late=1, forget=False),
-    "at most once, a child with its parent's records": Model(ONE, "R", once=True, inherits=True),
 }
 
 
