@@ -305,7 +305,7 @@ class AttemptState:
     Args:
         held: returns the partition's values of a name, packed.
         changes: of the records of the batch before those of the attempt. They are not changed.
-        now: seconds since 1970, by the host's clock.
+        now: seconds since 1970, by the store's clock.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""A guard around sources that users write: their errors name the method, and their records get the declared types."""
+"""A guard around every source but those that read our own files: their errors name the method, and their records get the declared types."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ log = get_logger(__name__)
 
 
 def guard_source(source: Source, *, log: Any = log) -> Source:
-    """The source, wrapped in a `GuardedSource` unless it is built in."""
+    """The source, wrapped in a `GuardedSource` unless it reads our own files."""
     if isinstance(source, LogSource | OutputSource | GuardedSource):
         return source
     return GuardedQueues(source, log) if isinstance(source, QueueSource) else GuardedSource(source, log)
@@ -43,7 +43,7 @@ def source_kind(source: Source) -> str:
 
 
 class GuardedSource(Source):
-    """Wraps a source that a user wrote.
+    """Wraps a source that a user wrote, or that reads somebody else's stream.
 
     An error of a method becomes a SourceError that names the method. Results that could lose, repeat or misplace
     records are refused: a position that is not text, sequences that are not integers, a chunk of another partition.
@@ -164,6 +164,12 @@ class GuardedSource(Source):
         between = self._call("records_between", after, upto)
         if not isinstance(between, Integral | None):
             raise self._wrong("records_between", between, "an int or None; it must be a plain `def`")
+        return None if between is None else int(between)
+
+    async def bytes_between(self, partition: str, position: str, end: End) -> int | None:
+        between = await self._await("bytes_between", partition, position, end)
+        if not isinstance(between, Integral | None):
+            raise self._wrong("bytes_between", between, "an int or None")
         return None if between is None else int(between)
 
     def reached(self, cursor: Cursor, end: End) -> bool:

@@ -23,6 +23,7 @@ from actorproc import Batch, Capture, Chunk, Cursor, End, JsonRows, Processor, P
 from actorproc.errors import EndNotReached, SourceError, UsageError
 from actorproc.records import RECORD_SCHEMA
 from actorproc.sources import guard_source
+from actorproc.sources.guard import GuardedSource
 from actorproc.storage.names import ProcessorLayout
 from actorproc.storage.store import Store
 from actorproc.stores.memory import MemoryStore
@@ -453,3 +454,8 @@ async def test_a_plain_read_may_return_an_async_generator() -> None:
     source.append("0", [b"1"])
     await run(source, store)
     assert await rows(store) == [2]
+
+
+def test_the_guard_passes_every_method_of_a_source_on() -> None:
+    public = {name for name, value in vars(Source).items() if callable(value) and not name.startswith("_")}
+    assert public <= vars(GuardedSource).keys()
