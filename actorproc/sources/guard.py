@@ -1,4 +1,4 @@
-"""A guard around every source but those that read our own files: their errors name the method, and their records get the declared types."""
+"""A guard around sources of others: errors name the method, and records get the declared types."""
 
 from __future__ import annotations
 
