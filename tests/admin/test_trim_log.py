@@ -14,6 +14,7 @@ from actorproc.admin.replay_target import LogTarget
 from actorproc.admin.retained import RetainedLog
 from actorproc.admin.trim import Trim, plan_trim, trim
 from actorproc.errors import CorruptObject, SourceError, StoreRefused, StoreUnavailable
+from actorproc.log.growth import grow_log
 from actorproc.log.positions import end_base, first_base
 from actorproc.log.transactions import Transactions
 from actorproc.retention.boundary import raise_boundary, read_boundary
@@ -280,3 +281,22 @@ async def test_a_log_of_which_everything_is_young_is_left_alone(place: Place, ke
     await produce(place.store, 10, 10)
     [partition] = (await plan_trim(kept_log, SETTINGS)).partitions
     assert (partition.going.files, partition.hold.why) == (0, "younger than 1 h")
+
+
+async def test_a_trim_keeps_the_end_of_a_partition_that_others_follow(
+    place: Place, kept_log: RetainedLog, container: Store
+) -> None:
+    await produce(place.store, 10, 10)
+    await grow_log(place.store, 2)
+    await produce(place.store, 10, first=20)
+    await processor(place, container).run(until_end=True)
+    place.wait(2 * HOUR)
+    await trim_now(kept_log)
+    assert await place.numbers(LOG) == [20], "the seal"
+    assert [trimmed.partition for trimmed in (await trim_now(kept_log)).partitions] == ["0", "1", "2"]
+    await produce(place.store, 10, first=30)  # by the count that the log had at first
+    await processor(place, container).run(until_end=True)
+    other = Store(MemoryStore(f"{container.url}/other"))
+    await processor(place, other).run(until_end=True)
+    followed = "1" if await first_base(place.store, "1") is not None else "2"
+    assert await end_base(place.store, followed) == 20

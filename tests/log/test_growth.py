@@ -245,11 +245,12 @@ async def test_many_producers_and_two_growths_at_once(seed: int) -> None:
     await new_log(truth)
 
     async def produce(name: int) -> None:
-        async with Producer(Store(Shuffled(truth, Fate())), linger=0) as producer:
+        # Each record is a batch, so that batches wait behind each other when a partition ends.
+        async with Producer(Store(Shuffled(truth, Fate())), linger=0, batch_bytes=1) as producer:
             for n in range(40):
                 await producer.send(str(n), key=f"{name}-{n % 5}")
-                if n % 7 == 0:
-                    await producer.flush()
+                for _ in range(CLOCK.random.randrange(20)):
+                    await anyio.lowlevel.checkpoint()
 
     async def grow(partitions: int) -> None:
         for _ in range(CLOCK.random.randrange(300)):
@@ -332,4 +333,22 @@ async def test_a_transaction_that_was_staged_before_a_growth_goes_on(
     await commit(store, 0, ROWS, partitions)
     assert by_key(await contents(store)) == {
         key: [12 * round_ + n for round_ in range(4)] for n, key in enumerate(KEYS)
+    }
+
+
+async def test_a_transaction_ends_the_partitions_before_those_that_get_its_records() -> None:
+    truth = MemoryStore()
+    store = await new_log(truth)
+    async with Producer(store, linger=0) as before:
+        with suppress(Killed, BaseExceptionGroup):  # after log.json names what follows
+            await grow_log(Store(Fragile(truth, Fate(1, "before")), limits=StoreLimits(patience=0)), 4)
+        found = await open_log(store)
+        assert found.growing
+        await commit(store, 0, ROWS, found.generations)
+        for n, key in enumerate(KEYS):
+            await before.send(str(48 + n), key=key)
+        await before.flush()
+    await grow_log(store, 4)
+    assert by_key(await contents(store)) == {
+        key: [12 * round_ + n for round_ in range(5)] for n, key in enumerate(KEYS)
     }
