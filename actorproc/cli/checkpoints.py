@@ -11,8 +11,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from actorproc.admin.audit import operator
-from actorproc.admin.checkpoints import PartitionReset, Resets, named_partitions, parse_reset_target, summary, was_done
 from actorproc.admin.own_source import own_source
+from actorproc.admin.resets import PartitionReset, Resets, named_partitions, parse_reset_target, summary, was_done
 from actorproc.cli.common import OpenedProcessor, run_async
 from actorproc.cli.loading import load_source
 from actorproc.cli.streams import escaped

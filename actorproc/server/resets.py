@@ -10,8 +10,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from actorproc.admin.checkpoints import Resets, parse_reset_target, summary, was_done
 from actorproc.admin.own_source import own_source
+from actorproc.admin.resets import Resets, parse_reset_target, summary, was_done
 from actorproc.config.settings import Settings
 from actorproc.errors import UsageError
 from actorproc.server.answers import Reason, Text, json_answer, parse_body, sender, with_json_errors

@@ -9,8 +9,8 @@ import httpx
 import pytest
 
 from actorproc import Batch, PartitionContext, PartitionHandler, Processor, Producer
-from actorproc.admin.checkpoints import Resets
 from actorproc.admin.own_source import own_source
+from actorproc.admin.resets import Resets
 from actorproc.admin.trace import Trace, trace
 from actorproc.config.settings import Settings
 from actorproc.errors import UsageError

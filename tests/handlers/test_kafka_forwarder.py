@@ -12,7 +12,7 @@ import anyio
 import pytest
 
 from actorproc import Processor, Record, Settings
-from actorproc.admin.checkpoints import Resets
+from actorproc.admin.resets import Resets
 from actorproc.errors import UsageError
 from actorproc.output.dead_letters import dead_letters
 from actorproc.storage.store import Store

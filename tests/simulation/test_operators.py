@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from actorproc.admin.checkpoints import Resets
+from actorproc.admin.resets import Resets
 from actorproc.group.wishes import Wishes
 from actorproc.output.chain import ChainEnd, Commit
 from actorproc.records import Cursor

@@ -10,7 +10,7 @@ from typing import Any
 
 import anyio
 
-from actorproc.admin.checkpoints import PartitionReset
+from actorproc.admin.resets import PartitionReset
 from actorproc.config.settings import Settings
 from actorproc.errors import Fenced, ReleaseRefused
 from actorproc.group.formats import FORMATS

@@ -9,8 +9,8 @@ from random import Random
 
 from msgspec.structs import replace
 
-from actorproc.admin.checkpoints import Resets, ResetTarget
 from actorproc.admin.placement import Placement
+from actorproc.admin.resets import Resets, ResetTarget
 from actorproc.errors import SourceError, StoreError, UsageError
 from actorproc.group.membership import GroupDocument
 from actorproc.group.wishes import NO_WISHES

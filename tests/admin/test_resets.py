@@ -11,8 +11,8 @@ import pytest
 
 from actorproc import Batch, PartitionContext, PartitionHandler
 from actorproc.admin.audit import read_audit
-from actorproc.admin.checkpoints import PartitionReset, Resets, ResetTarget, parse_reset_target, summary
 from actorproc.admin.damage import Verification
+from actorproc.admin.resets import PartitionReset, Resets, ResetTarget, parse_reset_target, summary
 from actorproc.admin.verify_output import PartitionCheck
 from actorproc.errors import CorruptObject, Fenced, UsageError
 from actorproc.group.assignment import Member
