@@ -104,6 +104,7 @@ def _log(load: Load, settings: Settings) -> Iterator[Requests]:
     if not load.log:
         return
     yield Requests("polls of the log", "LIST", load.hosts / settings.poll_interval)
+    yield Requests("looks at its partitions", "GET", load.hosts / settings.partition_refresh_interval)
     if not load.records:
         return
     appends = 1 / (load.linger + load.partitions / load.records)  # per partition and second

@@ -222,7 +222,7 @@ async def test_until_end_of_a_log_that_lost_records_is_an_error() -> None:
     processor = Processor(Double, source=LogSource(log), container=container, **QUICK)
     with (
         anyio.fail_after(60),
-        pytest.raises(errors.EndNotReached, match="ends at 1, and this processor has read up to 2"),
+        pytest.raises(errors.EndNotReached, match="and this processor has read up to"),
     ):
         await processor.run(until_end=True)
 
