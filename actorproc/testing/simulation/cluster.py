@@ -345,7 +345,7 @@ class Cluster:
         for partition, end in ends.items():
             if (reached := self._checks_of(partition).committed_to()) < end:
                 return f"partition {partition} is committed up to {reached}, not {end}"
-        return self._splits.unsettled() or self.source.unsettled() or self.group.unbalanced(self.running, set(ends))
+        return self._splits.unsettled() or self.source.unsettled(ends) or self.group.unbalanced(self.running, set(ends))
 
     def report(self, what: str) -> None:
         """An invariant does not hold."""

@@ -6,7 +6,7 @@ Messages and acknowledgements travel. A consumer is dropped without notice; ackn
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from random import Random
 
@@ -239,10 +239,10 @@ class QueueStream(KnownStream, QueueSource):
     def append(self, partition: str, values: Sequence[bytes]) -> None:
         self.queues[partition].send(values)
 
-    def unsettled(self) -> str | None:
-        for name, queue in self.queues.items():
-            if left := len(queue.values) - len(queue.removed):
-                return f"queue {name} has {left} messages that are not acknowledged"
+    def unsettled(self, ends: Mapping[str, int]) -> str | None:
+        for name, end in ends.items():
+            if left := set(range(end + 1)) - self.queues[name].removed:
+                return f"queue {name} has {len(left)} messages that are not acknowledged"
         return None
 
     def check_committed(self, partition: str, messages: Sequence[int]) -> None:

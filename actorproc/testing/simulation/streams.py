@@ -7,7 +7,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from random import Random
 
 from actorproc.config.settings import Settings
@@ -72,8 +72,8 @@ class KnownStream(ABC):
             committed_to: returns the sequence up to which a partition is committed.
         """
 
-    def unsettled(self) -> str | None:
-        """Why the stream is not done although everything is committed; None if it is."""
+    def unsettled(self, ends: Mapping[str, int]) -> str | None:
+        """Why the stream is not done although everything up to these sequences is committed; None if it is."""
         return None
 
     def written(self, key: str, body: bytes, existed: bool) -> None:
