@@ -9,15 +9,16 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import AsyncExitStack
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, NamedTuple
 
 import anyio
 import pytest
 from pyarrow.dataset import dataset
 
-from actorproc import JsonRows, Processor, Settings
+from actorproc import Batch, JsonRows, PartitionContext, PartitionHandler, PartitionInfo, Processor, Settings
 
 pytest.importorskip("azure.cosmos", reason="azure-cosmos is not installed")
 
@@ -25,6 +26,7 @@ from actorproc.sources.cosmos import CosmosSource
 from tests.cosmos_server import Container, CosmosServer, cosmos
 
 _NAMES = count()
+ACQUIRE = 3.0  # seconds
 
 
 @pytest.fixture(scope="module")
@@ -44,23 +46,25 @@ class Feed:
         self.server, self.folder = server, folder
         self.container: Container = server.create("shop", f"changes-{next(_NAMES)}", ranges)
 
-    def write(self, numbers: range) -> None:
-        """Documents of ten planes, each with the next number. One in a hundred becomes a dead letter."""
+    def write(self, numbers: range, bad: int | None = 37) -> None:
+        """Documents of ten planes, each with the next number. The one numbered `bad` of a hundred is a dead letter."""
         for number in numbers:
-            n = f"not {number}" if number % 100 == 37 else number
+            n = f"not {number}" if number % 100 == bad else number
             self.container.write({"id": str(number), "plane": f"N{number % 10}", "n": n})
+
+    def processor(self, handler: type[PartitionHandler], **settings: Any) -> Processor:
+        source = CosmosSource(self.container.url, self.server.options, settings=Settings(poll_interval=0.05))
+        return Processor(handler, source=source, container=str(self.folder), name="Changes", **settings)
 
     async def process(self, **settings: Any) -> list[int]:
         """Run until the end. Returns all numbers in output and dead letters."""
-        source = CosmosSource(self.container.url, self.server.options, settings=Settings(poll_interval=0.05))
         more = {"partition_refresh_interval": 0.1, "lease_acquire_interval": 0.5} | settings
-        processor = Processor(Changes, source=source, container=str(self.folder), **more)
         with anyio.fail_after(60):
-            await processor.run(until_end=True)
+            await self.processor(Changes, **more).run(until_end=True)
         return self.numbers()
 
     def numbers(self) -> list[int]:
-        return sorted([row["n"] for row in self._rows()] + self._letters())
+        return sorted([row["n"] for row in self.rows()] + self._letters())
 
     def _letters(self) -> list[int]:
         files = (self.folder / "Changes" / "dead-letters").glob("*/*.jsonl")
@@ -69,12 +73,12 @@ class Feed:
 
     def check_order(self) -> None:
         """Check that the changes of each plane are in order: a child's partition number is above its parents'."""
-        rows = sorted(self._rows(), key=lambda row: (int(row["partition"]), row["_sequence"]))
+        rows = sorted(self.rows(), key=lambda row: (int(row["partition"]), row["_sequence"]))
         for plane in {row["plane"] for row in rows}:
             numbers = [row["n"] for row in rows if row["plane"] == plane]
             assert numbers == sorted(numbers)
 
-    def _rows(self) -> list[dict[str, Any]]:
+    def rows(self) -> list[dict[str, Any]]:
         folder = self.folder / "Changes" / "output"
         if not folder.exists():
             return []
@@ -106,6 +110,65 @@ async def test_latest_holds_for_children_of_an_unread_range(server: CosmosServer
     feed.container.split("0")
     feed.write(range(50, 80))
     assert await feed.process(start="latest") == list(range(50, 80))
+
+
+class Call(NamedTuple):
+    """A call of the handler, or a commit, at a time of the monotonic clock."""
+
+    partition: str
+    host: str
+    at: float
+
+
+class Slow(PartitionHandler):
+    """Takes its time, so that there is a backlog, and notes calls and commits."""
+
+    output_schema = Changes.output_schema
+    calls: ClassVar[list[Call]] = []
+    commits: ClassVar[list[Call]] = []
+
+    async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+        self.calls.append(Call(ctx.partition, ctx.host, time.monotonic()))
+        await anyio.sleep(len(batch) * 100e-6)
+        for record in batch:
+            change = record.json()
+            ctx.emit(record, {"n": change["n"], "plane": change["plane"]})
+
+    async def committed(self, ctx: PartitionInfo, upto: int, rows: int, error: Exception | None) -> None:
+        self.commits.append(Call(ctx.partition, ctx.host, time.monotonic()))
+
+
+@pytest.mark.parametrize("changes", [10_000, pytest.param(100_000, marks=pytest.mark.long)])
+async def test_a_split_with_a_backlog_puts_a_second_host_to_work_within_one_acquire_interval(
+    server: CosmosServer, tmp_path: Path, changes: int
+) -> None:
+    feed = Feed(server, tmp_path)
+    feed.write(range(changes), bad=None)
+    Slow.calls, Slow.commits = [], []
+    settings = {
+        "lease_acquire_interval": ACQUIRE, "rebalance_delay": 0.2, "max_batch_records": 500, "commit_interval": 0.2
+    }  # fmt: skip
+    with anyio.fail_after(300):
+        async with AsyncExitStack() as hosts:
+            for host in ("a", "b"):
+                await hosts.enter_async_context(feed.processor(Slow, host=host, **settings))
+            while len(Slow.calls) < 3:
+                await anyio.sleep(0.05)
+            children = feed.container.split("0")
+            split_at = time.monotonic()
+            while {call.host for call in Slow.calls if call.partition in children} != {"a", "b"}:
+                await anyio.sleep(0.05)
+            seconds = time.monotonic() - split_at
+            while len(feed.numbers()) < changes:
+                await anyio.sleep(0.5)
+    first = min(call.at for call in Slow.calls if call.partition in children)
+    last = max(commit.at for commit in Slow.commits if commit.partition == "0")
+    print(f"{changes:,} changes: both hosts at work {seconds:.2f} s after the split")
+    assert last < first
+    assert sum(row["partition"] == 0 for row in feed.rows()) < changes / 2
+    assert seconds < ACQUIRE
+    assert feed.numbers() == list(range(changes))
+    feed.check_order()
 
 
 @pytest.mark.long
