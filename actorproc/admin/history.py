@@ -51,6 +51,8 @@ class Series(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     owners: list[tuple[int, str]] = []
     """Of one partition: the step from which a host ran it, and the host."""
     marks: list[Mark] = []
+    trouble: dict[str, list[int]] = {}
+    """Of the whole processor: the steps in which a partition was in trouble, for those that were."""
 
 
 class Day:
@@ -101,10 +103,12 @@ class Day:
             is_moving = (self._owner[:, 1:] < 0) & np.isnan(lag[:, 1:])
             lag[:, 1:] = np.where(is_moving, lag[:, :-1], lag[:, 1:])
         known = ~np.isnan(lag).all(axis=0) if len(lag) else np.zeros(self.steps, bool)
-        return self._series(
+        series = self._series(
             np.where(known, np.nansum(lag, axis=0), np.nan), self._records.sum(axis=0),
             self._dead_letters.sum(axis=0), self._troubled.sum(axis=0),
         )  # fmt: skip
+        trouble = {name: np.flatnonzero(self._troubled[row]).tolist() for name, row in self.partitions.items()}
+        return msgspec.structs.replace(series, trouble={name: steps for name, steps in trouble.items() if steps})
 
     def of(self, partition: str) -> Series:
         """One partition; nothing is known of one that no host has reported."""

@@ -84,13 +84,17 @@ def main(
     hosts: Annotated[int, typer.Option(help="Hosts at the start; some come, some go.", min=1)] = 5,
     partitions: Annotated[int, typer.Option(help="Partitions at the start.", min=1)] = 6,
     style: Annotated[str | None, typer.Option(help="Style of handler for all seeds, such as 'map'.")] = None,
+    stream: Annotated[str | None, typer.Option(help="Kind of stream for all seeds, such as 'log'.")] = None,
 ) -> None:
     """Play a cluster in virtual time, with crashes, pauses, failing stores and wrong clocks, and check that output,
     dead letters, checkpoints and leases are what the protocol promises. A seed that fails is printed, and plays the
     same again by itself."""
     if style is not None and style not in STYLES:
         raise typer.BadParameter(f"{style!r} is not a style; the styles are: {'; '.join(STYLES)}", param_hint="--style")
-    play = partial(simulate, hours=hours, hosts=hosts, partitions=partitions, style=style)
+    if stream is not None and stream not in STREAMS:
+        kinds = "; ".join(STREAMS)
+        raise typer.BadParameter(f"{stream!r} is not a kind of stream; these are: {kinds}", param_hint="--stream")
+    play = partial(simulate, hours=hours, hosts=hosts, partitions=partitions, style=style, stream=stream)
     if seed is not None:
         _log_with_virtual_time()
         _report([play(seed)], 0.0)
@@ -110,6 +114,7 @@ def main(
                 console.print(f"\n[bold red]Seed {number} breaks:[/] {error}", highlight=False)
                 options = f"--seed {number} --hours {hours:g} --hosts {hosts} --partitions {partitions}"
                 options += f" --style '{style}'" if style else ""
+                options += f" --stream {stream}" if stream else ""
                 console.print(f"Play it again, with its log: python -m actorproc.testing {options}", soft_wrap=True)
                 raise typer.Exit(1) from None
             progress.advance(task)

@@ -34,8 +34,10 @@ class Blocks(PartitionHandler):
 
 async def look(folder: Path) -> tuple[Fleet, list[str | None]]:
     async with open_store(str(folder), Settings()) as store:
+        fleet = await FleetWatch(store, LAYOUT, 30.0).look()
+        # Read later, so it knows what the fleet knew.
         status = await read_status(store, LAYOUT, "Blocks", expiration=30.0)
-        return await FleetWatch(store, LAYOUT, 30.0).look(), [found.error for found in status.partitions]
+        return fleet, [found.error for found in status.partitions]
 
 
 def see(folder: Path, seen: list[tuple[Fleet, list[str | None]]]) -> None:

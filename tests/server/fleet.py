@@ -97,8 +97,9 @@ class FakeFleet:
             rush = max(0.0, math.sin(step / 30)) ** 3
             for name in own:
                 late = int(name) % 7 * rush
+                trouble = "stuck" if name == "5" and step <= 3 else "retrying" if late > 5.8 else None
                 rows.append((int(now - 300 * step + 60) * 1000, name, int(900 * late), int(3_000 + 2_000 * rush),
-                             int(late > 5.9), "retrying" if late > 5.8 else None))  # fmt: skip
+                             int(late > 5.9), trouble))  # fmt: skip
         columns = zip(*rows, strict=True)
         arrays = [pa.array(column, field.type) for column, field in zip(columns, SAMPLES, strict=True)]
         return pa.Table.from_arrays(arrays, schema=SAMPLES)

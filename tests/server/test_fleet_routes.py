@@ -232,6 +232,8 @@ async def test_the_last_day_is_answered_as_a_whole_and_for_a_partition(tmp_path:
     (mark,) = [mark for mark in total["marks"] if "0.2.0" in mark["text"]]
     assert mark["text"] == "host-01 started; actorproc: 0.1.0 → 0.2.0; version: a1b2c3d → e83c516"
     assert set(nothing["lag"]) == {None}
+    assert total["trouble"]["5"] == [285, 286, 287]
+    assert "0" not in total["trouble"]
 
 
 async def test_a_corrupt_history_is_left_out(tmp_path: Path) -> None:

@@ -43,7 +43,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "simulation.md"
 @pytest.mark.parametrize(("seed", "style"), list(enumerate(STYLES)))
 def test_every_record_has_one_result_despite_faults(seed: int, style: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(context, "PIECE", 5)  # batches are small here
-    result = simulate(seed, hours=0.15)
+    result = simulate(seed, hours=0.12)
     assert result.style == style
     assert result.seen["records"] > 300  # it was no empty play
     assert result.seen["dead_letters"] > 10
@@ -396,9 +396,10 @@ def test_the_example_of_the_page_runs() -> None:
 
 
 def test_the_command_runs_seeds_and_prints_a_report() -> None:
-    done = CliRunner().invoke(command.app, ["--seeds", "2", "--hours", "0.05"])
+    done = CliRunner().invoke(command.app, ["--seeds", "2", "--hours", "0.05", "--stream", "positions"])
     assert done.exit_code == 0, done.output
     assert re.search(r"2 seeds, \d\.\d cluster-hours", done.output)
+    assert re.search(r"partitions with positions\D+2\b", done.output)
     assert re.search(r"records: each ended once\D+[\d,]+", done.output)
 
 
@@ -407,7 +408,7 @@ def test_a_failing_seed_is_printed_with_its_command(monkeypatch: pytest.MonkeyPa
         raise SimulationError("partition 3: lost")
 
     monkeypatch.setattr(command, "simulate", breaks)
-    done = CliRunner().invoke(command.app, ["--first", "17", "--hours", "0.25"])
+    done = CliRunner().invoke(command.app, ["--first", "17", "--hours", "0.25", "--stream", "log"])
     assert done.exit_code == 1
     assert "Seed 17 breaks: partition 3: lost" in done.output
-    assert "python -m actorproc.testing --seed 17 --hours 0.25 --hosts 5 --partitions 6" in done.output
+    assert "python -m actorproc.testing --seed 17 --hours 0.25 --hosts 5 --partitions 6 --stream log" in done.output

@@ -54,6 +54,7 @@ def first_broken(
         try:
             simulate(seed, hours=hours, style=style, stream=stream, operators=operators)
         except InvariantViolation as broken:
+            open("/tmp/seeds.txt", "a").write(f"{__import__('os').environ['PYTEST_CURRENT_TEST']} first={first} seed={seed} {style} {stream} {hours}\n")
             return str(broken)
     return f"nothing was found in {seeds} seeds"
 

@@ -12,7 +12,7 @@ const $ = id => document.getElementById(id);
 const PAGES = ["fleet", "letters", "record", "audit"];
 const SAMPLES = 90;
 const SLOWLY = 60_000;  // milliseconds between two looks at the last day and the outlook
-const fleet = {views: new Map(), hosts: [], errors: [], lags: [], time: 0, heard: 0, history: new Map()};
+const fleet = {views: new Map(), hosts: [], errors: [], lags: [], time: 0, heard: 0, history: new Map(), day: null};
 let processors = [], shown = {}, stream = null, loaded = 0, audit = [];
 
 /** The processor, view, partition or letter, and filter that the address names. */
@@ -74,7 +74,7 @@ function navigate() {
 async function follow(processor) {
   stream?.abort();
   const {signal} = stream = new AbortController();
-  Object.assign(fleet, {views: new Map(), history: new Map()});
+  Object.assign(fleet, {views: new Map(), history: new Map(), day: null});
   $("map").clear();
   while (!signal.aborted) {
     try {
@@ -155,7 +155,11 @@ async function slowly() {
     if (processor === shown.processor) box.replaceChildren(...elements);
     if (open) box.querySelector("details")?.setAttribute("open", "");
   };
-  await show($("day"), history.load(processor).then(series => history.draw(series, true)));
+  await show($("day"), history.load(processor).then(series => {
+    if (processor === shown.processor) fleet.day = series;
+    errors();
+    return history.draw(series, true);
+  }));
   await show($("outlook"), outlook.load(processor));
 }
 
@@ -181,8 +185,17 @@ function errors() {
     h("span", {}, chip(verdict)), h("span", {class: "text"}, reason),
     h("span", {class: "muted"}, since ? `for ${duration(now() - since)}` : ""),
     h("span", {class: "where"}, `${counted(partitions.length, "partition")}: `, ...where(partitions),
-      partitions.length > 12 ? " and more" : ""))));
+      partitions.length > 12 ? " and more" : ""), trend(partitions))));
   if (!fleet.errors.length) $("errors").append(h("li", {class: "none"}, "Nothing."));
+}
+
+/** How many of these partitions were in trouble, step by step of the last day. */
+function trend(partitions) {
+  const {lag = [], trouble = {}} = fleet.day ?? {}, values = lag.map(() => 0);
+  for (const name of partitions) for (const step of trouble[name] ?? []) values[step] += 1;
+  const steps = values.filter(Boolean).length;
+  return steps ? h("span", {class: "where", title: "Partitions of this line that were in trouble, over the last day"},
+    `in the last day: ${duration(steps * fleet.day.interval)}, at most ${counted(Math.max(...values), "partition")} at a time `, line(values)) : "";
 }
 
 function behind(views) {
