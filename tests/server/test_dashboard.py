@@ -132,7 +132,7 @@ async def test_the_fleet_is_shown_well_on_each_screen_and_axe_finds_nothing(tmp_
                         "1 partition of 16 is not progressing"
                     )
                     await expect(shown.locator("#errors")).to_contain_text("PartitionStuck: no progress for 300 s")
-                    await expect(shown.locator("#errors")).to_contain_text("in the last day: 15 min, at most 1 partition")
+                    await expect(shown.locator("#errors")).to_contain_text("in the last day: 15 min, at most 1")
                     await expect(shown.locator("#partition")).to_contain_text("has been on host-01 for 15 min")
                     await expect(shown.locator("#day")).to_contain_text("actorproc: 0.1.0 → 0.2.0")
                     await expect(shown.locator("#outlook")).to_contain_text("on S3 Standard")
