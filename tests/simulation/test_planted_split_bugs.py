@@ -108,4 +108,4 @@ def test_running_an_ended_partition_again_is_found(monkeypatch: pytest.MonkeyPat
         return walked
 
     monkeypatch.setattr(Committer, "_walk", overlook)
-    assert "follows the end of the partition" in broken()
+    assert "follows the end of the partition" in broken(first=4)
