@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from importlib import import_module
+from typing import NamedTuple
 
 from actorproc.config.settings import Settings
 from actorproc.errors import UsageError
@@ -15,12 +18,29 @@ from actorproc.stores import OUTPUT_SCHEME, SCHEMES
 
 __all__ = ["Chunk", "End", "LogSource", "OutputSource", "Source", "Start", "guard_source", "open_source", "source_kind"]
 
-AMQP_SCHEMES = ("amqp", "amqps")
-KAFKA_SCHEMES = ("kafka", "eventhubs", "oci-streaming")
-EVENT_HUBS_SCHEME = "eventhubs+amqp"
-COSMOS_SCHEME = "cosmos"
-KINESIS_SCHEME = "kinesis"
-APPENDABLE_SCHEMES = (EVENT_HUBS_SCHEME, KINESIS_SCHEME, *AMQP_SCHEMES)
+
+class Service(NamedTuple):
+    """The source of a URL's scheme: its module below `actorproc.sources`, its class, and what a URL looks like."""
+
+    module: str
+    source: str
+    form: str
+
+
+SERVICES = {
+    "kafka": Service("kafka", "KafkaSource", "kafka://BROKER/TOPIC"),
+    "eventhubs": Service("kafka", "KafkaSource", "eventhubs://NAMESPACE/HUB"),
+    "eventhubs+amqp": Service("eventhubs", "EventHubsSource", "eventhubs+amqp://NAMESPACE/HUB"),
+    "oci-streaming": Service("kafka", "KafkaSource", "oci-streaming://REGION/STREAM?pool=OCID"),
+    "cosmos": Service("cosmos", "CosmosSource", "cosmos://ACCOUNT/DATABASE/CONTAINER"),
+    "kinesis": Service("kinesis", "KinesisSource", "kinesis://REGION/STREAM"),
+    "amqp": Service("queue", "AmqpSource", "amqp://USER@HOST/QUEUE"),
+    "amqps": Service("queue", "AmqpSource", "amqps://USER@HOST/QUEUE"),
+}
+"""By scheme. A module is imported when it is used: the clients of the services take long, or are extras."""
+
+KAFKA_SCHEMES = tuple(scheme for scheme, service in SERVICES.items() if service.module == "kafka")
+APPENDABLE_SCHEMES = tuple(s for s, service in SERVICES.items() if service.module in ("eventhubs", "kinesis", "queue"))
 """Of sources that are `Appendable`."""
 
 
@@ -54,65 +74,23 @@ def open_source(
     if source.startswith(OUTPUT_SCHEME):
         return OutputSource.of_url(source, settings=settings, clock=clock)
     scheme, found, _ = source.partition("://")
-    if scheme in KAFKA_SCHEMES and found:
-        return _kafka_source(source, settings or Settings.load(), clock)
-    if scheme == EVENT_HUBS_SCHEME and found:
-        return _event_hubs_source(source, settings or Settings.load(), clock)
-    if scheme == COSMOS_SCHEME and found:
-        return _cosmos_source(source, settings or Settings.load(), clock)
-    if scheme == KINESIS_SCHEME and found:
-        return _kinesis_source(source, settings or Settings.load(), clock)
-    if scheme in AMQP_SCHEMES and found:
-        return _amqp_source(source, settings or Settings.load(), clock)
+    if found and scheme in SERVICES:
+        return _source_of(SERVICES[scheme], source, settings or Settings.load(), clock)
     if found and scheme not in SCHEMES:
+        forms = ", ".join(service.form for service in SERVICES.values())
         raise UsageError(
             f"source {source!r}: there is no {scheme!r} source. Allowed are a built-in log (s3://, file:// or a path), "
-            f"another processor's output ({OUTPUT_SCHEME}CONTAINER/PROCESSOR), kafka://BROKER/TOPIC, "
-            "eventhubs://NAMESPACE/HUB, eventhubs+amqp://NAMESPACE/HUB, oci-streaming://REGION/STREAM?pool=OCID, "
-            "cosmos://ACCOUNT/DATABASE/CONTAINER, kinesis://REGION/STREAM, amqps://USER@HOST/QUEUE, and a Source of "
-            "your own (docs/sources.md)"
+            f"another processor's output ({OUTPUT_SCHEME}CONTAINER/PROCESSOR), {forms}, and a Source of your own "
+            "(docs/sources.md)"
         )
     return LogSource(source, settings=settings, clock=clock)
 
 
-def _kafka_source(url: str, settings: Settings, clock: Clock) -> Source:
-    """Raises UsageError: the extra `kafka` is not installed."""
+def _source_of(service: Service, url: str, settings: Settings, clock: Clock) -> Source:
+    """Raises UsageError: the extra of this service is not installed."""
     try:
-        from actorproc.sources.kafka import KafkaSource
+        module = import_module(f"actorproc.sources.{service.module}")
     except ImportError as error:
         raise UsageError(f"source {url}: {error}") from None
-    return KafkaSource(url, settings.source_options, settings=settings, clock=clock)
-
-
-def _event_hubs_source(url: str, settings: Settings, clock: Clock) -> Source:
-    """Raises UsageError: the extra `eventhubs` is not installed."""
-    try:
-        from actorproc.sources.eventhubs import EventHubsSource
-    except ImportError as error:
-        raise UsageError(f"source {url}: {error}") from None
-    return EventHubsSource(url, settings.source_options, settings=settings, clock=clock)
-
-
-def _cosmos_source(url: str, settings: Settings, clock: Clock) -> Source:
-    """Raises UsageError: the extra `cosmos` is not installed."""
-    try:
-        from actorproc.sources.cosmos import CosmosSource
-    except ImportError as error:
-        raise UsageError(f"source {url}: {error}") from None
-    return CosmosSource(url, settings.source_options, settings=settings, clock=clock)
-
-
-def _kinesis_source(url: str, settings: Settings, clock: Clock) -> Source:
-    """Imported where it is used: AWS's client takes a tenth of a second, which the command line need not wait for."""
-    from actorproc.sources.kinesis import KinesisSource
-
-    return KinesisSource(url, settings.source_options, settings=settings, clock=clock)
-
-
-def _amqp_source(url: str, settings: Settings, clock: Clock) -> Source:
-    """Raises UsageError: the extra `amqp` is not installed."""
-    try:
-        from actorproc.sources.queue import AmqpSource
-    except ImportError as error:
-        raise UsageError(f"source {url}: {error}") from None
-    return AmqpSource(url, settings.source_options, clock=clock)
+    make: Callable[..., Source] = getattr(module, service.source)
+    return make(url, settings.source_options, settings=settings, clock=clock)

@@ -12,6 +12,7 @@ import anyio
 from proton import Message
 
 from actorproc.config.secrets import with_secrets
+from actorproc.config.settings import Settings
 from actorproc.errors import SourceError, UsageError
 from actorproc.records import Batch
 from actorproc.runtime.clock import SYSTEM, Clock
@@ -43,7 +44,15 @@ class AmqpSource(QueueSource, Appendable):
         UsageError: the URL is not of its form, or an option is wrong.
     """
 
-    def __init__(self, url: str, options: Mapping[str, Any] | None = None, *, clock: Clock = SYSTEM) -> None:
+    def __init__(
+        self,
+        url: str,
+        options: Mapping[str, Any] | None = None,
+        *,
+        settings: Settings | None = None,
+        clock: Clock = SYSTEM,
+    ) -> None:
+        del settings  # of no use here, and an argument of every source's class
         self.url = url
         self._address = parse_address(url, with_secrets("source option", options or {}))
         self._clock = clock
