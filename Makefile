@@ -13,7 +13,7 @@ help:            ## this list
 demo: $(STAMP)   ## flights through three hosts, one killed, into Spark; checked against the raw data
 	@$(BIN)/actorproc demo $(ARGS)
 
-test: $(STAMP)   ## the whole suite; ARGS="-k name" narrows it
+test: $(STAMP)   ## the suite; ARGS="-k name" narrows it, ARGS="-m 'not long'" is what CI runs
 	@$(BIN)/pytest -n 3 --dist loadfile $(ARGS)
 
 test-long: $(STAMP) ## what takes minutes: Spark clusters, kills at random, other versions of Spark, table formats

@@ -49,7 +49,10 @@ def minio(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
     yield from _started(servers.minio, tmp_path_factory.mktemp("minio"))
 
 
-@pytest.fixture(params=[pytest.param(name, marks=pytest.mark.servers) for name in ("seaweedfs", "minio")])
+_S3 = [("seaweedfs", [pytest.mark.servers]), ("minio", [pytest.mark.servers, pytest.mark.slow])]
+
+
+@pytest.fixture(params=[pytest.param(name, marks=marks) for name, marks in _S3])
 def s3_server(request: pytest.FixtureRequest) -> S3Server:
     """A running server of each kind. `await s3_server.new_url()` returns an empty prefix on it."""
     server: S3Server = request.getfixturevalue(request.param)

@@ -277,7 +277,6 @@ async def test_hosts_of_a_killed_demo_end(running: subprocess.Popen[str]) -> Non
             os.kill(pid, signal.SIGKILL)
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_the_demo_survives_a_kill_and_notices_damage(tmp_path: Path) -> None:
     run = subprocess.run(

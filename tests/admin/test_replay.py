@@ -180,6 +180,7 @@ async def test_a_corrupt_replay_document_repeats_no_letter(world: World, change:
         assert await world.replayed() == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["before", "after", "late"])
 @pytest.mark.parametrize(("first", "then"), [(second, everything), (everything, second)])
 async def test_a_partial_replay_killed_at_any_write_repeats_nothing(

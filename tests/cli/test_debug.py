@@ -44,6 +44,7 @@ def test_the_written_test_fails_as_the_letter_did_and_passes_once_the_handler_is
     assert mended.returncode == 0, mended.stdout
 
 
+@pytest.mark.slow
 def test_the_debugger_stops_in_the_handler(place: list[object], folder: Path, letter: str) -> None:
     done = actorproc("debug", letter, "debugged:Delays", *place, cwd=folder, input="p sorted(flight)\nq\n")
     assert done.returncode == 2  # pytest: interrupted

@@ -159,6 +159,7 @@ def test_lines_become_rows_and_dead_letters_that_are_replayed_once(run: Run, fol
     assert run(*replay, "--kind", "KeyError").exit_code == 0, "there is none of which it could be the wrong name"
 
 
+@pytest.mark.slow
 def test_a_killed_worker_is_restarted_and_every_row_comes_once(run: Run) -> None:
     produce(run)
     with served("--host", "w", "--workers", 2) as (process, log):
@@ -184,6 +185,7 @@ def test_a_killed_worker_is_restarted_and_every_row_comes_once(run: Run) -> None
     assert len(places) == len(set(places)) == 720
 
 
+@pytest.mark.slow
 def test_workers_end_when_the_end_is_reached(run: Run, folder: Path) -> None:
     produce(run)
     done = actorproc("--log-level", "warning", *SERVE, "--workers", 2, "--until-end", cwd=folder)
@@ -203,6 +205,7 @@ def test_workers_do_not_outlive_a_killed_parent(run: Run) -> None:
         assert len(event(log, "processor.stopped")) == 2, "they left in good order"
 
 
+@pytest.mark.slow
 def test_wrong_use_in_a_worker_stops_all_workers(run: Run, folder: Path) -> None:
     produce(run)
     assert actorproc(*SERVE, "--until-end", cwd=folder).returncode == 0
@@ -383,6 +386,7 @@ class Stopping(Delays):
 """
 
 
+@pytest.mark.slow
 def test_until_end_fails_with_reasons_if_it_cannot_finish(run: Run, folder: Path) -> None:
     (folder / "flights_app.py").write_text(APP + STOPS)
     produce(run)
@@ -439,6 +443,7 @@ def test_until_end_fails_if_a_task_exits_with_0(run: Run, folder: Path) -> None:
     assert "error: a task or callback beside the handler called sys.exit(0)" in ended.stderr
 
 
+@pytest.mark.slow
 def test_until_end_that_a_signal_stops_before_is_no_success(run: Run, folder: Path) -> None:
     (folder / "flights_app.py").write_text(SWALLOWS.replace("except BaseException", "except ZeroDivisionError"))
     produce(run)
@@ -499,6 +504,7 @@ def test_status_watch_shows_the_state_again_until_interrupted(
     assert b"Traceback" not in shown
 
 
+@pytest.mark.slow
 def test_a_second_signal_aborts_workers_that_hang(run: Run, folder: Path) -> None:
     (folder / "flights_app.py").write_text(HANGS)
     produce(run)
@@ -545,6 +551,7 @@ def test_interrupting_produce_of_a_file_reports_its_progress(folder: Path) -> No
     assert re.search(rb"(\d+) events are in events: all of flights.jsonl up to line \1, and nothing after it", err)
 
 
+@pytest.mark.slow
 def test_a_log_grows_while_a_producer_and_two_hosts_run(run: Run, folder: Path) -> None:
     flights = [b'{"tail": "N%d", "delay": %d}\n' % (n % 7, n) for n in range(150)]
     assert run("logs", "create", "events", "--partitions", 2).exit_code == 0

@@ -30,6 +30,7 @@ def shown(width: int, *path: str) -> str:
     return CliRunner().invoke(app, [*path, "--help"], env={"COLUMNS": str(width)}).stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [80, 120])
 def test_no_line_of_any_help_is_wider_than_the_terminal(width: int) -> None:
     for path, _ in ALL:

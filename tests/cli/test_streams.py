@@ -116,6 +116,7 @@ def test_a_reader_that_has_seen_enough_is_no_failure(command: str, place: list[o
     assert printed.stderr == ""
 
 
+@pytest.mark.slow
 def test_partial_work_exits_with_1_although_nobody_reads_stdout(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert ended(*SERVE, "flights_app:GivesUp", "--until-end").returncode == 0
     shutil.rmtree(folder / "state" / "GivesUp" / "checkpoints")  # none has passed the letters

@@ -302,6 +302,7 @@ def normal(rows: list[dict[str, Any]]) -> str:
     return repr([{k: v for k, v in row.items() if k != "_sequence"} for row in rows]).replace("-0.0", "0.0")
 
 
+@pytest.mark.slow
 @given(st.lists(texts(), min_size=1, max_size=8))
 def test_a_value_gives_the_same_alone_and_among_others(values: list[bytes]) -> None:
     alone = [parse(SCHEMA, value) for value in values]

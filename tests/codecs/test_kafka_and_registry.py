@@ -22,6 +22,7 @@ async def actorproc(folder: Path, *arguments: str) -> bytes:
     return done.stdout
 
 
+@pytest.mark.slow
 async def test_avro_messages_become_rows_and_an_undecodable_one_a_dead_letter(
     broker: Broker, registry: Registry, tmp_path: Path
 ) -> None:

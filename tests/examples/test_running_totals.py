@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 
 import anyio
 import pyarrow.dataset as ds
+import pytest
 
 from actorproc import Batch, Decision, PartitionContext, PartitionHandler, Processor, Producer
 from actorproc.testing import MemorySource
@@ -87,6 +88,7 @@ def host(
     )  # fmt: skip
 
 
+@pytest.mark.slow
 async def test_totals_are_exact_despite_crashes_moves_and_failures(
     tmp_path: Path,
 ) -> None:

@@ -177,6 +177,7 @@ def test_a_time_finds_the_first_record_at_or_after_it(data: st.DataObject) -> No
     run(main())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("known", [True, False])
 def test_the_end_of_a_long_partition_is_found_in_few_requests(known: bool) -> None:
     async def main() -> None:

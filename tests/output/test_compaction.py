@@ -350,6 +350,7 @@ async def test_the_files_of_a_group_are_not_held_while_others_are_rewritten(stor
     assert len(pickle.dumps(many)) < len(pickle.dumps(few)) + 100
 
 
+@pytest.mark.slow
 async def test_readers_find_each_row_once_during_commits_and_compactions(store: Store, fleet: Fleet) -> None:
     settings: dict[str, Any] = {**QUICK, "poll_interval": 0.01}
     host = Processor(Numbers, name="numbers", source=fleet.stream, container=store, host="a", **settings)

@@ -186,6 +186,7 @@ async def test_until_end_that_is_stopped_early_is_an_error() -> None:
         processor.stop()
 
 
+@pytest.mark.slow
 async def test_until_end_gives_up_on_a_plain_handler_that_hangs() -> None:
     hang = threading.Event()
 

@@ -46,12 +46,19 @@ def searches(table: str) -> list[object]:
         pytest.param(
             model,
             name,
-            marks=[pytest.mark.long] if table == "HOLDS_LONG" or name in getattr(model, "BREAKS_LONG", ()) else [],
+            marks=marks(model, table, number, name),
             id=f"{model.__name__.rpartition('.')[2]}-{name}",
         )
         for model in WHOLE
-        for name in getattr(model, table)
+        for number, name in enumerate(getattr(model, table))
     ]
+
+
+def marks(model: ModuleType, table: str, number: int, name: str) -> list[pytest.MarkDecorator]:
+    """The first search of each model that holds is for every run."""
+    if table == "HOLDS_LONG" or name in getattr(model, "BREAKS_LONG", ()):
+        return [pytest.mark.long]
+    return [pytest.mark.slow] if table == "HOLDS" and number else []
 
 
 def left_out(model: ModuleType) -> list[list[str]]:

@@ -16,11 +16,14 @@ SLOW = {
 }
 
 
-def params(names: Iterable[str], *, long: Collection[str]) -> list[object]:
-    return [pytest.param(name, marks=[pytest.mark.long] if name in long else []) for name in names]
+def params(names: Iterable[str], *, slow: Collection[str] = (), long: Collection[str]) -> list[object]:
+    def marks(name: str) -> list[pytest.MarkDecorator]:
+        return [pytest.mark.long] if name in long else [pytest.mark.slow] if name in slow else []
+
+    return [pytest.param(name, marks=marks(name)) for name in names]
 
 
-@pytest.mark.parametrize("name", params([*HOLDS, *HOLDS_LONG], long=HOLDS_LONG))
+@pytest.mark.parametrize("name", params([*HOLDS, *HOLDS_LONG], slow=list(HOLDS)[1:], long=HOLDS_LONG))
 def test_with_all_rules_every_interleaving_is_safe(name: str) -> None:
     found = {**HOLDS, **HOLDS_LONG}[name].search()
     assert (found.why, found.complete) == (None, True), found.trace

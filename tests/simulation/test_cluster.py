@@ -40,7 +40,10 @@ from tests.simulation.numbers import Numbers, judge_number, numbers, owners
 PAGE = Path(__file__).parents[2] / "docs" / "simulation.md"
 
 
-@pytest.mark.parametrize(("seed", "style"), list(enumerate(STYLES)))
+@pytest.mark.parametrize(
+    ("seed", "style"),
+    [pytest.param(n, style, marks=[pytest.mark.slow] if n % 2 else []) for n, style in enumerate(STYLES)],
+)
 def test_every_record_has_one_result_despite_faults(seed: int, style: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(context, "PIECE", 5)  # batches are small here
     result = simulate(seed, hours=0.12)
@@ -61,6 +64,7 @@ def test_every_style_runs_with_every_kind_of_stream() -> None:
     assert len(played) == len(STREAMS) * len(STYLES)
 
 
+@pytest.mark.slow
 def test_a_seed_gives_the_same_run_again() -> None:
     first = simulate(11, hours=0.05)
     assert simulate(11, hours=0.05) == first
@@ -70,6 +74,7 @@ def test_a_seed_gives_the_same_run_again() -> None:
 # Stories
 
 
+@pytest.mark.slow
 def test_hosts_of_two_releases_run_together_during_an_upgrade() -> None:
     result = simulate(4, hours=0.5, hosts=3, style="loop", stream="positions", operators=False)
     assert result.injected["upgrade"] > 1
@@ -173,6 +178,7 @@ def test_a_stop_that_comes_while_a_host_starts_is_not_forgotten(after: float) ->
     run(story())
 
 
+@pytest.mark.slow
 def test_moving_leases_repeat_no_record_and_keep_the_order() -> None:
     shown: dict[str, list[int]] = {}
 

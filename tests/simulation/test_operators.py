@@ -20,6 +20,7 @@ def broken(style: str, seeds: int = 8) -> str:
     return first_broken(style, stream="positions", hours=0.2, operators=True, seeds=seeds)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "style",
     [pytest.param("columns", marks=pytest.mark.long), "state", pytest.param("at most once", marks=pytest.mark.long)],

@@ -83,6 +83,7 @@ def test_a_failing_seed_fails_again_event_by_event(monkeypatch: pytest.MonkeyPat
     assert play(seed + 1) != first
 
 
+@pytest.mark.slow
 def test_taking_over_early_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     careful = LivenessTracker._expire_of
     monkeypatch.setattr(LivenessTracker, "_expire_of", lambda watch, who: careful(watch, who) - 20)
@@ -297,6 +298,7 @@ def test_moving_the_checkpoint_after_the_handler_is_found(monkeypatch: pytest.Mo
     assert re.search("is shown on|and the checkpoint is at|is durable, and", first_broken("at most once"))
 
 
+@pytest.mark.slow
 def test_losing_a_record_that_was_not_in_flight_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     process = BatchProcessor.process
 

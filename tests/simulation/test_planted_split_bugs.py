@@ -66,6 +66,7 @@ def test_ending_in_the_group_before_the_checkpoint_is_found(monkeypatch: pytest.
     assert "and its checkpoint does not say so" in broken()
 
 
+@pytest.mark.slow
 def test_an_end_that_is_found_and_not_passed_on_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """The worker that commits the end dies, and the next one gives the partition back."""
     monkeypatch.setattr(OwnedPartitions, "ended", property(lambda self: []))

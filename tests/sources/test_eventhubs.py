@@ -114,6 +114,7 @@ async def sequences(source: EventHubsSource, position: str, last: int, epoch: in
     return found
 
 
+@pytest.mark.slow
 async def test_each_event_becomes_one_row_also_after_a_restart(hub: Hub, tmp_path: Path) -> None:
     hub.send(range(600))
     assert await process(EventHubsSource(hub.url), tmp_path) == list(range(600))

@@ -210,6 +210,7 @@ async def test_sasl_plain_is_accepted_with_the_right_password_only(broker: Broke
     await source.close()
 
 
+@pytest.mark.slow
 async def test_serve_reads_a_kafka_url_with_options_from_the_file(broker: Broker, tmp_path: Path) -> None:
     topic = Topic(broker)
     topic.send(range(10))

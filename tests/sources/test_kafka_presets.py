@@ -187,6 +187,7 @@ async def actorproc(folder: Path, *arguments: str) -> Any:
     return await anyio.run_process([sys.executable, "-m", "actorproc", *arguments], cwd=folder, check=False)
 
 
+@pytest.mark.slow
 async def test_serve_status_and_replay_take_source_options_and_never_show_a_secret(
     broker: Broker, tmp_path: Path
 ) -> None:

@@ -89,6 +89,7 @@ async def test_an_unknown_kind_of_consumer_is_refused(broker: Broker, tmp_path: 
         await process(MemorySource(1), tmp_path, start_from="kafka-group:x")
 
 
+@pytest.mark.slow
 async def test_status_shows_where_each_partition_would_begin(broker: Broker, tmp_path: Path) -> None:
     topic = Topic(broker)
     topic.send(range(20))
@@ -168,6 +169,7 @@ async def test_a_group_shows_the_committed_offsets(broker: Broker, tmp_path: Pat
     assert (described.state.name, described.members) == ("EMPTY", [])
 
 
+@pytest.mark.slow
 async def test_a_mirror_that_fails_is_logged_and_nothing_else(broker: Broker, tmp_path: Path) -> None:
     topic = Topic(broker)
     topic.send(range(20))
@@ -281,6 +283,7 @@ class NoIds:
         return dict.fromkeys(topics.topic_names, answer)
 
 
+@pytest.mark.slow
 async def test_positions_without_a_topic_id_are_read_on(
     broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

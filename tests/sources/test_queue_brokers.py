@@ -66,7 +66,10 @@ class Queue:
         return AmqpSource(url, {**self.broker.options, **options})
 
 
-@pytest.fixture(params=["artemis-single", "artemis-parked", "broker_j"])
+_SLOW = [pytest.param(kind, marks=pytest.mark.slow) for kind in ("artemis-parked", "broker_j")]
+
+
+@pytest.fixture(params=["artemis-single", *_SLOW])
 def queue(request: pytest.FixtureRequest) -> Queue:
     broker, _, kind = request.param.partition("-")
     return Queue(request.getfixturevalue(broker), kind or "single")
@@ -171,6 +174,7 @@ async def test_a_second_host_gets_a_queue_by_handoff(queue: Queue, tmp_path: Pat
     check(queue, tmp_path)
 
 
+@pytest.mark.slow
 async def test_a_broker_that_restarts_repeats_nothing(artemis: AmqpBroker, tmp_path: Path) -> None:
     queue = Queue(artemis)
     queue.send(500)

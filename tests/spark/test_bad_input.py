@@ -33,6 +33,7 @@ from tests.stores.proxy import Proxy, Request, proxied
 LAYOUT = ProcessorLayout("numbers")
 
 
+@pytest.mark.slow
 async def test_a_stream_of_a_missing_dataset_is_refused_before_it_starts(spark: SparkSession, tmp_path: Path) -> None:
     await Fleet(str(tmp_path)).commit(p0=5)
     with pytest.raises(UsageError, match=r"no processor 'nmbers' at file://.*there are: numbers"):
@@ -50,6 +51,7 @@ async def test_a_stream_of_a_missing_dataset_is_refused_before_it_starts(spark: 
         spark.readStream.format("actorproc").option("name", "numbers").load(str(tmp_path / "nowhere"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("native", [True, False])
 async def test_a_file_with_a_wrong_type_is_named_with_its_column(
     spark: SparkSession, tmp_path: Path, native: bool
@@ -111,6 +113,7 @@ async def test_a_task_that_starts_while_the_store_is_away_waits_for_it(s3_server
     assert batches[0].column("n").to_pylist() == [0, 1, 2, 3, 4, 5, 6, 8, 9]
 
 
+@pytest.mark.slow
 @minio_is_long
 async def test_a_stream_survives_an_unavailable_store_without_loss(
     spark: SparkSession, s3_server: S3Server, tmp_path: Path
@@ -137,6 +140,7 @@ async def test_a_stream_survives_an_unavailable_store_without_loss(
         query.stop()
 
 
+@pytest.mark.slow
 async def test_a_stream_survives_a_missing_folder_without_loss(spark: SparkSession, tmp_path: Path) -> None:
     folder, away = tmp_path / "state", tmp_path / "away"
     fleet, sink = Fleet(str(folder)), Sink(tmp_path / "out")

@@ -32,6 +32,7 @@ async def delete_originals(fleet: Fleet) -> int:
         return await committing.delete_originals(store, ("0", "1", "2"))
 
 
+@pytest.mark.slow
 async def test_both_readers_find_the_same_rows_in_compacted_files(spark: SparkSession, tmp_path: Path) -> None:
     fleet = Fleet(str(tmp_path))
     await fleet.commit(p0=30, p1=20)
@@ -67,6 +68,7 @@ async def test_trimmed_rows_of_a_compacted_file_are_not_read(spark: SparkSession
         read_output(spark, str(tmp_path), "numbers", native=True)
 
 
+@pytest.mark.slow
 @needs_limits
 async def test_a_stream_reads_on_in_the_middle_of_a_compacted_file(spark: SparkSession, tmp_path: Path) -> None:
     fleet, sink = Fleet(str(tmp_path / "state")), Sink(tmp_path / "out")
@@ -101,6 +103,7 @@ async def until_past(fleet: Fleet) -> None:
             await anyio.sleep(0.05)
 
 
+@pytest.mark.slow
 @minio_is_long
 async def test_on_s3_without_a_jar_and_run_again(spark: SparkSession, s3_server: S3Server) -> None:
     url = await s3_server.new_url()

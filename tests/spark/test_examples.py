@@ -60,6 +60,7 @@ async def test_each_closed_hour_of_an_airport_is_emitted_once(spark: SparkSessio
     assert Counter(Window(*row) for row in table.run()) == Counter(closed(departures))
 
 
+@pytest.mark.slow
 async def test_each_flight_is_joined_with_its_weather_once(spark: SparkSession, tmp_path: Path) -> None:
     departures = load_departures()[215_500:217_000]
     flights, table = Flights(str(tmp_path / "state")), Table(spark, tmp_path / "state", flights_with_weather)

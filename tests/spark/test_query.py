@@ -26,6 +26,7 @@ from tests.spark.jobs import QUICK, Runs
 from tests.spark.sink import Sink
 
 
+@pytest.mark.slow
 @needs_limits
 async def test_a_function_may_return_a_dataframe_a_writer_or_a_query(spark: SparkSession, tmp_path: Path) -> None:
     fleet, sink = Fleet(str(tmp_path / "state")), Sink(tmp_path / "out")
@@ -87,6 +88,7 @@ async def test_a_failed_query_continues_from_its_checkpoint(spark: SparkSession,
     assert [progress.batch for progress in runs.reports if progress.ran] == [0, 1, 2, 3]
 
 
+@pytest.mark.slow
 @needs_limits
 async def test_a_query_survives_a_missing_container(spark: SparkSession, tmp_path: Path) -> None:
     fleet, sink = Fleet(str(tmp_path / "state")), Sink(tmp_path / "out")
@@ -111,6 +113,7 @@ async def test_a_query_survives_a_missing_container(spark: SparkSession, tmp_pat
             runs.runner.stop()
 
 
+@pytest.mark.slow
 async def test_a_query_that_keeps_failing_is_given_up(spark: SparkSession, tmp_path: Path) -> None:
     fleet = Fleet(str(tmp_path / "state"))
     await fleet.commit(p0=10)
@@ -128,6 +131,7 @@ async def test_a_query_that_keeps_failing_is_given_up(spark: SparkSession, tmp_p
     assert "=== Streaming Query" not in str(failed.value)
 
 
+@pytest.mark.slow
 @needs_limits
 async def test_a_stop_finishes_the_micro_batch_and_then_ends(spark: SparkSession, tmp_path: Path) -> None:
     fleet, begun, go_on = Fleet(str(tmp_path / "state")), threading.Event(), threading.Event()
@@ -213,6 +217,7 @@ def test_a_function_with_wrong_parameters_is_refused(function: Any, says: str) -
         Query("app:function", function, lambda spark: spark.range(0), "file:///c", {}, To())
 
 
+@pytest.mark.slow
 async def test_a_checkpoint_of_another_processor_is_refused_without_a_retry(
     spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -37,6 +37,7 @@ class Visits(PartitionHandler):
             ctx.state("seen").set(("user", record.text), True, ttl=3600)
 
 
+@pytest.mark.slow
 async def test_state_is_a_typed_table_of_its_newest_commits(spark: SparkSession, tmp_path: Path) -> None:
     container, source = str(tmp_path), MemorySource(3)
 

@@ -30,6 +30,7 @@ async def until(condition: Callable[[], bool]) -> None:
             await anyio.sleep(0.1)
 
 
+@pytest.mark.slow
 @needs_limits
 async def test_available_now_respects_limits_and_continues(spark: SparkSession, tmp_path: Path) -> None:
     fleet, sink, checkpoint = Fleet(str(tmp_path / "state")), Sink(tmp_path / "out"), tmp_path / "checkpoint"
@@ -48,6 +49,7 @@ async def test_available_now_respects_limits_and_continues(spark: SparkSession, 
     assert sink.rows() == fleet.expected()
 
 
+@pytest.mark.slow
 async def test_available_now_reads_to_the_end_after_a_crash(spark: SparkSession, tmp_path: Path) -> None:
     fleet, sink, checkpoint = Fleet(str(tmp_path / "state")), Sink(tmp_path / "out"), tmp_path / "checkpoint"
     await fleet.commit(p0=20)
@@ -109,6 +111,7 @@ async def test_sparks_own_file_stream_reads_the_same(spark: SparkSession, tmp_pa
         stream_output(spark, str(fleet.container), "numbers", native=True, max_rows=5)
 
 
+@pytest.mark.slow
 async def test_a_checkpoint_with_lost_files_or_of_another_is_refused(spark: SparkSession, tmp_path: Path) -> None:
     fleet, checkpoint = Fleet(str(tmp_path / "state")), tmp_path / "checkpoint"
     sink = Sink(tmp_path / "out")

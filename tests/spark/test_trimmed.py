@@ -36,6 +36,7 @@ async def trim_now(kept: RetainedDataset) -> Trim:
     return await trim(kept, SETTINGS)
 
 
+@pytest.mark.slow
 @needs_limits
 async def test_a_failed_micro_batch_is_complete_after_a_trim(spark: SparkSession, tmp_path: Path) -> None:
     fleet, state, checkpoint = Fleet(str(tmp_path / "state")), tmp_path / "state", tmp_path / "checkpoint"

@@ -91,6 +91,7 @@ def failing(frame: DataFrame, where: Callable[[TaskContext], bool]) -> DataFrame
     return frame.mapInArrow(rows, frame.schema)
 
 
+@pytest.mark.slow
 async def test_rows_become_records_where_a_producer_would_put_them(spark: SparkSession, tmp_path: Path) -> None:
     url = str(tmp_path / "events")
     rows = [
@@ -128,6 +129,7 @@ async def test_a_task_that_fails_and_is_tried_again_repeats_nothing(spark: Spark
     assert await staged(url) == []
 
 
+@pytest.mark.slow
 async def test_a_job_that_fails_appends_nothing_and_leaves_nothing(spark: SparkSession, tmp_path: Path) -> None:
     url = str(tmp_path / "events")
 
@@ -142,6 +144,7 @@ async def test_a_job_that_fails_appends_nothing_and_leaves_nothing(spark: SparkS
     assert await staged(url) == []
 
 
+@pytest.mark.slow
 async def test_a_job_with_a_transaction_appends_once(spark: SparkSession, tmp_path: Path) -> None:
     url = str(tmp_path / "events")
     for _ in range(2):
@@ -151,6 +154,7 @@ async def test_a_job_with_a_transaction_appends_once(spark: SparkSession, tmp_pa
     assert await values(url) == Counter(range(25))
 
 
+@pytest.mark.slow
 async def test_a_micro_batch_that_is_run_again_repeats_nothing(spark: SparkSession, tmp_path: Path) -> None:
     source, url, checkpoint = str(tmp_path / "source"), str(tmp_path / "events"), tmp_path / "checkpoint"
     async with Producer(source, partitions=3) as producer:

@@ -153,6 +153,7 @@ class Noted(MemoryStore):
         return await super().get(key, unless=unless, tail=tail)
 
 
+@pytest.mark.slow
 def test_after_a_day_of_commits_objects_are_few_and_a_takeover_reads_no_history() -> None:
     async def main() -> None:
         world, backend = World(Counts, clock=VirtualClock, commit_interval=1), Noted()

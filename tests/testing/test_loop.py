@@ -120,6 +120,7 @@ for seed in range(3):
 """
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_run_in_another_process() -> None:
     def fingerprints(hash_seed: str) -> list[str]:
         done = subprocess.run(
