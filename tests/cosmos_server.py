@@ -83,6 +83,7 @@ class Container:
         self.ranges = [Range(str(number), bounds[number], bounds[number + 1]) for number in range(ranges)]
         self._next = ranges
         self._documents: dict[tuple[str, str], dict[str, Any]] = {}
+        self.lock = threading.RLock()  # tests write while another thread answers
 
     @property
     def described(self) -> dict[str, Any]:
@@ -99,31 +100,34 @@ class Container:
 
     def write(self, *documents: dict[str, Any], delete: bool = False) -> int:
         """Write, or delete, documents of one partition key in one transaction. Returns its number."""
-        place = self.range_of(documents[0]["plane"])
-        place.lsn += 1
-        for document in documents:
-            key = (_hashed(document["plane"]), document["id"])
-            previous = self._documents.pop(key, None)
-            current = None if delete else document | {"_ts": int(time.time()), "_etag": f'"{uuid.uuid4()}"'}
-            if current is not None:
-                self._documents[key] = current
-            place.log.append(Change(place.lsn, place.id, time.time(), *key, current, previous))
-        return place.lsn
+        with self.lock:
+            place = self.range_of(documents[0]["plane"])
+            place.lsn += 1
+            for document in documents:
+                key = (_hashed(document["plane"]), document["id"])
+                previous = self._documents.pop(key, None)
+                current = None if delete else document | {"_ts": int(time.time()), "_etag": f'"{uuid.uuid4()}"'}
+                if current is not None:
+                    self._documents[key] = current
+                place.log.append(Change(place.lsn, place.id, time.time(), *key, current, previous))
+            return place.lsn
 
     def split(self, number: str, at: str | None = None) -> list[str]:
         """Split a range in the middle, or at a hash. Returns the ids of its children."""
-        parent = self._take(number)
-        low = int(parent.low[:4] or "0", 16)
-        high = _HASHES if parent.high == _LAST else int(parent.high[:4], 16)
-        middle = at or _hash((low + high) // 2)
-        bounds = ((parent.low, middle), (middle, parent.high))
-        return [self._add(low, high, [*parent.parents, parent.id], [parent]) for low, high in bounds]
+        with self.lock:
+            parent = self._take(number)
+            low = int(parent.low[:4] or "0", 16)
+            high = _HASHES if parent.high == _LAST else int(parent.high[:4], 16)
+            middle = at or _hash((low + high) // 2)
+            bounds = ((parent.low, middle), (middle, parent.high))
+            return [self._add(low, high, [*parent.parents, parent.id], [parent]) for low, high in bounds]
 
     def merge(self, first: str, second: str) -> str:
         """Merge two neighbours. Returns the id of their child."""
-        left, right = self._take(first), self._take(second)
-        parents = [*left.parents, *right.parents, left.id, right.id]
-        return self._add(left.low, right.high, list(dict.fromkeys(parents)), [left, right])
+        with self.lock:
+            left, right = self._take(first), self._take(second)
+            parents = [*left.parents, *right.parents, left.id, right.id]
+            return self._add(left.low, right.high, list(dict.fromkeys(parents)), [left, right])
 
     def _take(self, number: str) -> Range:
         found = next(one for one in self.ranges if one.id == number)
@@ -217,7 +221,8 @@ class CosmosServer:
                 container = self._containers.get(f"{database}/{name}")
                 if container is None:
                     return _failed(404, "Resource Not Found.", 1003)
-                return self._container(request, container, rest)
+                with container.lock:
+                    return self._container(request, container, rest)
         return _failed(404, "Resource Not Found.")
 
     def _is_signed(self, request: web.Request, parts: list[str]) -> bool:
