@@ -58,7 +58,7 @@ class Partition:
 
     Attributes:
         parents: the partitions that it follows. It is processed once all records of these are committed. Parents that
-            were never listed do not count.
+            were never listed do not count: a source that does not list a parent any more also names the parent's own.
     """
 
     name: str

@@ -87,8 +87,16 @@ class MemorySource(Source):
             raise PartitionGone(f"partition {partition} is gone")
 
     async def partitions(self) -> Sequence[str | Partition]:
-        listed = {name: parents for name, parents in self._parents.items() if name not in self._unlisted}
+        listed = {name: self._listed_parents(name) for name in self._parents if name not in self._unlisted}
         return [Partition(name, parents) if parents else name for name, parents in listed.items()]
+
+    def _listed_parents(self, partition: str) -> tuple[str, ...]:
+        """Its parents, and the parents of those that are not listed any more."""
+        found = dict.fromkeys(self._parents[partition])
+        for parent in self._parents[partition]:
+            if parent in self._unlisted:
+                found |= dict.fromkeys(self._listed_parents(parent))
+        return tuple(found)
 
     async def start(self, partition: str, at: Start) -> str:
         self._check_there(partition)
