@@ -84,14 +84,23 @@ def kinesis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KinesisServer]
 
 
 @pytest.fixture(scope="session")
-def spark() -> Iterator[Any]:
-    """One Spark session for all tests of a worker. A test must not stop it."""
+def _spark() -> Iterator[Any]:
     pytest.importorskip("pyspark.sql", reason="pyspark is not installed")
     from tests.spark.conftest import new_session
 
     session = new_session()
     yield session
     session.stop()
+
+
+@pytest.fixture
+def spark(_spark: Any) -> Any:
+    """One Spark session for all tests of a worker. A test must not stop it.
+
+    A test that opens others leaves one of these as the thread's, where Spark then looks for our data source.
+    """
+    type(_spark)._get_j_spark_session_class(_spark._jvm).setActiveSession(_spark._jsparkSession)
+    return _spark
 
 
 def _started(start: Callable[[Path], AbstractContextManager[T]], folder: Path) -> Iterator[T]:

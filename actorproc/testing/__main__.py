@@ -50,6 +50,7 @@ _FAULTS = {
     "reset": "resets, of one or more partitions",
     "undo": "resets undone",
     "command_killed": "commands killed midway, and run again later",
+    "growth": "logs that grew to twice their partitions",
     "producer": "processes started that append to the log",
 }
 _CHECKED = {

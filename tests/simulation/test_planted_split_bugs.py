@@ -10,9 +10,12 @@ from actorproc.errors import PartitionGone
 from actorproc.group import assignment, group
 from actorproc.host.owned_partitions import OwnedPartitions
 from actorproc.host.partition_list import PartitionList
+from actorproc.log import growth
+from actorproc.log.hints import HintWriter
 from actorproc.output.checkpoint import Checkpoint
 from actorproc.partition.actor import PartitionActor
 from actorproc.partition.committer import Committer
+from actorproc.storage.store import Store
 from actorproc.testing import Cluster, InvariantViolation, run
 from tests.simulation.numbers import Numbers, judge_number, numbers
 from tests.simulation.test_planted_bugs import first_broken
@@ -110,3 +113,11 @@ def test_running_an_ended_partition_again_is_found(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(Committer, "_walk", overlook)
     assert "follows the end of the partition" in broken(first=4)
+
+
+def test_a_growth_that_does_not_end_the_old_partitions_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def forget(store: Store, hints: HintWriter, partition: str) -> None:
+        pass
+
+    monkeypatch.setattr(growth, "seal", forget)
+    assert "was written before the end of" in first_broken("loop", stream="log", hours=0.3, first=13)

@@ -345,6 +345,13 @@ class Cluster:
         for partition, end in ends.items():
             if (reached := self._checks_of(partition).committed_to()) < end:
                 return f"partition {partition} is committed up to {reached}, not {end}"
+        lives = {
+            process.processor.statistics().incarnation
+            for process in self.processes
+            if process.host.running and process.processor is not None
+        }
+        if old := [name for name, member in self.group.document.members.items() if member.incarnation not in lives]:
+            return f"members {old} are processes that have ended, or do not run"
         return self._splits.unsettled() or self.source.unsettled(ends) or self.group.unbalanced(self.running, set(ends))
 
     def report(self, what: str) -> None:

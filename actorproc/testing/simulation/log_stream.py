@@ -17,13 +17,14 @@ import structlog
 from anyio.abc import TaskGroup
 
 from actorproc.config.settings import Settings
-from actorproc.errors import StoreUnavailable
+from actorproc.errors import StoreError, StoreUnavailable
 from actorproc.log.batches import Deliveries, Delivery
-from actorproc.log.metadata import create_log
+from actorproc.log.growth import grow_log
+from actorproc.log.metadata import LogMetadata, create_log
 from actorproc.log.producer import Producer
 from actorproc.sources.log import LogSource
 from actorproc.sources.protocol import Source
-from actorproc.storage.names import log_dir, number_of, partition_of
+from actorproc.storage.names import LOG_META, log_dir, number_of, partition_of
 from actorproc.storage.store import Store
 from actorproc.testing.simulation.clock import VirtualClock
 from actorproc.testing.simulation.faults import FaultyBackend
@@ -54,7 +55,9 @@ class LogStream(KnownStream):
         self._make = make
         self._seed = seed
         self._births = 0
-        self._values: dict[str, list[bytes]] = {str(partition): [] for partition in range(partitions)}
+        self._metadata = LogMetadata(partitions=partitions)
+        self._values: dict[str, list[bytes]] = {name: [] for name in self._metadata.names}
+        self._sealed: set[str] = set()  # partitions that have ended, as the log has grown
         self._sent: dict[bytes, tuple[Producer, int]] = {}  # value -> its producer, and its number there
         self._there: set[bytes] = set()
         self._newest: dict[tuple[Producer, str], int] = {}  # number of the producer's newest record in the partition
@@ -70,10 +73,27 @@ class LogStream(KnownStream):
     async def append(self, partition: str, values: Sequence[bytes]) -> None:
         """Append records, without faults."""
         store = Store(self._store.truth, clock=VirtualClock(f"{self._seed}/log/{current_loop().now}/{partition}"))
-        async with Producer(store, partitioner=lambda key, value, count: int(partition), clock=store.clock) as producer:
+        index = int(partition) - self._metadata.generations.first
+        async with Producer(store, partitioner=lambda key, value, count: index, clock=store.clock) as producer:
             self._sent |= {value: (producer, number) for number, value in enumerate(values, len(self._sent))}
             self.seen["sent"] += len(values)
             await self._confirm(values, await producer.send_many(values))
+
+    async def grow(self) -> None:
+        """An operator lets the log grow to twice its partitions. The command is killed where the store fails."""
+        with suppress(StoreError):
+            store = Store(self._store.view("operator"), clock=VirtualClock(f"{self._seed}/grow/{current_loop().now}"))
+            await grow_log(store, 2 * self._metadata.partitions, by_key=False)
+
+    async def finish_growth(self) -> None:
+        """The operator runs a growth again that was begun, without faults."""
+        if self._metadata.growing:
+            store = Store(self._store.truth, clock=VirtualClock(f"{self._seed}/grow/{current_loop().now}"))
+            await grow_log(store, self._metadata.generations.count, by_key=False)
+
+    def open_names(self) -> Sequence[str]:
+        """Partitions that take records, unless the log is growing."""
+        return self._metadata.names[self._metadata.generations.first :]
 
     # As a stream
 
@@ -86,6 +106,13 @@ class LogStream(KnownStream):
     def last(self, partition: str) -> int:
         return len(self._values[partition]) - 1
 
+    def parents(self, partition: str) -> Sequence[str]:
+        before = self._metadata.generations.parent(int(partition))
+        return () if before is None else (str(before),)
+
+    def is_listed(self, partition: str) -> bool:
+        return self._sealed.issuperset(self.parents(partition))
+
     def read_by(self, process: Process, settings: Settings) -> Source:
         return LogSource(process.connect(settings), settings=settings, clock=process.clock)
 
@@ -93,12 +120,20 @@ class LogStream(KnownStream):
 
     def written(self, key: str, body: bytes, existed: bool) -> None:
         """Check that a segment is new, follows the last one, and holds sent records in order and only once."""
+        if key == LOG_META:
+            self._grown(LogMetadata.from_json(key, body))
         if not key.startswith(LOG_FILES):
             return
         there = self._values[partition := partition_of(key)]
         if existed or number_of(key) != len(there):
             self._broken(f"log: {key} was {'overwritten' if existed else f'written after {len(there)} records'}")
             return
+        if partition in self._sealed:
+            self._broken(f"log: {key} was written after the end of the partition")
+        if not self.is_listed(partition):
+            self._broken(f"log: {key} was written before the end of {self.parents(partition)}")
+        if not pq.read_metadata(io.BytesIO(body)).num_rows:
+            self._sealed.add(partition)
         for value in pq.read_table(io.BytesIO(body), columns=["value"], use_threads=False)["value"].to_pylist():
             if value in self._there:
                 self._broken(f"log: {key} holds {value!r}, which is in the log already")
@@ -110,6 +145,13 @@ class LogStream(KnownStream):
             self._there.add(value)
             there.append(value)
         self.seen["log_files"] += 1
+
+    def _grown(self, metadata: LogMetadata) -> None:
+        if metadata.growing and not self._metadata.growing:
+            self.injected["growth"] += 1
+        self._metadata = metadata
+        for name in metadata.names:
+            self._values.setdefault(name, [])
 
     def _acknowledged(self, value: bytes, partition: str, sequence: int) -> None:
         self.seen["acknowledged"] += 1

@@ -45,6 +45,9 @@ class PlayedStream(ABC):
     def end(self) -> None:
         """No more records come."""
 
+    async def heal(self) -> None:
+        """Finish what faults have interrupted."""
+
     async def landed(self) -> None:
         """Wait until no record is on its way."""
 
@@ -248,8 +251,11 @@ class LoggedStream(PlayedStream):
             await self._hosts.cluster.run_for(10)
         await self._hosts.cluster.run_for(LANDED)
 
+    async def heal(self) -> None:
+        await self.known.finish_growth()
+
     def open_names(self) -> Sequence[str]:
-        return self.known.names()
+        return self.known.open_names()
 
     async def append(self, partition: str, values: list[bytes]) -> None:
         await self.known.append(partition, values)
@@ -260,6 +266,7 @@ class LoggedStream(PlayedStream):
             self._pause_a_producer: 6,
             self._fail_in_an_append: 16,
             self._cut_heads: 4,
+            self._grow: 1,
         }
 
     @property
@@ -294,6 +301,10 @@ class LoggedStream(PlayedStream):
         """A producer cannot write its hints, or a host cannot read them."""
         if process := self._hosts.some([*self.processes, *self._hosts.cluster.processes]):
             process.view.cut(self._random.uniform(5, 150), prefix=LOG_HINTS)
+
+    def _grow(self) -> None:
+        """The log grows."""
+        start_outside(self.known.grow())
 
 
 KINDS: dict[str, type[PositionsStream | LoggedStream]] = {

@@ -218,5 +218,6 @@ class _Scenario:
             process.view.interfere = None
         for name in [*self._hosts.wanted, *self._hosts.starters]:
             self._hosts.revive(name)
+        await self._stream.heal()
         if self._operators is not None:
             await self._operators.withdraw()
