@@ -5,6 +5,8 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 ARGS   ?=
 CONSTRAINTS := $(wildcard constraints.txt)
+# Where it is set, as in many containers, each process would compile every changed module and each worker all tests.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help demo test test-long check bench bench-kafka bench-spark chaos simulate docs install lock dist audit format clean
 help:            ## this list
