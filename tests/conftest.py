@@ -49,10 +49,7 @@ def minio(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
     yield from _started(servers.minio, tmp_path_factory.mktemp("minio"))
 
 
-_S3 = [("seaweedfs", [pytest.mark.servers]), ("minio", [pytest.mark.servers, pytest.mark.slow])]
-
-
-@pytest.fixture(params=[pytest.param(name, marks=marks) for name, marks in _S3])
+@pytest.fixture(params=servers.params(minio=pytest.mark.slow))
 def s3_server(request: pytest.FixtureRequest) -> S3Server:
     """A running server of each kind. `await s3_server.new_url()` returns an empty prefix on it."""
     server: S3Server = request.getfixturevalue(request.param)
@@ -99,7 +96,9 @@ def spark(_spark: Any) -> Any:
 
     A test that opens others leaves one of these as the thread's, where Spark then looks for our data source.
     """
-    type(_spark)._get_j_spark_session_class(_spark._jvm).setActiveSession(_spark._jsparkSession)
+    from actorproc.spark.session import activate
+
+    activate(_spark)
     return _spark
 
 

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 from urllib.error import URLError
 
+import pytest
 from aiobotocore.config import AioConfig
 from aiobotocore.session import get_session
 
@@ -146,6 +147,18 @@ def minio(folder: Path) -> Iterator[S3Server]:
     user, secret = "minio-user", "minio-secret"
     with running("MinIO", command, folder, {"MINIO_ROOT_USER": user, "MINIO_ROOT_PASSWORD": secret}) as endpoint:
         yield S3Server("minio", endpoint, user, secret)
+
+
+def params(*, minio: pytest.MarkDecorator) -> list[Any]:
+    """Names of both servers as parameters of a test or fixture.
+
+    Args:
+        minio: marks what runs on MinIO.
+    """
+    return [
+        pytest.param("seaweedfs", marks=pytest.mark.servers),
+        pytest.param("minio", marks=[pytest.mark.servers, minio]),
+    ]
 
 
 def free_ports(number: int) -> list[int]:

@@ -68,9 +68,8 @@ class Session:
         return self.open()
 
     def activate(self) -> None:
-        """Make it the calling thread's session, in which Spark looks for a Python data source that is written to."""
-        spark = self.open()
-        SparkSession._get_j_spark_session_class(spark._jvm).setActiveSession(spark._jsparkSession)
+        """See the function `activate`."""
+        activate(self.open())
 
     def ship_module(self, module: str) -> None:
         """Make a module of the user's available to tasks. Here they import it from the same path as this process."""
@@ -162,6 +161,11 @@ class ConnectSession(Session):
         # With its retries the client would ask a dead server for ten minutes, and block every new session meanwhile.
         session.client.set_retry_policies([])
         session.stop()
+
+
+def activate(spark: SparkSession) -> None:
+    """Make it the calling thread's session, in which Spark looks for a Python data source that is written to."""
+    SparkSession._get_j_spark_session_class(spark._jvm).setActiveSession(spark._jsparkSession)
 
 
 def is_connect(spark: object) -> bool:

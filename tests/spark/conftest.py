@@ -11,14 +11,12 @@ from pyspark.sql import SparkSession
 from actorproc.spark.session import Session
 from actorproc.spark.session_options import SHORT_LIVED, session_options
 from actorproc.spark.stream_reader import LIMITS
+from tests import servers
 from tests.quiet import silence as silence
 
 ROOT = Path(__file__).parents[2]
 
-_SERVERS = [("seaweedfs", [pytest.mark.servers]), ("minio", [pytest.mark.servers, pytest.mark.long])]
-minio_is_long = pytest.mark.parametrize(
-    "s3_server", [pytest.param(name, marks=marks) for name, marks in _SERVERS], indirect=True
-)
+minio_is_long = pytest.mark.parametrize("s3_server", servers.params(minio=pytest.mark.long), indirect=True)
 """For tests that take seconds on each server: on MinIO they belong to the long ones."""
 
 needs_limits = pytest.mark.skipif(not LIMITS, reason="PySpark 4.1 has no limits for a Python data source")

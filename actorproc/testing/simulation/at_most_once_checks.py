@@ -48,6 +48,8 @@ class _Pass:
 class AtMostOnceChecks(OutputChecks):
     """Checks records at a reset and at the end of the run, because the checkpoint goes ahead of them.
 
+    Those of its parents come first: a child goes on with their state.
+
     A record without the result that it should have counts as lost if it was in flight when its handler failed, lost the
     partition or crashed. Otherwise an invariant is violated.
     """
@@ -60,8 +62,10 @@ class AtMostOnceChecks(OutputChecks):
         broken: Callable[[str], None],
         timers: TimerRows | None = None,
         cleared: Callable[[str], None] = lambda _: None,
+        parents: Callable[[], Iterable[OutputChecks]] = lambda: (),
     ) -> None:
         super().__init__(partition, records, check, broken, timers, cleared)
+        self._parents = parents
         # By the handler's id, which stays unique because the loop keeps all tasks.
         self._running: dict[int, _Instance] = {}
         self._instances: list[_Instance] = []
@@ -140,12 +144,20 @@ class AtMostOnceChecks(OutputChecks):
         for sequence in self._calls:
             self._check_calls(sequence)
 
+    def check_ended(self) -> None:
+        if self.commits and self.commits[-1].ended:  # the handler is closed, as the children have begun
+            self._check_pass(self.committed_to())
+
     def _check_pass(self, upto: int) -> None:
         """Each record of the pass has its result, or was in flight."""
         now, after = self._passes[-1], self._passes[-1].after
         if len(self._passes) > 1 and self._passes[-2].repeats_from is None:
             after = max(after, self._passes[-2].top)  # the owner before went past the target
-        for sequence, value in self._records(after, upto):
+        now.after = max(now.after, upto)
+        records = list(self._records(after, upto))
+        for parent in self._parents() if records else ():
+            parent.check_ended()
+        for sequence, value in records:
             rows, letters = now.rows.pop(sequence, []), now.lines.pop(sequence, [])
             self.seen["records"] += 1
             why = self._check(RecordResult(self.partition, sequence, value, rows, letters))

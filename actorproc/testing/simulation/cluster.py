@@ -14,6 +14,7 @@ from actorproc.admin.resets import PartitionReset
 from actorproc.config.settings import Settings
 from actorproc.errors import Fenced, ReleaseRefused
 from actorproc.group.formats import FORMATS
+from actorproc.group.heartbeat import Incarnation
 from actorproc.handler.base import CloseReason, PartitionHandler
 from actorproc.handler.context import PartitionContext
 from actorproc.handler.info import ClosingContext, PartitionInfo
@@ -335,24 +336,29 @@ class Cluster:
             def records(after: int, upto: int) -> Any:
                 return self.source.records(after, upto, partition)
 
-            kind = AtMostOnceChecks if self._at_most_once else OutputChecks
-            checks = self._checks[partition] = kind(
-                partition, records, self._check, self.report, self._timers, self._cleared
-            )
+            def parents() -> list[OutputChecks]:
+                return [self._checks_of(parent) for parent in self.source.parents(partition)]
+
+            checked = partition, records, self._check, self.report, self._timers, self._cleared
+            checks = AtMostOnceChecks(*checked, parents) if self._at_most_once else OutputChecks(*checked)
+            self._checks[partition] = checks
         return checks
 
     def _unsettled(self, ends: Mapping[str, int]) -> str | None:
         for partition, end in ends.items():
             if (reached := self._checks_of(partition).committed_to()) < end:
                 return f"partition {partition} is committed up to {reached}, not {end}"
-        lives = {
-            process.processor.statistics().incarnation
+        return (
+            self._splits.unsettled() or self.source.unsettled(ends) or self.group.unbalanced(self._lives(), set(ends))
+        )
+
+    def _lives(self) -> set[Incarnation]:
+        """The processes that run, as members of the group; one that has only been started is no member yet."""
+        return {
+            (process.host.name, (process.processor and process.processor.statistics().incarnation) or "")
             for process in self.processes
-            if process.host.running and process.processor is not None
+            if process.host.running
         }
-        if old := [name for name, member in self.group.document.members.items() if member.incarnation not in lives]:
-            return f"members {old} are processes that have ended, or do not run"
-        return self._splits.unsettled() or self.source.unsettled(ends) or self.group.unbalanced(self.running, set(ends))
 
     def report(self, what: str) -> None:
         """An invariant does not hold."""

@@ -145,11 +145,11 @@ class GroupChecks:
                 at, seconds = begin, seconds - ran
         return at - seconds
 
-    def unbalanced(self, hosts: set[str], partitions: set[str]) -> str | None:
-        """Why the leases are not spread evenly over these hosts; None if they are."""
-        document = self.document
-        if set(document.members) != hosts:
-            return f"members are {sorted(document.members)}, alive are {sorted(hosts)}"
+    def unbalanced(self, lives: set[Incarnation], partitions: set[str]) -> str | None:
+        """Why the leases are not spread evenly over these processes of hosts; None if they are."""
+        document, hosts = self.document, {host for host, _ in lives}
+        if (members := {(host, member.incarnation) for host, member in document.members.items()}) != lives:
+            return f"members are {sorted(members)}, alive are {sorted(lives)}"
         if missing := partitions - document.leases.keys():
             return f"partitions {sorted(missing)} are not in the group"
         if moving := [partition for partition, lease in document.leases.items() if lease.next is not None]:

@@ -67,6 +67,7 @@ class HostFaults:
         }
 
     def some(self, processes: list[Process] | None = None) -> Process | None:
+        """One of these processes, by default of all hosts, that runs; None if none does."""
         processes = self.cluster.processes if processes is None else processes
         running = [process for process in processes if process.host.running and not process.stopping]
         return self.random.choice(running) if running else None
@@ -79,6 +80,7 @@ class HostFaults:
             self.cluster.start(name)
 
     def later(self, least: float, most: float, call: Callable[[], object]) -> None:
+        """Call it in `least` to `most` seconds."""
         call_outside(self.random.uniform(least, most), call)  # in the world, as a host's own timers pause with it
 
     def crash(self, processes: list[Process] | None = None) -> None:
@@ -97,6 +99,7 @@ class HostFaults:
             process.view.interfere = partial(self.fail, process, self.cluster.layout.output)
 
     def fail(self, process: Process, prefix: str, verb: str, key: str) -> str | None:
+        """Crash or pause the process if it writes below `prefix`. Returns what becomes of the request."""
         if not key.startswith(prefix) or verb in ("get", "list") or not process.host.running:
             return None
         process.view.interfere = None

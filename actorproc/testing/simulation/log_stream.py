@@ -68,11 +68,11 @@ class LogStream(KnownStream):
 
     async def create(self) -> None:
         """Create the log, without faults."""
-        await create_log(Store(self._store.truth, clock=VirtualClock(f"{self._seed}/log")), len(self._values))
+        await create_log(self._store_without_faults("log"), len(self._values))
 
     async def append(self, partition: str, values: Sequence[bytes]) -> None:
         """Append records, without faults."""
-        store = Store(self._store.truth, clock=VirtualClock(f"{self._seed}/log/{current_loop().now}/{partition}"))
+        store = self._store_without_faults(f"log/{current_loop().now}/{partition}")
         index = int(partition) - self._metadata.generations.first
         async with Producer(store, partitioner=lambda key, value, count: index, clock=store.clock) as producer:
             self._sent |= {value: (producer, number) for number, value in enumerate(values, len(self._sent))}
@@ -88,8 +88,11 @@ class LogStream(KnownStream):
     async def finish_growth(self) -> None:
         """The operator runs a growth again that was begun, without faults."""
         if self._metadata.growing:
-            store = Store(self._store.truth, clock=VirtualClock(f"{self._seed}/grow/{current_loop().now}"))
+            store = self._store_without_faults(f"grow/{current_loop().now}")
             await grow_log(store, self._metadata.generations.count, by_key=False)
+
+    def _store_without_faults(self, clock: str) -> Store:
+        return Store(self._store.truth, clock=VirtualClock(f"{self._seed}/{clock}"))
 
     def open_names(self) -> Sequence[str]:
         """Partitions that take records, unless the log is growing."""
@@ -132,9 +135,10 @@ class LogStream(KnownStream):
             self._broken(f"log: {key} was written after the end of the partition")
         if not self.is_listed(partition):
             self._broken(f"log: {key} was written before the end of {self.parents(partition)}")
-        if not pq.read_metadata(io.BytesIO(body)).num_rows:
+        values = pq.read_table(io.BytesIO(body), columns=["value"], use_threads=False)["value"].to_pylist()
+        if not values:
             self._sealed.add(partition)
-        for value in pq.read_table(io.BytesIO(body), columns=["value"], use_threads=False)["value"].to_pylist():
+        for value in values:
             if value in self._there:
                 self._broken(f"log: {key} holds {value!r}, which is in the log already")
             producer, number = self._sent[value]

@@ -229,6 +229,9 @@ class OutputChecks:
                 self._broken(f"the checkpoint is at {checkpoint.number}, dead letters of {number} are not published")
         self._published = max(self._published, checkpoint.number)
 
+    def check_ended(self) -> None:
+        """Override: records of a child are checked next. If this partition has ended, check its own now."""
+
     def all_ended(self, end: int) -> None:
         """All hosts have stopped: all records up to `end` have a result, all dead letters are published."""
         if (reached := self.committed_to()) < end:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from functools import partial
 from random import Random
+from typing import ClassVar
 from zlib import crc32
 
 from actorproc.runtime.clock import SYSTEM
@@ -28,8 +29,14 @@ LANDED = 100.0
 
 
 class PlayedStream(ABC):
-    """A stream with what happens to it in a scenario. `known`: what hosts read."""
+    """A stream with what happens to it in a scenario.
 
+    Attributes:
+        label: what it is, in a few words.
+        known: what hosts read.
+    """
+
+    label: ClassVar[str]
     known: KnownStream
     _hosts: HostFaults
 
@@ -77,20 +84,15 @@ class PlayedStream(ABC):
         return Counter()
 
 
-class PositionsStream(PlayedStream):
-    """Partitions with positions, in memory; some are added."""
+class FedStream(PlayedStream):
+    """Partitions in memory, with records in bursts; some are added."""
 
     known: UnsteadySource | QueueStream
 
-    def __init__(self, partitions: int, random: Random, seed: int) -> None:
+    def __init__(self, partitions: int, random: Random) -> None:
         self._random = random
         self._partitions, self._most_partitions = partitions, partitions + 3
         self._flowing = True
-        self.known = self._make(partitions, seed)
-
-    def _make(self, partitions: int, seed: int) -> UnsteadySource | QueueStream:
-        self._memory = UnsteadySource(partitions, seed=seed)
-        return self._memory
 
     async def begin(self) -> None:
         start_outside(self._feed())
@@ -121,12 +123,9 @@ class PositionsStream(PlayedStream):
             partition = pick.choice(list(self.known.open_names()))
             self._append(partition, [reference_value(pick) for _ in range(pick.randint(1, 20))])
 
+    @abstractmethod
     def _append(self, partition: str, values: list[bytes], lag: int = 30) -> None:
-        """Append records whose timestamps are up to `lag` seconds behind, and not in order."""
-        now = EPOCH + current_loop().now
-        for value in values:
-            behind = crc32(value) % lag if lag else 0
-            self._memory.append(partition, [value], timestamp=datetime.fromtimestamp(now - behind, UTC))
+        """Append records whose timestamps, if they have any, are up to `lag` seconds behind, and not in order."""
 
     def _add_a_partition(self) -> None:
         if self._partitions < self._most_partitions:
@@ -135,8 +134,27 @@ class PositionsStream(PlayedStream):
             self._hosts.cluster.events["new_partition"] += 1
 
 
+class PositionsStream(FedStream):
+    """Partitions with positions."""
+
+    label = "partitions with positions"
+    known: UnsteadySource
+
+    def __init__(self, partitions: int, random: Random, seed: int) -> None:
+        super().__init__(partitions, random)
+        self.known = UnsteadySource(partitions, seed=seed)
+
+    def _append(self, partition: str, values: list[bytes], lag: int = 30) -> None:
+        now = EPOCH + current_loop().now
+        for value in values:
+            behind = crc32(value) % lag if lag else 0
+            self.known.append(partition, [value], timestamp=datetime.fromtimestamp(now - behind, UTC))
+
+
 class SplittingStream(PositionsStream):
     """Partitions split, merge and are forgotten."""
+
+    label = "partitions that split, merge and are forgotten"
 
     def __init__(self, partitions: int, random: Random, seed: int) -> None:
         super().__init__(partitions, random, seed)
@@ -148,53 +166,56 @@ class SplittingStream(PositionsStream):
     def _split(self) -> None:
         """A partition splits in two."""
         if self._has_room():
-            self._follow([self._random.choice(self._memory.open_names())], 2)
+            self._follow([self._random.choice(self.known.open_names())], 2)
 
     def _merge(self) -> None:
         """Two partitions become one."""
-        if len(names := self._memory.open_names()) > 2:
+        if len(names := self.known.open_names()) > 2:
             self._follow(self._random.sample(names, 2), 1)
 
     def _split_at_once(self) -> None:
         """A partition comes and splits before all hosts have listed it."""
         if self._has_room():
             self._splits += 1
-            self._memory.add_partition(name := f"s{self._splits}")
+            self.known.add_partition(name := f"s{self._splits}")
             self._append(name, [reference_value(self._random) for _ in range(5)])
             self._hosts.later(0, 70, lambda: self._follow([name], 1))
 
     def _follow(self, parents: list[str], count: int) -> None:
         """End these partitions; others follow them. Some are not listed any more then, and later forgotten."""
-        if not set(parents) <= set(self._memory.open_names()) or not self._flowing:
+        if not set(parents) <= set(self.known.open_names()) or not self._flowing:
             return
         if not self._hosts.cluster.settings.auto_commit:  # as for the good records at the end
             for parent in parents:
                 self._append(parent, [reference_value(self._random, "row")])
         names = [f"{parents[0]}-next"] if count == 1 else [f"{parents[0]}a", f"{parents[0]}b"]
         for name in names:
-            self._memory.add_partition(name, parents=parents)
+            self.known.add_partition(name, parents=parents)
         self._hosts.cluster.events["split" if len(parents) == 1 else "merge"] += 1
         for parent in parents:
             lot = self._random.random()
             if lot < 0.6:
-                self._hosts.later(0, 100, partial(self._memory.unlist, parent))
+                self._hosts.later(0, 100, partial(self.known.unlist, parent))
             if lot < 0.3:
                 self._hosts.later(*((0, 20) if lot < 0.15 else (100, 600)), partial(self._forget, parent))
 
     def _forget(self, partition: str) -> None:
-        self._memory.forget(partition)
+        self.known.forget(partition)
         self._hosts.cluster.events["forgotten"] += 1
 
     def _has_room(self) -> bool:
-        return len(self._memory.open_names()) < self._most_partitions
+        return len(self.known.open_names()) < self._most_partitions
 
 
-class QueuesStream(PositionsStream):
+class QueuesStream(FedStream):
     """Queues of a broker."""
 
-    def _make(self, partitions: int, seed: int) -> QueueStream:
-        self._queues = QueueStream(partitions, seed=seed)
-        return self._queues
+    label = "queues of a broker that delivers again what was not acknowledged"
+    known: QueueStream
+
+    def __init__(self, partitions: int, random: Random, seed: int) -> None:
+        super().__init__(partitions, random)
+        self.known = QueueStream(partitions, seed=seed)
 
     def by_weight(self) -> dict[Fault, int]:
         own: dict[Fault, int] = {
@@ -205,10 +226,10 @@ class QueuesStream(PositionsStream):
         return {**super().by_weight(), **own}
 
     def _append(self, partition: str, values: list[bytes], lag: int = 30) -> None:
-        self._queues.append(partition, values)
+        self.known.append(partition, values)
 
     def _drop_a_consumer(self) -> None:
-        self._queues.drop_consumer(self._random.choice(list(self._queues.names())))
+        self.known.drop_consumer(self._random.choice(list(self.known.names())))
 
     def _drop_in_a_commit(self) -> None:
         """A host loses its consumers at the moment of its next commit."""
@@ -219,15 +240,16 @@ class QueuesStream(PositionsStream):
         layout = self._hosts.cluster.layout
         if verb.startswith("put") and key.startswith((layout.output, layout.checkpoints)):
             process.view.interfere = None
-            self._hosts.later(0, 0.1, partial(self._queues.drop_consumers_of, process.host))
+            self._hosts.later(0, 0.1, partial(self.known.drop_consumers_of, process.host))
 
     def _restart_the_broker(self) -> None:
-        self._queues.restart(self._random.uniform(1, 60))
+        self.known.restart(self._random.uniform(1, 60))
 
 
 class LoggedStream(PlayedStream):
     """The built-in log, with producers."""
 
+    label = "the built-in log, with producers"
     known: LogStream
 
     def __init__(self, partitions: int, random: Random, seed: int) -> None:
@@ -307,7 +329,7 @@ class LoggedStream(PlayedStream):
         start_outside(self.known.grow())
 
 
-KINDS: dict[str, type[PositionsStream | LoggedStream]] = {
+KINDS: dict[str, type[PositionsStream | QueuesStream | LoggedStream]] = {
     "log": LoggedStream,
     "splits": SplittingStream,
     "positions": PositionsStream,

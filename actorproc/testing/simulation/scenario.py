@@ -39,13 +39,8 @@ FIRED = 60.0
 
 SETTINGS = {"partition_refresh_interval": 60, "dead_letter_limit": 1, "poll_interval": 4}
 
-STREAMS = {
-    "log": "the built-in log, with producers",
-    "splits": "partitions that split, merge and are forgotten",
-    "positions": "partitions with positions",
-    "queues": "queues of a broker that delivers again what was not acknowledged",
-}
-"""Kinds of streams."""
+STREAMS = {name: kind.label for name, kind in KINDS.items()}
+"""Kinds of streams, with what each is."""
 
 
 @dataclass(frozen=True, slots=True)
