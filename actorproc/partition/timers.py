@@ -13,6 +13,10 @@ from actorproc.records import Batch
 from actorproc.runtime.backoff import Backoff
 from actorproc.runtime.clock import Clock
 
+_SHORTEST = 0.001
+"""Seconds that a wait takes at least. Sums of seconds are inexact: a timer that is due by one of them may not be due by
+another, and a wait of nothing would end at once, again and again."""
+
 
 class _Schedule:
     """Keys by a time at which to look at their timers. A key has one entry, which may be too early, or outdated."""
@@ -172,7 +176,8 @@ class Timers:
         return delay
 
     def next_in(self, *, at_end: bool) -> float:
-        """Seconds until the next timer may be due, unless a record comes before; infinity: none will be."""
+        """Seconds until the next timer may be due, unless a record comes before; infinity: none will be. At least a
+        millisecond."""
         wall, monotonic = self._wall(), self._clock.monotonic()
         stream, by_wall = self._schedules.values()
         waits = [by_wall.first - wall, self._again.first - monotonic]
@@ -180,4 +185,4 @@ class Timers:
             waits.append(0.0)
         elif at_end:
             waits.append(max(self._quiet_since + self._idle - monotonic, stream.first + self._idle - wall))
-        return max(0.0, min(waits))
+        return max(_SHORTEST, min(waits))

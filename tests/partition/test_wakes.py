@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 import anyio
 import pytest
+from msgspec import msgpack
 from msgspec.structs import replace
 
 from actorproc.config.settings import Settings
@@ -17,7 +18,7 @@ from actorproc.errors import EndNotReached
 from actorproc.handler.base import PartitionHandler
 from actorproc.handler.context import PartitionContext
 from actorproc.handler.state import TIMERS, AttemptState, StateKinds
-from actorproc.handler.timers import set_timer
+from actorproc.handler.timers import Timer, set_timer
 from actorproc.handler.wake_context import WakeContext
 from actorproc.handlers.record_handler import RecordHandler
 from actorproc.output.chain import Commit, OutputChain
@@ -505,6 +506,29 @@ def test_many_timers_are_committed_in_between_and_a_drain_leaves_the_rest() -> N
         assert sorted(await world.columns("n")) == list(range(100))
 
     run(main())
+
+
+class Stopped(Clock):
+    """A clock that stands still, until it is set."""
+
+    seconds = 4064.715525286922
+
+    def monotonic(self) -> float:
+        return self.seconds
+
+    def wall(self) -> float:
+        return NOON.timestamp()
+
+
+async def test_a_timer_that_is_not_quite_due_is_waited_for() -> None:
+    clock = Stopped(1)
+    held = {b"k": msgpack.encode(Timer(NOON.timestamp() - 60, "stream"))}
+    timers = Timers(held, None, clock, clock.wall, 60, 3600, Backoff())
+    clock.seconds += 60
+    assert timers._quiet_since + 60 - clock.seconds == 0  # and yet 60 seconds have not passed
+    assert timers.due(10, (), at_end=True) == []
+    clock.seconds += timers.next_in(at_end=True)
+    assert timers.due(10, (), at_end=True) == [b"k"]
 
 
 async def test_a_timer_that_is_set_with_each_record_has_one_entry() -> None:
