@@ -28,6 +28,11 @@ class Act(Document, frozen=True):
     reason: str = ""
     """Why, in the operator's words."""
 
+    @property
+    def text(self) -> str:
+        """The act with its arguments, such as `move host h1 partition 5`."""
+        return " ".join([self.what, *(f"{name} {value}" for name, value in self.to.items() if name != "command")])
+
 
 def operator() -> str:
     """The user of this process, as `user@machine`."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from actorproc.admin.fleet import HostView, PartitionView
+from actorproc.admin.verdict import CLOSED
 
 _ADVICE = {
     "stuck": "The handler does not return: look at the log of {owner} for its stack, bound the calls that it waits "
@@ -27,8 +28,9 @@ _ADVICE = {
     "faster.",
     "moving": "It moves by itself within max_handoff_time.",
     "ok": "Nothing needs to be done.",
-    "ended": "It was split or merged, and all of it is processed.",
-    "vanished": "The source does not know it any more. Its checkpoint stays, and it goes on there if it comes back.",
+    "ended": "It has ended: it was split or merged, and all of it is processed.",
+    "vanished": "It has vanished: the source does not know it any more. Its checkpoint stays, and it goes on there if "
+    "it comes back.",
 }
 
 _FAULTS = {
@@ -73,10 +75,11 @@ def _progress(view: PartitionView, now: float) -> str:
 
 
 def _state(view: PartitionView, now: float) -> str:
-    if view.verdict == "ok":
+    if view.verdict in {"ok", *CLOSED}:
         return ""
     since = f" for {_ago(now, view.since)}" if view.since else ""
-    return f"It has been {view.verdict}{since}: {view.reason.rstrip('.')}.{_FAULTS.get(view.fault or '', '')}"
+    why = f": {view.reason.rstrip('.')}" if view.reason else ""
+    return f"It has been {view.verdict}{since}{why}.{_FAULTS.get(view.fault or '', '')}"
 
 
 def _attempt(view: PartitionView, now: float) -> str:

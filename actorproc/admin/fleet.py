@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from actorproc.admin.verdict import Verdict, judge, judge_blocked, judge_given_up
+from actorproc.admin.verdict import CLOSED, WELL, Verdict, judge, judge_blocked, judge_given_up
 from actorproc.errors import ActorprocError, CorruptObject
 from actorproc.group.assignment import Lease
 from actorproc.group.heartbeat import Heartbeat, Incarnation, expiration_of, incarnation_of
@@ -105,6 +105,11 @@ class Fleet(msgspec.Struct, frozen=True, kw_only=True):
     """What operators asked for: pauses, drains, placements."""
 
     @property
+    def open(self) -> list[PartitionView]:
+        """The partitions that a host may run."""
+        return [view for view in self.partitions.values() if view.verdict not in CLOSED]
+
+    @property
     def lag(self) -> int:
         """The sum of the lags that are known."""
         return sum(view.lag or 0 for view in self.partitions.values())
@@ -113,7 +118,7 @@ class Fleet(msgspec.Struct, frozen=True, kw_only=True):
         """The reasons of all partitions that are not well, the most frequent first."""
         groups: dict[tuple[str, str], list[PartitionView]] = {}
         for view in self.partitions.values():
-            if view.verdict not in ("ok", "moving", "paused"):
+            if view.verdict not in {*WELL, "moving", "paused"}:
                 groups.setdefault((view.verdict, _NUMBERS.sub("#", view.reason)), []).append(view)
         found = [_error_group(views) for views in groups.values()]
         return sorted(found, key=lambda group: -len(group.partitions))
@@ -245,6 +250,7 @@ class FleetWatch:
                 verdict = Verdict("unreadable", seen.reason)
             elif lease.closed:
                 verdict = Verdict(lease.closed)
+                seen = msgspec.structs.replace(seen, lag=0 if lease.closed == "ended" else None)
             elif owner is None and self._wishes.pauses(name):
                 why = self._wishes.why_paused(name)
                 verdict = Verdict("paused", f"an operator has paused it{why}, until `actorproc resume`")

@@ -228,6 +228,4 @@ def _value(name: str, settings: Mapping[str, Value]) -> str:
 
 
 def _of_act(act: Act) -> Mark:
-    arguments = " ".join(f"{name} {value}" for name, value in act.to.items() if name != "command")
-    text = " ".join(part for part in (act.what, arguments, f"by {act.who}") if part)
-    return Mark(time=act.time, kind="act", text=text + (f": {act.reason}" if act.reason else ""))
+    return Mark(time=act.time, kind="act", text=f"{act.text} by {act.who}" + (f": {act.reason}" if act.reason else ""))

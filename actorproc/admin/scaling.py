@@ -25,6 +25,7 @@ class Progress(NamedTuple):
     time: float
     hosts: int
     partitions: int
+    """That a host may run."""
     lag: int
     sequences: dict[str, int]
     """Of the last committed record, by partition."""
@@ -35,7 +36,7 @@ class Progress(NamedTuple):
     def of(cls, fleet: Fleet) -> Progress:
         views = fleet.partitions.values()
         return cls(
-            fleet.time, sum(host.alive and host.in_group and not host.leaving for host in fleet.hosts), len(views),
+            fleet.time, sum(host.alive and host.in_group and not host.leaving for host in fleet.hosts), len(fleet.open),
             fleet.lag, {view.partition: view.sequence for view in views if view.sequence is not None},
             {view.partition: view.times.handle + view.times.commit for view in views if view.times is not None},
         )  # fmt: skip

@@ -16,6 +16,12 @@ VerdictKind = Literal[
 BAD: frozenset[VerdictKind] = frozenset({"failing", "stuck", "unreadable", "silent", "unowned"})
 """The partition is not progressing."""
 
+WELL: frozenset[VerdictKind] = frozenset({"ok", "ended"})
+"""Nothing is to be done or waited for."""
+
+CLOSED: frozenset[VerdictKind] = frozenset({"ended", "vanished"})
+"""No host runs the partition."""
+
 BEHIND = 60.0
 """Seconds: a partition is behind when its oldest record that waits for a commit is older. Twelve commit intervals."""
 

@@ -48,15 +48,15 @@ def show_audit(opened: OpenedProcessor, limit: int | None, as_json: bool) -> Non
     async def work() -> None:
         async with opened as (store, layout, _):
             acts = await read_audit(store, layout, limit)
-        rows = [(_time(act.time), act.who, act.what, dict(act.to), act.effect, act.reason) for act in acts]
         if as_json:
-            for row in rows:
+            for act in acts:
+                row = (_time(act.time), act.who, act.what, dict(act.to), act.effect, act.reason)
                 print_json(dict(zip(_COLUMNS, row, strict=True)))
             return
 
         async def cells() -> AsyncIterator[list[object]]:
-            for time, who, what, to, effect, reason in rows:
-                yield [time, who, " ".join([what, *to.values()]), effect, reason]
+            for act in acts:
+                yield [_time(act.time), act.who, act.text, act.effect, act.reason]
 
         columns = ("time", "who", "what", "effect", "reason")
         await print_table(columns, cells(), empty="nobody did anything yet", cut=("effect", "reason"))

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from actorproc.admin.explain import duration, explain
 from actorproc.admin.fleet import Fleet, FleetWatch, HostView, PartitionView
-from actorproc.admin.verdict import BAD
+from actorproc.admin.verdict import BAD, WELL
 from actorproc.cli.common import OpenedProcessor, run_async
 from actorproc.cli.terminal import console, counted, print_line, text
 from actorproc.errors import UsageError
@@ -70,7 +70,7 @@ def _screen(fleet: Fleet, lags: Sequence[int]) -> RenderableType:
 
 
 def _badness(view: PartitionView) -> tuple[bool, bool, int]:
-    return view.verdict not in BAD, view.verdict == "ok", -(view.lag or 0)
+    return view.verdict not in BAD, view.verdict in WELL, -(view.lag or 0)
 
 
 def _headline(fleet: Fleet, lags: Sequence[int]) -> Text:
@@ -115,7 +115,7 @@ def _partitions(views: Sequence[PartitionView], now: float) -> Table:
     )
     for view in views:
         since = f" for {duration(now - view.since)}" if view.since else ""
-        style = "red" if view.verdict in BAD else "" if view.verdict == "ok" else "yellow"
+        style = "red" if view.verdict in BAD else "" if view.verdict in WELL else "yellow"
         reason = f": {' '.join(view.reason.split())}" if view.reason else ""
         table.add_row(
             text(view.partition), text(view.owner or "nobody"), str(view.epoch),

@@ -14,6 +14,7 @@ from actorproc.admin.dead_letters import LetterId
 from actorproc.admin.explain import explain
 from actorproc.admin.scaling import CATCH_UP
 from actorproc.admin.trace import trace
+from actorproc.admin.verdict import CLOSED
 from actorproc.errors import ActorprocError, UsageError
 from actorproc.output.source_identity import read_source
 from actorproc.server.answers import event, event_stream, json_answer, limit_of, with_json_errors
@@ -99,7 +100,7 @@ class FleetRoutes:
     async def cost(self, request: Request) -> Response:
         """How many hosts are useful, and what the present load costs in a month, by the settings of this server."""
         feed, settings = await self._feed(request), self._feeds.settings
-        scale, partitions = await feed.scale(CATCH_UP), len((await feed.view()).partitions)
+        scale, views = await feed.scale(CATCH_UP), (await feed.view()).partitions
         layout = ProcessorLayout(request.path_params["name"])
         async with open_store(self._feeds.container, settings) as store:
             source = await read_source(store, layout)
@@ -107,7 +108,11 @@ class FleetRoutes:
         is_log = source is not None and source.kind == LogSource.__name__
         records = 0.0 if scale.per_second is None else scale.per_second
         load = Load(
-            hosts=max(1, scale.running), partitions=partitions, records=records, log=is_log, state=bool(state.entries)
+            hosts=max(1, scale.running),
+            partitions=sum(view.verdict not in CLOSED for view in views),
+            records=records,
+            log=is_log,
+            state=bool(state.entries),
         )
         return json_answer({"scale": scale, "load": load, **cost_document(requests(load, settings))})
 

@@ -6,7 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from actorproc.admin.fleet import FleetWatch
 from actorproc.admin.scaling import Progress, useful_hosts
+from actorproc.config.settings import Settings
+from actorproc.storage.names import ProcessorLayout
+from actorproc.stores import open_store
 from tests.server.fleet import NAME, FakeFleet
 from tests.server.test_fleet_routes import client
 
@@ -48,6 +52,15 @@ def test_a_partition_that_has_moved_counts_as_busy() -> None:
 def test_without_an_earlier_look_or_without_hosts_the_answer_is_safe() -> None:
     assert useful_hosts(None, look(0, lag=1_000_000, done=0)).hosts == 3
     assert useful_hosts(None, look(0, lag=5, done=0, hosts=0)).hosts == 1
+
+
+async def test_partitions_that_have_ended_need_no_host(tmp_path: Path) -> None:
+    fleet = FakeFleet(tmp_path, partitions=16, ended=[str(number) for number in range(8, 16)])
+    await fleet.write(lag=1_000_000)
+    async with open_store(fleet.container, Settings()) as store:
+        now = Progress.of(await FleetWatch(store, ProcessorLayout(NAME), 60.0).look())
+    before = now._replace(time=now.time - 60, lag=0, sequences=dict.fromkeys(now.sequences, 0))
+    assert useful_hosts(before, now).hosts == 8
 
 
 async def test_the_autoscaler_gets_a_number_and_a_reason(tmp_path: Path) -> None:

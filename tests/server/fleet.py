@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -40,12 +41,16 @@ class FakeFleet:
     """`hosts` hosts with `partitions` partitions in a folder, written as hosts write them.
 
     Partition 3 retries, partition 5 is stuck, and partition 7 is about to move.
+
+    Args:
+        ended: partitions that have ended.
     """
 
-    def __init__(self, folder: Path, hosts: int = 2, partitions: int = 16) -> None:
+    def __init__(self, folder: Path, hosts: int = 2, partitions: int = 16, ended: Collection[str] = ()) -> None:
         self.container = str(folder)
         self.hosts = [f"host-{n:02}" for n in range(hosts)]
         self.partitions = [str(n) for n in range(partitions)]
+        self.ended = ended
         self._beats = 0
 
     def owner(self, partition: str) -> str:
@@ -59,10 +64,11 @@ class FakeFleet:
             now = store.clock.wall()
             leases = {name: Lease(self.owner(name), 3) for name in self.partitions}
             leases["7"] = leases["7"]._replace(next=self.hosts[0])
+            leases |= {name: Lease(None, 3, closed="ended") for name in self.ended}
             group = GroupDocument.of({host: Member(LIFE) for host in self.hosts}, leases, put_id="g")
             await store.put(layout.group, group.to_json())
             for host in self.hosts if hosts is None else hosts:
-                own = [name for name in self.partitions if self.owner(name) == host]
+                own = [name for name in self.partitions if self.owner(name) == host and name not in self.ended]
                 progress = {name: report(int(name), now, **changes) for name in own}
                 failing: dict[str, str] = {}
                 if "3" in own:

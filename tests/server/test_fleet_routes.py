@@ -44,6 +44,19 @@ async def test_verdicts_with_reasons_and_errors_grouped(tmp_path: Path) -> None:
     assert [host["leases"] for host in view["hosts"]] == [8, 8]
 
 
+async def test_partitions_that_have_ended_are_no_trouble_have_no_lag_and_need_no_host(tmp_path: Path) -> None:
+    fleet = FakeFleet(tmp_path, ended=["0", "1"])
+    await fleet.write()
+    async with client(fleet) as http:
+        view = (await http.get(NAME)).json()
+        explanation = (await http.get(f"{NAME}/partitions/1")).json()["explanation"]
+        load = (await http.get(f"{NAME}/cost")).json()["load"]
+    assert [found.get("lag") for found in view["partitions"] if found.get("verdict") == "ended"] == [0, 0]
+    assert [group["verdict"] for group in view["errors"]] == ["retrying", "stuck"]
+    assert explanation.endswith("It has ended: it was split or merged, and all of it is processed.")
+    assert load["partitions"] == 14
+
+
 async def test_partitions_of_silent_hosts_are_read_from_their_commits(tmp_path: Path) -> None:
     fleet = FakeFleet(tmp_path)
     await fleet.write(hosts=["host-00"])

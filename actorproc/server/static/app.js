@@ -117,8 +117,10 @@ function draw(changed) {
   for (const view of views) kinds[view.verdict] = (kinds[view.verdict] ?? 0) + 1;
   const bad = views.filter(view => tone(view.verdict) === "bad").length;
   const odd = views.filter(view => tone(view.verdict) === "warn").length;
-  $("headline").textContent = bad ? `${counted(bad, "partition")} of ${count(views.length)} ${bad === 1 ? "is" : "are"} not progressing`
-    : odd ? `All partitions run, ${count(odd)} with trouble` : `All ${counted(views.length, "partition")} run`;
+  const open = views.length - (kinds.ended ?? 0) - (kinds.vanished ?? 0), paused = kinds.paused ?? 0, are = number => number === 1 ? "is" : "are";
+  $("headline").textContent = bad ? `${counted(bad, "partition")} of ${count(open)} ${are(bad)} not progressing`
+    : paused ? `${counted(paused, "partition")} of ${count(open)} ${are(paused)} paused`
+    : odd ? `All partitions run, ${count(odd)} with trouble` : `All ${counted(open, "partition")} run`;
   summary(views);
   legend(kinds);
   $("map").update(fleet.hosts, changed, most);

@@ -63,7 +63,7 @@ class OutputChecks:
         self._check = check
         self._report = broken
         self._cleared = cleared
-        self._furthest = -1  # committed before the newest reset
+        self._furthest = -1  # a checkpoint was there, or it was committed before the newest reset
         self._lowest = 0  # commits below are trimmed
         self._published = 0  # commits below are published, if they have anything to publish
         self._put_ids: set[str] = set()
@@ -213,6 +213,7 @@ class OutputChecks:
     def checkpoint_written(self, checkpoint: Checkpoint) -> None:
         """The checkpoint moved or changed its owner."""
         before, self.checkpoint = self.checkpoint, checkpoint
+        self._furthest = max(self._furthest, checkpoint.cursor.sequence)  # a reset may follow it in the chain already
         if before is not None:
             if checkpoint.epoch < before.epoch:
                 self._broken(f"checkpoint of epoch {checkpoint.epoch} follows one of epoch {before.epoch}")
