@@ -98,13 +98,13 @@ class FakeFleet:
 
     def _samples(self, host: str, now: float, hours: float) -> pa.Table:
         own = [name for name in self.partitions if self.owner(name) == host]
-        rows = []
+        rows, begun = [], now // 300 * 300  # the present step is not shown before it is over
         for step in range(int(hours * 12), 0, -1):
             rush = max(0.0, math.sin(step / 30)) ** 3
             for name in own:
                 late = int(name) % 7 * rush
                 trouble = "stuck" if name == "5" and step <= 3 else "retrying" if late > 5.8 else None
-                rows.append((int(now - 300 * step + 60) * 1000, name, int(900 * late), int(3_000 + 2_000 * rush),
+                rows.append((int(begun - 300 * step + 60) * 1000, name, int(900 * late), int(3_000 + 2_000 * rush),
                              int(late > 5.9), trouble))  # fmt: skip
         columns = zip(*rows, strict=True)
         arrays = [pa.array(column, field.type) for column, field in zip(columns, SAMPLES, strict=True)]

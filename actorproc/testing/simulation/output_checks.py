@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 from actorproc.handler.base import CloseReason
 from actorproc.handler.info import PartitionInfo
 from actorproc.output.chain import Commit, letters_of
-from actorproc.output.checkpoint import Checkpoint, Reset
+from actorproc.output.checkpoint import RESETS_KEPT, Checkpoint, Reset
 from actorproc.records import Batch
 from actorproc.retention.boundary import Boundary
 from actorproc.storage.parquet import Footer, parse_footer
@@ -157,7 +157,8 @@ class OutputChecks:
     def _check_reset(self, number: int, commit: Commit, reset: Reset, has_results: bool) -> None:
         if has_results or (reset.first, reset.next, reset.number) != (commit.first, commit.next, number):
             self._broken(f"reset {number} has results, or goes from {commit.first} to {commit.next}: {reset}")
-        if self.was_reset_by(reset.id):
+        resets = [before.reset.id for before in self.commits if before.reset]
+        if reset.id in resets[-RESETS_KEPT:]:
             self._broken(f"command {reset.id} takes effect again, as reset {number}")
         if commit.first.sequence > self.committed_to():
             self._broken(f"reset {number} ends at {commit.first}, committed is {self.committed_to()}")
