@@ -216,12 +216,6 @@ class Settings(BaseModel):
         0.5, description="Wait before a failed partition or Spark query restarts. Doubles each time, with jitter."
     )
     restart_backoff_max: Seconds = Field(60, description="Longest wait before a restart.")
-    restart_intensity: Count = Field(
-        10,
-        description="After this many failures of a partition within `restart_period`, each restart waits "
-        "`restart_backoff_max`.",
-    )
-    restart_period: Seconds = Field(600, description="How long a failure counts towards `restart_intensity`.")
     loop_block_warning: Seconds = Field(
         1, description="An event loop that is blocked for this long is logged with its stack."
     )

@@ -202,12 +202,7 @@ class OwnedPartitions(Mapping[str, PartitionSlot]):
 
     def _new_slot(self, partition: str, epoch: int) -> PartitionSlot:
         settings = self._settings
-        restarts = Restarts(
-            Backoff(settings.restart_backoff, settings.restart_backoff_max),
-            self._clock,
-            intensity=settings.restart_intensity,
-            period=settings.restart_period,
-        )
+        restarts = Restarts(Backoff(settings.restart_backoff, settings.restart_backoff_max), self._clock)
         slot = self._slots[partition] = PartitionSlot(
             partition, epoch, restarts, DeadLetterLimit(settings), self._clock,
             since=self._clock.wall(), origin=self.origins.of(partition),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Generic, TypeVar
@@ -39,7 +38,7 @@ class Restartable:
         """Override: the actor has ended."""
 
 
-class Actor(Restartable, Generic[Message]):
+class Actor(Generic[Message]):
     """Base class: a loop over the messages of a mailbox. Only the actor's own tasks touch its state.
 
     Args:
@@ -78,24 +77,18 @@ class Actor(Restartable, Generic[Message]):
 class Restarts:
     """Counts the failures of one supervised actor and computes the delay before its restart.
 
-    The delay is that of `backoff` for the consecutive failures. It is the longest one once there were `intensity`
-    failures within `period` seconds.
+    The delay is that of `backoff` for the consecutive failures.
     """
 
-    def __init__(self, backoff: Backoff, clock: Clock, *, intensity: int = 10, period: float = 600.0) -> None:
+    def __init__(self, backoff: Backoff, clock: Clock) -> None:
         self._backoff = backoff
-        self._period = period
         self._clock = clock
-        self._failures: deque[float] = deque(maxlen=intensity)
         self.in_a_row = 0
 
     def failed(self, ran: float) -> float:
         """Count a failure after a run of `ran` seconds. Returns the seconds to wait before the restart."""
-        now, most = self._clock.monotonic(), self._backoff.most
-        self.in_a_row = 1 if ran > most else self.in_a_row + 1  # a long run: not the same failure
-        self._failures.append(now)
-        often = len(self._failures) == self._failures.maxlen and now - self._failures[0] < self._period
-        return most if often else self._backoff.delay(self.in_a_row, self._clock.random)
+        self.in_a_row = 1 if ran > self._backoff.most else self.in_a_row + 1  # a long run: not the same failure
+        return self._backoff.delay(self.in_a_row, self._clock.random)
 
 
 async def keep_running(

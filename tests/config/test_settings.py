@@ -101,8 +101,8 @@ def test_a_file_is_read_as_utf_8_whatever_the_locale(tmp_path: Path) -> None:
         ({"commit_bytes": "-5MiB"}, "commit_bytes = '-5MiB': must be greater than 0"),
         ({"commit_bytes": "9" * 400}, "the number is too large"),
         (
-            {"restart_intensity": 10**20},
-            "restart_intensity = 100000000000000000000: must be less than or equal to 1000000000000000",
+            {"commit_rows": 10**20},
+            "commit_rows = 100000000000000000000: must be less than or equal to 1000000000000000",
         ),
         ({"commit_bytes": "many"}, "commit_bytes = 'many': write bytes, or a number with kB"),
     ],

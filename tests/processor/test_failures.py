@@ -23,13 +23,10 @@ from actorproc import (
     Processor,
     errors,
 )
-from actorproc.group.nudge import Nudges
 from actorproc.output.chain import LETTERS_LIMIT
 from actorproc.storage.store import Store
 from actorproc.stores.memory import MemoryStore
 from actorproc.testing.memory_source import MemorySource
-from actorproc.testing.simulation.clock import VirtualClock
-from actorproc.testing.simulation.loop import run
 from tests.processor.doubling import QUICK, Double, fed, rows
 
 
@@ -68,28 +65,6 @@ async def test_a_bug_in_one_partition_never_stops_the_others(raised: BaseExcepti
             while len(await rows(store)) < 20:
                 await anyio.sleep(0.01)
         assert processor.statistics().running
-
-
-def test_a_setting_bounds_failures_before_the_longest_pause() -> None:
-    class Broken(Double):
-        failed_at: ClassVar[list[float]] = []
-
-        async def opened(self, ctx: PartitionInfo) -> None:
-            self.failed_at.append(anyio.current_time())
-            raise RuntimeError("cannot open")
-
-    async def main() -> None:
-        clock = VirtualClock("a")
-        store = Store(MemoryStore(clock=clock), clock=clock)
-        settings = QUICK | {"restart_intensity": 3, "restart_period": 3600, "restart_backoff_max": 1000}
-        async with Processor(Broken, source=fed(1), container=store, clock=clock, nudges=Nudges(), **settings):
-            await anyio.sleep(900)
-            assert len(Broken.failed_at) == 3
-            assert Broken.failed_at[-1] - Broken.failed_at[0] < 1
-            await anyio.sleep(200)
-            assert len(Broken.failed_at) == 4
-
-    run(main())
 
 
 class Stray(Double):

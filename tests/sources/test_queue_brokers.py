@@ -40,8 +40,7 @@ pytestmark = pytest.mark.servers
 _NUMBERS = count()
 QUICK: dict[str, Any] = {
     "max_unacknowledged": 40, "commit_interval": 0.2, "lease_renew_interval": 0.5, "lease_acquire_interval": 0.7,
-    "lease_expiration_interval": 3, "restart_backoff": 0.1, "restart_backoff_max": 1, "restart_intensity": 1000,
-    "rebalance_delay": 0.2,
+    "lease_expiration_interval": 3, "restart_backoff": 0.1, "restart_backoff_max": 1, "rebalance_delay": 0.2,
 }  # fmt: skip
 
 
