@@ -28,7 +28,7 @@ from tests.servers import S3Server
 POLICIES = Path(__file__).parents[2] / "deploy" / "s3"
 LAYOUT = ProcessorLayout("Delays")
 
-pytestmark = pytest.mark.servers
+pytestmark = [pytest.mark.servers, pytest.mark.slow]
 
 
 class Delays(PartitionHandler):

@@ -14,12 +14,10 @@ from actorproc.config.settings import Settings
 from actorproc.storage.store import Store
 from actorproc.stores import open_store
 from actorproc.stores.folder import FolderStore
-from tests.servers import S3Server
-
-_SERVERS = [pytest.param(name, marks=pytest.mark.servers) for name in ("seaweedfs", "minio")]
+from tests.servers import S3Server, params
 
 
-@pytest.fixture(params=["memory", "folder", *_SERVERS])
+@pytest.fixture(params=["memory", "folder", *params(minio=pytest.mark.slow)])
 async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Store]:
     """An open and empty store of each kind."""
     settings: dict[str, str] = {}

@@ -284,6 +284,7 @@ def test_a_certificate_that_is_not_trusted_is_refused(wrapped: bool) -> None:
 
 
 @pytest.mark.servers
+@pytest.mark.slow
 async def test_bucket_settings_that_delete_or_keep_too_much_are_warned_of(minio: S3Server) -> None:
     bucket = await minio.new_bucket()
     async with open_store(f"s3://{bucket}/state", Settings.load(**minio.settings)) as store:
