@@ -64,10 +64,10 @@ def judge_given_up(partition: str, hosts: Mapping[str, HostReport], report: Part
         report: of its owner, if there is one.
     """
     found = {host: given[partition] for host, of in hosts.items() if partition in (given := of.given_up)}
-    if not found or (report is not None and report.records):
+    if not found or (report is not None and report.sequence > max(given.reached for given in found.values())):
         return None
     first = min(found.values(), key=lambda given: given.since)
-    reason = f"{first.error}, on {' and '.join(sorted(found))}; its next owner has processed nothing yet"
+    reason = f"{first.error}, on {' and '.join(sorted(found))}; its next owner has not got further yet"
     return Verdict("stuck", reason, first.since, first.fault)
 
 

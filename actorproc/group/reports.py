@@ -64,6 +64,8 @@ class GivenUpReport(msgspec.Struct, frozen=True, array_like=True):
     since: int
     """Seconds since 1970, by the host's clock."""
     fault: str
+    reached: int = -1
+    """Sequence up to which it had processed records."""
 
 
 class HostReport(msgspec.Struct, frozen=True, kw_only=True):

@@ -367,11 +367,12 @@ class OwnedPartitions(Mapping[str, PartitionSlot]):
         self._context.hooks.add("stuck", slot.partition, slot.epoch, error=error, fault=fault, reason=why)
         self._log.error(
             "partition.stuck", partition=slot.partition, epoch=slot.epoch, fault=fault, error=slot.error,
-            why="it is cancelled; code that swallows its cancellation ends only with the process",
+            why="it is cancelled; code that swallows its cancellation ends only with the process", stack=actor.stack(),
         )  # fmt: skip
-        if actor.aborted is not None or self._context.threads.is_at_work(slot.partition):
-            self._give_up(slot, why)
+        lasts = actor.aborted is not None or self._context.threads.is_at_work(slot.partition)
         actor.abort(error)
+        if lasts:
+            self._give_up(slot, why)
 
     def _give_up(self, slot: PartitionSlot, why: str) -> None:
         self._given_up.note(slot)

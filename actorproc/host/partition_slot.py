@@ -74,6 +74,7 @@ class PartitionSlot:
     _kind: TroubleKind = "failing"  # of the latest failure
     _fault: Fault = "user"
     _trouble_since: float | None = None
+    _reached: int = -1  # sequence up to which records were processed before the latest failure
     _failures: int = 0  # in a row, with nothing committed in between
     _is_misuse: bool = False  # the latest failure is a mistake in the handler itself
     _committed: int = -1  # sequence up to which everything was committed at the latest failure
@@ -118,6 +119,7 @@ class PartitionSlot:
 
     def note_failure(self, error: Exception) -> None:
         """Note that the current actor has failed. Being fenced does not count: the partition goes on elsewhere."""
+        self._note_reached()
         committed = self._committed if self.actor is None else self.actor.statistics.committed.sequence
         if not isinstance(error, Fenced):
             self._failures = self._failures + 1 if committed <= self._committed else 1
@@ -130,20 +132,31 @@ class PartitionSlot:
 
     def note_stuck(self, error: Exception, lasted: float) -> None:
         """Note that the current actor is stuck, for `lasted` seconds so far."""
+        self._note_reached()
         self.error, self._fault = describe_error(error), fault_of(error)
         self._trouble_since = self._trouble_since or self.clock.wall() - lasted
+
+    def _note_reached(self) -> None:
+        reached = -1 if self.actor is None else self.actor.statistics.cursor.sequence
+        self._reached = reached if self._trouble_since is None else max(self._reached, reached)
+
+    def _is_over(self, done: PartitionStatistics) -> bool:
+        """Whether the actor that was started after the latest failure has got on."""
+        if self._kind == "stuck" and self._fault == "user":  # the records before the one that hangs prove nothing
+            return done.cursor.sequence > self._reached
+        return done.records > 0 if self._failures <= 1 else done.committed.sequence > self._committed
 
     def trouble(self) -> Trouble | None:
         """Why it fails or does not start. None once an actor has processed records after the failure.
 
         After several failures with nothing committed in between, processing is not enough: it must have committed.
+        After a stuck handler it must have processed more than before.
         """
         actor = self.actor
         if actor is not None and actor.aborted is None:
             if actor.trouble is not None:
                 return actor.trouble
-            done = actor.statistics
-            if done.records if self._failures <= 1 else done.committed.sequence > self._committed:
+            if self.error is None or self._is_over(actor.statistics):
                 self._trouble_since = None
                 return None
         elif self.blocked is not None or actor is not None:  # an aborted actor may never end
@@ -153,7 +166,7 @@ class PartitionSlot:
             self._trouble_since = None
             return None
         self._trouble_since = self.clock.wall() if self._trouble_since is None else self._trouble_since
-        return Trouble(self._kind, error, self._trouble_since, self._fault)
+        return Trouble(self._kind, error, self._trouble_since, self._fault, self._reached)
 
     def current_error(self) -> str | None:
         """Why it fails or does not start, and whether it was started again."""

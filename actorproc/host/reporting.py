@@ -21,7 +21,7 @@ def progress_of(partitions: Iterable[PartitionStatistics]) -> dict[str, Partitio
 
 def given_up_of(troubles: Iterable[tuple[str, Trouble]]) -> dict[str, GivenUpReport]:
     """The reports of partitions that the host gave up."""
-    return {name: GivenUpReport(found.error, int(found.since), found.fault) for name, found in troubles}
+    return {name: GivenUpReport(found.error, int(found.since), found.fault, found.reached) for name, found in troubles}
 
 
 def blocked_report(report: HostReport, where: str, since: float) -> HostReport:

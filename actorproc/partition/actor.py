@@ -6,9 +6,11 @@ protocol make two owners at once harmless.
 
 from __future__ import annotations
 
+import asyncio
 import math
 from collections.abc import Awaitable, Callable
 from functools import partial
+from typing import Any
 
 import anyio
 
@@ -50,6 +52,7 @@ from actorproc.records import SEQUENCE
 from actorproc.runtime.actor import Restartable
 from actorproc.runtime.error_text import format_error
 from actorproc.runtime.logger import get_logger
+from actorproc.runtime.stacks import shown, task_stack, thread_stack
 from actorproc.runtime.tasks import first_cause
 from actorproc.sources.queue_protocol import QueueSource
 
@@ -111,6 +114,7 @@ class PartitionActor(Restartable):
         )  # fmt: skip
         self._opened: OpenedHandler | None = None
         self._wakes: Wakes | None = None  # of a handler with timers
+        self._task: asyncio.Task[Any] | None = None
 
     def drain(self, reason: CloseReason = CloseReason.HANDOFF) -> None:
         """Finish the current batch, commit and stop. A batch that waits for a retry is left to the next owner."""
@@ -127,6 +131,13 @@ class PartitionActor(Restartable):
     def progress(self) -> tuple[object, ...] | None:
         """Changes whenever the handler makes progress; None while it has nothing to do."""
         return self._opened.progress if self._opened else None
+
+    def stack(self) -> str | None:
+        """Where the handler's thread, or this actor, is; for the log."""
+        thread = self._context.threads.thread_of(self.partition)
+        if thread is not None:
+            return shown(thread_stack(thread))
+        return None if self._task is None else shown(task_stack(self._task))
 
     @property
     def read_progress(self) -> int | None:
@@ -166,6 +177,7 @@ class PartitionActor(Restartable):
             ActorprocError: anything else that a new start may fix.
         """
         reason = CloseReason.LOST
+        self._task = asyncio.current_task()
         try:
             async with in_time(self._settings, "an earlier call of process has not ended, and it cannot be stopped"):
                 await self._context.threads.ended(self.partition)

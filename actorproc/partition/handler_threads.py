@@ -45,6 +45,7 @@ class HandlerThreads:
         self._attempts = 0
         self._clock = clock
         self._ended: dict[str, anyio.Event] = {}  # partition -> set when its thread has ended
+        self._ids: dict[str, int] = {}  # partition -> id of its thread
 
     async def run(
         self,
@@ -81,12 +82,14 @@ class HandlerThreads:
                 turn.end()
             self._slots.release_on_behalf_of(slot)
             del self._ended[partition]
+            self._ids.pop(partition, None)
             ended.set()
 
         def in_thread() -> T:
             if not first.acquire(blocking=False):
                 raise RuntimeError("given up before it began")
             before = self._clock.thread_times()
+            self._ids[partition] = threading.get_ident()
             try:
                 return work(*args)
             finally:
@@ -113,6 +116,10 @@ class HandlerThreads:
         computed, took = (now - then for now, then in zip(self._clock.thread_times(), before, strict=True))
         if computed > 0 or took > 0:
             self._computing += (computed / max(computed, took) - self._computing) / 2
+
+    def thread_of(self, partition: str) -> int | None:
+        """Id of the thread that is at work for the partition."""
+        return self._ids.get(partition)
 
     def is_at_work(self, partition: str) -> bool:
         """Whether a thread is at work for the partition."""

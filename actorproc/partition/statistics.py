@@ -32,6 +32,8 @@ class Trouble:
     error: str
     since: float
     fault: Fault = "user"
+    reached: int = -1
+    """Sequence up to which records were processed before."""
 
 
 @dataclass(frozen=True, slots=True)

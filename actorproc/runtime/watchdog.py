@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 import time
-import traceback
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
 import anyio
+
+from actorproc.runtime.stacks import shown, thread_stack
 
 
 @asynccontextmanager
@@ -33,13 +33,13 @@ async def loop_watchdog(
             silent = time.monotonic() - beat  # noqa: TID251
             if silent >= warn_after and warned != beat:
                 warned = beat
-                stack = "".join(traceback.format_list(_stack(thread)[-8:])) or None
                 log.warning(
-                    "loop.blocked", seconds=round(silent, 1), stack=stack, hint="await, or write a plain `def process`"
-                )
+                    "loop.blocked", seconds=round(silent, 1), stack=shown(thread_stack(thread)),
+                    hint="await, or write a plain `def process`",
+                )  # fmt: skip
             if tell is not None and silent >= max(warn_after, tell_after) and told != beat:
                 told = beat
-                where = [f"{at.filename}:{at.lineno}, in {at.name}" for at in _stack(thread)[-1:]]
+                where = [f"{at.filename}:{at.lineno}, in {at.name}" for at in thread_stack(thread)[-1:]]
                 threading.Thread(target=tell, args=(*where, silent), name="actorproc-blocked", daemon=True).start()
 
     async def tick() -> None:
@@ -58,9 +58,3 @@ async def loop_watchdog(
     finally:
         stop.set()
         watcher.join()
-
-
-def _stack(thread: int) -> traceback.StackSummary:
-    """Of the thread with this id, the innermost call last."""
-    frame = sys._current_frames().get(thread)
-    return traceback.extract_stack(frame) if frame else traceback.StackSummary()

@@ -128,6 +128,52 @@ async def test_a_plain_handler_that_hangs_on_every_host_is_shown_as_stuck() -> N
     assert await rows(store) == sorted(2 * [2 * n for n in range(10)])
 
 
+@pytest.mark.parametrize("plain", [False, True])
+async def test_records_before_the_one_that_hangs_do_not_hide_it(plain: bool) -> None:
+    """Each start processes them again, and hangs again."""
+    hang, hung = threading.Event(), anyio.Event()
+
+    class Plain(Double):
+        def process(self, batch: Batch, ctx: PartitionContext) -> None:  # type: ignore[override]
+            if batch.first >= 4:
+                hang.wait()
+            for record in batch:
+                ctx.emit(record, {"n": 2 * record.json()})
+
+    class Async(Double):
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            if batch.first >= 4:
+                await hung.wait()
+            await super().process(batch, ctx)
+
+    handler = Plain if plain else Async
+    store = Store(MemoryStore())
+    settings = {**QUICK, "max_process_time": 0.2, "max_batch_records": 4}
+    hosts = [
+        Processor(handler, name="Double", source=fed(1), container=store, host=host, **settings) for host in ("a", "b")
+    ]
+    watch = FleetWatch(store, ProcessorLayout("Double"), settings["lease_expiration_interval"])
+    with structlog.testing.capture_logs() as logs, anyio.fail_after(60):
+        async with hosts[0], hosts[1]:
+            try:
+                reason = "on a and b" if plain else "PartitionStuck"
+                while reason not in (await watch.look()).partitions["0"].reason:
+                    await anyio.sleep(0.01)
+                verdicts = set()
+                for _ in range(40):
+                    verdicts.add((await watch.look()).partitions["0"].verdict)
+                    await anyio.sleep(0.02)
+            finally:
+                hang.set()
+                hung.set()
+            while len(await rows(store)) < 10:
+                await anyio.sleep(0.01)
+    assert verdicts == {"stuck"}
+    (stack, *_) = [log["stack"] for log in logs if "stack" in log]
+    assert "in process" in stack
+    assert ("hang.wait()" if plain else "await hung.wait()") in stack
+
+
 async def test_at_most_once_batches_before_a_stuck_one_are_kept() -> None:
     calls = 0
 
