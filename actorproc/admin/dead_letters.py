@@ -43,7 +43,7 @@ class LetterId(NamedTuple):
         partition, colon, digits = text.rpartition(":")
         sequence = whole_number(digits)
         if not colon or sequence is None:
-            raise UsageError(f"{text!r:.100} is not the id of a dead letter; write PARTITION:SEQUENCE, such as 3:1042")
+            raise UsageError(f"{text!r:.100} names no record; write PARTITION:SEQUENCE, such as 3:1042")
         return cls(partition, sequence)
 
     def __str__(self) -> str:
@@ -184,7 +184,7 @@ class DeadLetters:
             if checkpoint is not None and await purge(self._store, key, below=checkpoint.number):
                 purged += count
         if purged:
-            await self._record("purge", planned.selection, f"{purged:,} dead letters were deleted")
+            await self._record("purge", planned.selection, f"deleted dead letters: {purged:,}")
         return purged
 
     async def replay(
@@ -227,7 +227,7 @@ class DeadLetters:
             await self._record(
                 "replay",
                 selection,
-                f"{appended:,} dead letters were appended to {url}{', with a corrected value' * (value is not None)}",
+                f"dead letters appended to {url}: {appended:,}{', with a corrected value' * (value is not None)}",
             )
         return Replayed(url, appended, before, [name for name in readers if name != self._layout.processor])
 

@@ -274,14 +274,21 @@ class FleetWatch:
 
     def _orphan(self, owner: Incarnation | None, now: float) -> Verdict:
         if owner is None:
-            running = any(self._is_alive(who) for who in self._beats)
-            why = "no host has its lease yet" if running else "no host is running"
-            return Verdict("unowned", why)
+            return Verdict("unowned", self._why_unowned())
         age = self._ages.get(owner)
         limit = expiration_of(owner, self._expiration)
         silent = "has no heartbeat" if age is None else f"has been silent for {age:.0f} s"
         why = f"{owner[0]} {silent}; a host that is alive takes over after {limit:g} s"
         return Verdict("silent", why, None if age is None else now - age)
+
+    def _why_unowned(self) -> str:
+        hosts = {host for host, _ in filter(self._is_alive, self._beats)}
+        if not hosts:
+            return "no host is running"
+        if hosts - set(self._wishes.drained):
+            return "no host has its lease yet"
+        drains = ", ".join(f"{host}{self._wishes.because(f'drain {host}')}" for host in sorted(hosts))
+        return f"operators have drained every host that runs: {drains}; `actorproc release --host` ends that"
 
     def _hosts(self, group: GroupDocument) -> list[HostView]:
         members = {(host, member.incarnation): member for host, member in group.members.items()}

@@ -123,14 +123,16 @@ def _outcome(
     said = [f"it has {rows:,} row{'s' * (rows != 1)} in the output"] if rows else []
     if letter is not None:
         said.append("it is a dead letter" + (", which was replayed" if letter["replayed"] else ""))
-    if sequence > tip.cursor.sequence:
+    if sequence > tip.cursor.sequence and tip.ended:
+        said.append(f"the partition has ended at {tip.cursor.sequence}")
+    elif sequence > tip.cursor.sequence:
         said.append("it waits to be processed again" if said else "it is not committed yet")
     if len(passes) > 1:
         said.append(f"it was processed {len(passes)} times, after resets")
     if said:
         return "; ".join(said)
-    lost = ", or they were trimmed or purged" if trimmed else ""
-    return f"it was processed, or skipped by a reset, and left no row and no dead letter{lost}"
+    lost = "they were trimmed or purged" if trimmed else "its dead letter was purged"
+    return f"it was processed, or skipped by a reset, and left no row and no dead letter, or {lost}"
 
 
 def _runs(files: Sequence[DataFile], tip: ChainEnd) -> Iterator[list[DataFile]]:
@@ -231,6 +233,9 @@ async def _record(
 
 async def _read(source: Source, partition: str, sequence: int) -> Record | None:
     passed = 0
+    newest = (await source.end(partition)).sequence
+    if newest is not None and sequence > newest:
+        raise UsageError(f"there is no such record yet: the newest is {newest}")
     position = await source.position_at(partition, sequence)
     async with aclosing(source.read(partition, position)) as chunks:
         async for chunk in chunks:

@@ -183,7 +183,7 @@ class PartitionCheck:
                     Damage(
                         key,
                         f"the dead letters of commit {number} are missing",
-                        "--repair publishes them again from the commit",
+                        "--repair publishes them again from the commit, also those that were purged",
                         partial(self._publish, key, letters, None),
                     )
                 )

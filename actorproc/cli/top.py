@@ -13,10 +13,12 @@ from rich.text import Text
 
 from actorproc.admin.explain import duration, explain
 from actorproc.admin.fleet import Fleet, FleetWatch, HostView, PartitionView
+from actorproc.admin.placement import describe
 from actorproc.admin.verdict import BAD, WELL
 from actorproc.cli.common import OpenedProcessor, run_async
 from actorproc.cli.terminal import console, counted, print_line, text
 from actorproc.errors import UsageError
+from actorproc.group.wishes import NO_WISHES
 from actorproc.runtime.clock import SYSTEM
 
 _BARS = " ▁▂▃▄▅▆▇█"
@@ -66,7 +68,8 @@ def run(opened: OpenedProcessor, every: float, once: bool) -> None:
 
 def _screen(fleet: Fleet, lags: Sequence[int]) -> RenderableType:
     worst = sorted(fleet.partitions.values(), key=_badness)
-    return Group(_headline(fleet, lags), _hosts(fleet), _partitions(worst[:_SHOWN], fleet.time))
+    asked = [] if fleet.wishes == NO_WISHES else [text(describe(fleet.wishes), style="yellow")]
+    return Group(_headline(fleet, lags), _hosts(fleet), *asked, _partitions(worst[:_SHOWN], fleet.time))
 
 
 def _badness(view: PartitionView) -> tuple[bool, bool, int]:
@@ -77,7 +80,10 @@ def _headline(fleet: Fleet, lags: Sequence[int]) -> Text:
     kinds = Counter(view.verdict for view in fleet.partitions.values())
     verdicts = ", ".join(f"{count:,} {kind}" for kind, count in kinds.most_common())
     alive = sum(host.alive for host in fleet.hosts)
-    facts = f"  {alive} of {counted(len(fleet.hosts), 'host')} alive, lag {fleet.lag:,} {_spark(lags)}  {verdicts}"
+    least = ">= " if any(view.lag is None for view in fleet.open) else ""
+    facts = (
+        f"  {alive} of {counted(len(fleet.hosts), 'host')} alive, lag {least}{fleet.lag:,} {_spark(lags)}  {verdicts}"
+    )
     return Text.assemble((fleet.processor, "bold"), facts)
 
 

@@ -51,5 +51,7 @@ def _print(found: Trace) -> None:
 
 def _commit(one: Pass) -> str:
     if one.first != one.last:
-        return f"commits {one.first} to {one.last}, compacted in {one.file}:"
-    return f"commit {one.first} of {utc(one.time)} by {one.host}, epoch {one.epoch}, in {one.file}:"
+        commit = f"commits {one.first} to {one.last}, compacted in {one.file}"
+    else:
+        commit = f"commit {one.first} of {utc(one.time)} by {one.host}, epoch {one.epoch}, in {one.file}"
+    return f"{commit}:" if one.rows else commit

@@ -12,6 +12,7 @@ import pytest
 
 from actorproc import Batch, PartitionContext, PartitionHandler, Processor
 from actorproc.admin.audit import read_audit
+from actorproc.admin.fleet import FleetWatch
 from actorproc.admin.placement import Placement
 from actorproc.config.settings import Settings
 from actorproc.errors import UsageError
@@ -113,6 +114,15 @@ async def test_a_drained_host_has_no_partition_until_it_is_released(tmp_path: Pa
         await place.until(lambda owners: {*owners.values()} == {"b"})
         await place.acts.release_host("a")
         await place.until(lambda owners: sorted(map(str, owners.values())) == ["a", "a", "b", "b"])
+
+
+async def test_partitions_of_a_fleet_that_is_drained_altogether_say_so(tmp_path: Path) -> None:
+    async with fleet(tmp_path, "a") as place:
+        await Placement(place.store, LAYOUT, SETTINGS, "ann@laptop", reason="kernel update").drain("a")
+        await place.until(lambda owners: not any(owners.values()))
+        view = (await FleetWatch(place.store, LAYOUT, 60).look()).partitions["0"]
+    assert view.verdict == "unowned"
+    assert "operators have drained every host that runs: a (kernel update); `actorproc release --host`" in view.reason
 
 
 async def test_a_moved_partition_stays_where_it_was_moved_to(tmp_path: Path) -> None:

@@ -105,6 +105,13 @@ async def test_a_record_that_is_not_committed_yet_waits(place: tuple[str, str]) 
     assert found.record["value"] == "100"
 
 
+async def test_a_record_that_is_not_in_the_stream_yet_is_not_called_lost(place: tuple[str, str]) -> None:
+    _, container = place
+    found = await traced(container, 10**8)
+    assert (found.outcome, found.record) == ("it is not committed yet", None)
+    assert found.record_missing == f"there is no such record yet: the newest is {RECORDS - 1}"
+
+
 async def test_a_record_that_a_reset_repeats_has_two_passes(place: tuple[str, str]) -> None:
     log, container = place
     layout = ProcessorLayout("p")

@@ -113,8 +113,8 @@ def test_replays_and_purges_are_in_the_audit(run: Run, state: Path, tmp_path: Pa
     assert run("dead-letters", "purge", *place, "--yes", *some).exit_code == 0
     acts = lines(run("audit", *place, "--json").stdout)
     assert [(act["what"], act["arguments"], act["effect"]) for act in acts] == [
-        ("replay", {"letters": some[0]}, f"1 dead letters were appended to {log}"),
-        ("purge", {"letters": ", ".join(sorted(some))}, f"{len(some)} dead letters were deleted"),
+        ("replay", {"letters": some[0]}, f"dead letters appended to {log}: 1"),
+        ("purge", {"letters": ", ".join(sorted(some))}, f"deleted dead letters: {len(some)}"),
     ]
     assert all("@" in act["who"] for act in acts)
 
