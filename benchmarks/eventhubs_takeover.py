@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -207,6 +208,8 @@ def run(rounds: int = 3, only: str = "") -> None:
     Args:
         only: the program with this name; default: all.
     """
+    if only != "actorproc" and find_spec("azure.eventhub.extensions.checkpointstoreblobaio") is None:
+        raise SystemExit("Microsoft's processor needs: pip install azure-eventhub-checkpointstoreblob-aio")
     found, quiet = dict[str, list[Result]](), dict[str, Idle]()
     for name, program in PROGRAMS.items():
         for _ in range(rounds if only in ("", name) else 0):

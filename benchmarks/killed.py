@@ -112,8 +112,9 @@ def killed(host: Host[W], rows: Rows, feed: Feed[W], place: W, folder: Path, par
         wait_until(lambda: {row.n for row in rows(folder)} >= set(range(sent.value)))
     finally:
         for process in processes:
-            process.kill()
-            process.join()
+            if process.pid is not None:
+                process.kill()
+                process.join()
     found = rows(folder)
     numbers = [row.n for row in found]
     taken = [row for row in found if row.host == "b" and row.at > at]
