@@ -23,6 +23,10 @@ from actorproc.sources.queue_protocol import Consumer, Deliveries, QueueSource, 
 
 Look = Callable[[], Awaitable[None]]
 
+UNSTORED = 1000
+"""Acknowledgements that a broker may forget when it is killed, because it gives out the next messages before it has
+stored them. Artemis forgot up to 225."""
+
 _RECOGNIZED = -1  # in place of a sequence: the message was committed before
 
 
@@ -30,8 +34,8 @@ class QueueReader:
     """The messages of one queue under one epoch, from delivery to acknowledgement.
 
     Args:
-        unacknowledged: messages that the broker may deliver beyond the acknowledged ones, and identities that a commit
-            carries.
+        unacknowledged: messages that the broker may deliver beyond the acknowledged ones. A commit carries so many
+            identities, and `UNSTORED` more.
         log: a structlog logger that names the partition.
         end_wait: seconds without a first message after which the queue counts as empty, although another consumer may
             have it. None: never.
@@ -121,7 +125,7 @@ class QueueReader:
     def identities(self, upto: int) -> tuple[str, ...]:
         """Identities that a commit up to sequence `upto` carries: of its own messages, and of those before."""
         own = [identity for sequence, identity in self._in_hand if sequence <= upto]
-        return (*self._known, *own)[-self._most :] if own else self._known
+        return (*self._known, *own)[-self._most - UNSTORED :] if own else self._known
 
     async def committed(self, upto: int) -> None:
         """Everything up to sequence `upto` is committed: acknowledge it.

@@ -13,6 +13,7 @@ import pytest
 
 from actorproc.errors import Fenced, HandlerError, SourceError
 from actorproc.handler.base import PartitionHandler
+from actorproc.partition import queue_reader
 from actorproc.partition.actor import PartitionActor
 from actorproc.partition.queue_reader import fingerprint
 from actorproc.runtime.tasks import first_cause
@@ -176,12 +177,28 @@ def test_half_a_window_of_processed_messages_is_committed() -> None:
     run(main(), seed=0)
 
 
-def test_a_commit_names_the_latest_messages_also_of_earlier_commits() -> None:
+def test_a_commit_names_the_latest_messages_also_of_earlier_commits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(queue_reader, "UNSTORED", 3)
+
     async def main() -> None:
         world = QueueWorld(max_unacknowledged=4, commit_rows=1, max_batch_records=1)
         world.feed(11)
         await world.work(1)
-        assert (await world.checkpoint()).identities == tuple(fingerprint(str(n)) for n in range(7, 11))
+        assert (await world.checkpoint()).identities == tuple(fingerprint(str(n)) for n in range(4, 11))
+
+    run(main(), seed=0)
+
+
+def test_messages_whose_acknowledgements_the_broker_has_forgotten_are_recognized() -> None:
+    async def main() -> None:
+        world = QueueWorld(max_unacknowledged=4, commit_rows=1, max_batch_records=1)
+        world.feed(11)
+        await world.work(1)
+        assert len(world.queue.removed) == 11
+        world.queue.ready, world.queue.removed = world.queue.removed[-9:], world.queue.removed[:-9]
+        world.feed(2)
+        await world.work(2)
+        await world.check()
 
     run(main(), seed=0)
 

@@ -3,13 +3,14 @@
 The queue of one partition holds messages 0, 1, ... Two hosts run the partition, at once if it comes to that (leases
 give no safety). What can happen at any step: a host pauses for long, crashes, starts; the broker drops a consumer,
 which does not notice it at once, so its host still holds messages that went back; acknowledgements on their way are
-lost then; a commit is created after its sender died.
+lost then; a broker is killed, and forgets the latest acknowledgements, which it had not stored; a commit is created
+after its sender died.
 
 A host claims the checkpoint, walks the chain, attaches its consumer, and looks: if checkpoint or chain have changed
 since its walk, it opens anew. Then it takes messages. A host that lost its consumer attaches another one and looks
 again. Messages with rows or dead letters are committed as file n of the chain (put if absent), others by the checkpoint
-alone (compare-and-swap). A file and the checkpoint carry the identities of the last `unacknowledged` messages up to
-their cursor.
+alone (compare-and-swap). A file and the checkpoint carry the identities of the last `unacknowledged` + `unstored`
+messages up to their cursor.
 
 Kinds: R emits a row, S emits nothing, F is a dead letter on host 0 and a row on host 1, T is a row on host 0 and
 nothing on host 1.
@@ -85,6 +86,8 @@ class State(NamedTuple):
     late: tuple[tuple[int, File], ...] = ()
     """Creates that are under way although their sender died."""
     late_left: int = 0
+    stored: int = 0
+    """So many of `gone` a broker that is killed does not forget."""
 
 
 Step = tuple[str, State]
@@ -112,6 +115,8 @@ class Rules:
     """Room for a new message is made by an acknowledgement that has reached the broker, not by a commit."""
     bound: bool = True
     """A commit carries as many identities as messages may be unacknowledged."""
+    spare: bool = True
+    """A commit carries so many identities more as there are acknowledgements that a broker may forget."""
     number: bool = True
     """The sequence of a message is the last committed one, plus its place among those in hand."""
     exclusive: bool = True
@@ -130,11 +135,15 @@ class Rules:
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """`kinds`: one letter per message. `unacknowledged`: how many at most. `late`: how many late creates."""
+    """`kinds`: one letter per message. `unacknowledged`: how many at most. `late`: how many late creates.
+
+    `unstored`: how many of the latest acknowledgements a broker that is killed may forget.
+    """
 
     kinds: str
     unacknowledged: int = 2
     late: int = 0
+    unstored: int = 0
     progress: bool = False
     rules: Rules = Rules()
 
@@ -170,6 +179,8 @@ class Model:
             yield f"late create of {n} {'lands' if landed else 'refused'}", landed or rest
         if s.between:
             yield f"broker takes back {s.between}", self._back(s._replace(between=()), s.between)
+        for forgotten in range(1, len(s.gone) - s.stored + 1):
+            yield f"broker is killed, forgets {s.gone[-forgotten:]}", self._killed(s, s.gone[-forgotten:])
         for h, host in enumerate(s.hosts):
             yield from self._broker(s, h)
             if host is None:
@@ -201,6 +212,12 @@ class Model:
             if s.ready and room < self.unacknowledged:
                 yield self._deliver(s, h, host, s.ready[0])
 
+    def _killed(self, s: State, forgotten: Messages) -> State:
+        kept = s.gone[: -len(forgotten)]
+        held = [message for held in s.held for message in held or ()]
+        after = s._replace(gone=kept, stored=len(kept), held=(None, None), between=())
+        return self._back(after, (*held, *s.between, *forgotten))
+
     def _back(self, s: State, messages: Messages) -> State:
         if not self.rules.keep:
             return s._replace(gone=tuple(sorted({*s.gone, *messages})))
@@ -211,7 +228,9 @@ class Model:
         for message in host.acknowledged[:1] if self.rules.ordered else host.acknowledged:
             after = _put(s, h, host._replace(acknowledged=tuple(m for m in host.acknowledged if m != message)))
             if message in (s.held[h] or ()):
-                after = _release(after, h, message)._replace(gone=tuple(sorted({*s.gone, message})))
+                gone = tuple(sorted({*s.gone, message}))
+                stored = max(s.stored, len(gone) - self.unstored)
+                after = _release(after, h, message)._replace(gone=gone, stored=stored)
             yield f"h{h}'s acknowledgement of {message} arrives", after
 
     def _deliver(self, s: State, h: int, host: Host, message: int) -> Step:
@@ -302,7 +321,7 @@ class Model:
 
     def _identities(self, host: Host, messages: Messages) -> str:
         own = "".join(map(self.identity, messages))
-        kept = self.unacknowledged - (not self.rules.bound)
+        kept = self.unacknowledged - (not self.rules.bound) + (self.unstored if self.rules.spare else 0)
         return ((host.identities if self.rules.carry else "") + own)[-kept:] if kept else ""
 
     def search(self) -> Found:
@@ -339,6 +358,8 @@ HOLDS_LONG = {
     "four rows": Model("RRRR"),
     "silence and rows": Model("SSRR", late=1),
     "three unacknowledged messages": Model("RRRR", unacknowledged=3),
+    "a broker that forgets": Model("RRR", unacknowledged=1, unstored=1, progress=True),
+    "a broker that forgets two": Model("RSRR", unacknowledged=1, unstored=2),
 }
 
 BREAKS = {
@@ -351,6 +372,7 @@ BREAKS = {
     "acknowledging in any order": Model("RRR", rules=replace(ALL, ordered=False)),
     "room made by a commit": Model("RRR", rules=replace(ALL, window=False)),
     "one identity too few": Model("RR", rules=replace(ALL, bound=False)),
+    "no identity to spare": Model("RRR", unacknowledged=1, unstored=1, rules=replace(ALL, spare=False)),
     "sequences that count deliveries": Model("RR", rules=replace(ALL, number=False)),
     "two consumers": Model("RR", rules=replace(ALL, exclusive=False)),
     "what comes back goes to the end": Model("RRR", rules=replace(ALL, place=False)),

@@ -269,6 +269,29 @@ async def test_a_merged_range_reads_each_half_on_and_then_both_as_one(
     assert [document["_lsn"] for document in documents] == sorted(document["_lsn"] for document in documents)
 
 
+async def test_a_range_that_is_merged_before_it_is_opened_neither_loses_nor_repeats(server: CosmosServer) -> None:
+    container = server.create("shop", "halves", 2)
+    flights(container, range(40))
+    async with opened(server, container, max_items=100) as source:
+        ends = {name: (await read(source, name, await source.start(name, "earliest")))[1].next for name in "01"}
+        container.split("0")
+        flights(container, range(40, 80))
+        start = str(await source.start_after("2", {"0": ends["0"]}))
+        documents, chunk = await read(source, "2", start)
+        ends["2"] = chunk.next
+        container.merge("3", "1")
+        flights(container, range(80, 120))
+        ends["3"] = str(await source.start_after("3", {"0": ends["0"]}))
+        ended = await anext(source.read("3", ends["3"]))
+        assert (ended.ended, len(ended.batch), ended.next) == (True, 0, ends["3"])
+        found = [document["n"] for document in documents]
+        [merged] = [one for one in await source.partitions() if isinstance(one, Partition) and "3" in one.parents]
+        parents = {name: ends[name] for name in merged.parents}
+        found += await read_all(source, merged.name, str(await source.start_after(merged.name, parents)))
+        found += await read_all(source, "2", ends["2"])
+    assert sorted(found) == list(range(40, 120))
+
+
 async def test_transactions_of_two_parents_with_the_same_number_are_both_read(
     server: CosmosServer, container: Container
 ) -> None:

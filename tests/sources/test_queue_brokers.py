@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import uuid
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from datetime import UTC, datetime
@@ -34,6 +35,7 @@ pytest.importorskip("proton", reason="python-qpid-proton is not installed")
 from proton import Message
 
 from actorproc.sources.queue import AmqpSource
+from actorproc.sources.queue.messages import identity_by
 
 pytestmark = pytest.mark.servers
 
@@ -206,6 +208,14 @@ async def test_group_id_properties_and_delivery_count_reach_the_handler(queue: Q
         again = (await consumer.receive()).batch
         counts = [b"1"] if queue.broker.name == "broker-j" else [b"0", b"1"]  # Artemis does not count all of them
         assert dict(again[0].headers)["amqp.delivery-count"] in counts
+
+
+def test_identities_of_different_types_differ() -> None:
+    name = uuid.UUID(int=7)
+    identity = identity_by("message-id", "q")
+    given = [7, "7", "int:7", "str:int:7", name, str(name), f"UUID:{name}", b"x", "x", "bytes:b'x'"]
+    assert len({identity(Message(id=one)) for one in given}) == len(given)
+    assert identity(Message(id="order:7")) == "order:7"
 
 
 async def test_a_message_without_identity_is_refused_unless_its_body_is_one(queue: Queue) -> None:

@@ -85,6 +85,10 @@ class Position(tuple[Span, ...]):
         return min(span.lsn for span in self)
 
 
+NO_KEYS = Position([Span("", "", 0)])
+"""Of a range that has nothing to read."""
+
+
 def joined(spans: Iterable[Span]) -> Position:
     """The spans in order. Neighbours that are read equally far become one."""
     found = list[Span]()

@@ -20,7 +20,16 @@ from actorproc.sources.cosmos.errors import CLIENT_ERRORS, created_again, final_
 from actorproc.sources.cosmos.feed import ChangeFeed, Page, PhysicalRange
 from actorproc.sources.cosmos.leases import LEASES, read_leases
 from actorproc.sources.cosmos.merge import Merge
-from actorproc.sources.cosmos.position import SEQUENCE_BITS, Position, Span, clipped, joined, last_sequence, sequences
+from actorproc.sources.cosmos.position import (
+    NO_KEYS,
+    SEQUENCE_BITS,
+    Position,
+    Span,
+    clipped,
+    joined,
+    last_sequence,
+    sequences,
+)
 from actorproc.sources.entra_login import EntraLogin
 from actorproc.sources.patience import Patience
 from actorproc.sources.protocol import Chunk, End, Partition, Source, Start, first_time
@@ -146,7 +155,14 @@ class CosmosSource(Source):
         return span._replace(lsn=lsn_of_document(page.documents[0]) - 1 if page.documents else page.lsn)
 
     async def start_after(self, partition: str, parents: Mapping[str, str]) -> str | None:
-        """Where the parents' positions leave off, cut to the keys of this partition."""
+        """Where the parents' positions leave off, cut to the keys of this partition.
+
+        A range that was split or merged before it was opened is left to those that follow it, which know its parents,
+        too: what its own keys were, the service does not say any more.
+        """
+        await self._spans(partition)
+        if all(partition != one.id for one in await self._ranges()):
+            return str(NO_KEYS)
         return await self._clipped(partition, [span for text in parents.values() for span in Position.parse(text)])
 
     async def _clipped(self, partition: str, read: Sequence[Span]) -> str | None:
@@ -192,6 +208,9 @@ class CosmosSource(Source):
 
         The service answers for a child then, whose page is dropped: the child reads on from the same position.
         """
+        if position == str(NO_KEYS):
+            yield Chunk(Batch.empty(partition), position, ended=True)
+            return
         await self._renew_login()
         merge, cost = Merge(Position.parse(position)), NO_COST
         while True:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -100,6 +101,10 @@ def _named(values: Mapping[Any, Any] | None, name: str) -> Any:
     return (values or {}).get(name)
 
 
+_LIKE_ANOTHER = re.compile("(str|int|UUID|bytes|bool|float|timestamp):")
+"""Text that looks like the identity of a value of another type: the number 7 is `int:7`."""
+
+
 def identity_by(kind: str, queue: str) -> Callable[[Message], str]:
     """The function that names a message. It raises SourceError if a message has no name.
 
@@ -122,6 +127,8 @@ def identity_by(kind: str, queue: str) -> Callable[[Message], str]:
                 f"a message of queue {queue} has no {kind}, by which it would be recognized when it comes again: let "
                 "its sender set one, or say with the source option identity what names a message"
             )
-        return value if isinstance(value, str) else f"{type(value).__name__}:{value}"
+        if isinstance(value, str):
+            return f"str:{value}" if _LIKE_ANOTHER.match(value) else value
+        return f"{type(value).__name__}:{value}"
 
     return identity

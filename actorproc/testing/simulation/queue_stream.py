@@ -29,6 +29,9 @@ LATENCY = (0.005, 0.08)
 LEAST = 1e-6
 """Seconds between two arrivals, because callbacks of one instant run in any order."""
 
+FORGOTTEN = 30
+"""The latest acknowledgements that a broker forgets when it restarts, at most."""
+
 QUIET = 2.0
 """Seconds without messages after which `receive` returns none."""
 
@@ -129,6 +132,8 @@ class SimulatedQueue:
         self.ready: list[int] = []
         """Messages that no consumer has, in order."""
         self.removed: set[int] = set()
+        self.stored = 0
+        """So many of the removed messages do not come back when the broker restarts."""
         self.links: list[Link] = []
         """Consumers, in the order in which they came. The first one is served."""
         self.random = broker.random
@@ -184,6 +189,14 @@ class SimulatedQueue:
         link.held = [number for number in link.held if number not in messages]
         self.removed.update(messages)
         self.deliver()
+
+    def forget(self, most: int) -> None:
+        """Take back the latest acknowledged messages, at most so many: the broker had not stored that."""
+        back = sorted(self.removed)[max(self.stored, len(self.removed) - most) :]
+        self._broker.injected["lost_acknowledgement"] += len(back)
+        self.removed.difference_update(back)
+        self.stored = len(self.removed)
+        self.take_back(back)
 
     def watch(self, seconds: float) -> None:
         """Drop consumers whose hosts have been silent for long. `seconds`: since the last call."""
@@ -288,12 +301,13 @@ class QueueStream(KnownStream, QueueSource):
                 queue.drop(link)
 
     def restart(self, seconds: float) -> None:
-        """All consumers are dropped, and for so many seconds none can attach."""
+        """All consumers are dropped, the latest acknowledgements forgotten; for so many seconds none can attach."""
         self.injected["broker_restart"] += 1
         self._down_until = current_loop().now + seconds
         for queue in self.queues.values():
             for link in reversed(queue.links.copy()):  # those that wait first: none is served meanwhile
                 queue.drop(link)
+            queue.forget(self.random.randint(0, FORGOTTEN))
 
     async def _watch(self) -> None:
         while True:
