@@ -57,8 +57,9 @@ class Partition:
     """A partition of a stream whose partitions end: by a split or a merge, others follow it.
 
     Attributes:
-        parents: the partitions that it follows. It is processed once all records of these are committed. Parents that
-            were never listed do not count: a source that does not list a parent any more also names the parent's own.
+        parents: the partitions that it follows. It is processed once all records of these are committed. A parent that
+            is not listed and was not begun does not count, and is not read: list a partition as long as it has records
+            that no other has. Where a parent is not listed any more, name its parents, too.
     """
 
     name: str
