@@ -78,6 +78,11 @@ class QueueReader:
 
     # Reading
 
+    @property
+    def is_window_full(self) -> bool:
+        """Whether the broker delivers no other message before some are acknowledged."""
+        return len(self._delivered) >= self._most
+
     async def read_within(self, partition: str, position: str, budget: ReadBudget) -> AsyncGenerator[Chunk, None]:
         """Attach the consumer and yield new messages, as `Source.read` does."""
         if self._began:  # what is in hand would come again
@@ -94,7 +99,7 @@ class QueueReader:
                     batch = self._take(deliveries)
                     await self._acknowledge()
                     # Without room, or as long as another consumer may be there, silence is neither trouble nor the end.
-                    budget.is_waiting = self._look is not None or len(self._delivered) >= self._most
+                    budget.is_waiting = self._look is not None or self.is_window_full
                     is_quiet = self._look is not None and self._clock.monotonic() >= attached + self._end_wait
                     if len(batch) or not (deliveries.identities or (budget.is_waiting and not is_quiet)):
                         yield Chunk(batch, position_after(self._numbered))

@@ -305,6 +305,8 @@ class ReadAhead:
         first = self._queue[0]
         if len(self._queue) > 1 or first.ended or not 0 < first.records < self._settings.min_batch_records:
             return 0.0  # a read behind it could not be joined
+        if isinstance(self._source, QueueReader) and self._source.is_window_full:
+            return 0.0  # no other message comes before these are acknowledged
         left = first.since + self._settings.max_batch_wait - anyio.current_time()
         return left if left > _EXACT else 0.0
 

@@ -19,7 +19,7 @@ from actorproc.partition.queue_reader import fingerprint
 from actorproc.runtime.tasks import first_cause
 from actorproc.testing.memory_queue import MemoryQueue, MemoryQueues
 from actorproc.testing.simulation.clock import VirtualClock
-from actorproc.testing.simulation.loop import run
+from actorproc.testing.simulation.loop import current_loop, run
 from tests.partition.world import Numbers, World
 
 
@@ -185,6 +185,17 @@ def test_a_commit_names_the_latest_messages_also_of_earlier_commits(monkeypatch:
         world.feed(11)
         await world.work(1)
         assert (await world.checkpoint()).identities == tuple(fingerprint(str(n)) for n in range(4, 11))
+
+    run(main(), seed=0)
+
+
+def test_a_batch_does_not_wait_for_messages_that_a_full_window_keeps_back() -> None:
+    async def main() -> None:
+        world = QueueWorld(max_unacknowledged=5, min_batch_records=100, max_batch_wait=1000)
+        world.feed(20)
+        begun = current_loop().now
+        await world.work(1)
+        assert current_loop().now - begun < 1000
 
     run(main(), seed=0)
 
