@@ -65,6 +65,11 @@ class PartitionView(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tru
     retry: list[int | None] | None = None
     """First sequence, number of records, attempt, time of the next attempt."""
 
+    @property
+    def is_open(self) -> bool:
+        """Whether a host may run it."""
+        return self.verdict not in CLOSED
+
 
 class HostView(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """A host. Without a heartbeat only `host`, `incarnation` and `leases` are known."""
@@ -107,7 +112,7 @@ class Fleet(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def open(self) -> list[PartitionView]:
         """The partitions that a host may run."""
-        return [view for view in self.partitions.values() if view.verdict not in CLOSED]
+        return [view for view in self.partitions.values() if view.is_open]
 
     @property
     def lag(self) -> int:

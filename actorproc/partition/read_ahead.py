@@ -20,14 +20,12 @@ from actorproc.partition.batch_size import Pace
 from actorproc.partition.queue_reader import QueueReader
 from actorproc.records import NO_COST, RECORD_SCHEMA, Batch, Cursor, ReadCost
 from actorproc.runtime.budget import ByteBudget, ReadBudget
-from actorproc.runtime.clock import Clock
+from actorproc.runtime.clock import SHORTEST_WAIT, Clock
 from actorproc.runtime.user_code import user_code
 from actorproc.sources.protocol import Chunk, Source
 
 MOST_PIECES = 64
 """Maximum number of pieces in one batch: each takes kilobytes more than its `nbytes`."""
-
-_EXACT = 0.001  # seconds: timers end that much too early, and a wait for the rest would end at once, again and again
 
 
 @dataclass(slots=True)
@@ -308,7 +306,7 @@ class ReadAhead:
         if isinstance(self._source, QueueReader) and self._source.is_window_full:
             return 0.0  # no other message comes before these are acknowledged
         left = first.since + self._settings.max_batch_wait - anyio.current_time()
-        return left if left > _EXACT else 0.0
+        return left if left > SHORTEST_WAIT else 0.0
 
     def interrupt(self) -> None:
         """Let `next` return None from now on."""

@@ -11,11 +11,7 @@ from actorproc.handler.state import TIMERS, StateChanges
 from actorproc.handler.timers import unpack_timer
 from actorproc.records import Batch
 from actorproc.runtime.backoff import Backoff
-from actorproc.runtime.clock import Clock
-
-_SHORTEST = 0.001
-"""Seconds that a wait takes at least. Sums of seconds are inexact: a timer that is due by one of them may not be due by
-another, and a wait of nothing would end at once, again and again."""
+from actorproc.runtime.clock import SHORTEST_WAIT, Clock
 
 
 class _Schedule:
@@ -176,8 +172,8 @@ class Timers:
         return delay
 
     def next_in(self, *, at_end: bool) -> float:
-        """Seconds until the next timer may be due, unless a record comes before; infinity: none will be. At least a
-        millisecond."""
+        """Seconds until the next timer may be due, unless a record comes before; infinity: none will be. At least
+        `SHORTEST_WAIT`: a timer that is due by one sum of seconds may not be due by another."""
         wall, monotonic = self._wall(), self._clock.monotonic()
         stream, by_wall = self._schedules.values()
         waits = [by_wall.first - wall, self._again.first - monotonic]
@@ -185,4 +181,4 @@ class Timers:
             waits.append(0.0)
         elif at_end:
             waits.append(max(self._quiet_since + self._idle - monotonic, stream.first + self._idle - wall))
-        return max(_SHORTEST, min(waits))
+        return max(SHORTEST_WAIT, min(waits))

@@ -19,6 +19,9 @@ from actorproc.runtime.thread_pool import ThreadPool
 
 T = TypeVar("T")
 
+SHORTEST_WAIT = 0.001
+"""Seconds. Timers end a little early, and sums of seconds are inexact: a shorter wait may end at once, for ever."""
+
 _THREADS = 40  # at once, of each event loop
 _THREAD_WORTHWHILE = 32 * 2**10  # bytes; switching to a thread and back takes as long as most work on fewer
 

@@ -14,7 +14,6 @@ from actorproc.admin.dead_letters import LetterId
 from actorproc.admin.explain import explain
 from actorproc.admin.scaling import CATCH_UP
 from actorproc.admin.trace import trace
-from actorproc.admin.verdict import CLOSED
 from actorproc.errors import ActorprocError, UsageError
 from actorproc.output.source_identity import read_source
 from actorproc.server.answers import event, event_stream, json_answer, limit_of, with_json_errors
@@ -109,7 +108,7 @@ class FleetRoutes:
         records = 0.0 if scale.per_second is None else scale.per_second
         load = Load(
             hosts=max(1, scale.running),
-            partitions=sum(view.verdict not in CLOSED for view in views),
+            partitions=sum(view.is_open for view in views),
             records=records,
             log=is_log,
             state=bool(state.entries),

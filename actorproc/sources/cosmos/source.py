@@ -128,16 +128,21 @@ class CosmosSource(Source):
     async def _ranges(self) -> list[PhysicalRange]:
         return await _answer(f"source {self.url}", self._feed.ranges())
 
-    async def _spans(self, partition: str) -> list[Span]:
-        """Its span, unread; after a split or merge those of the ranges that have its documents now.
+    async def _holders(self, partition: str) -> list[PhysicalRange]:
+        """The range of a partition; after a split or merge those that have its documents now.
 
         Raises:
             PartitionGone: there is no such range, and there are none that came from it.
         """
-        ranges = [one for one in await self._ranges() if partition in (one.id, *one.parents)]
-        if not ranges:
+        ranges = await self._ranges()
+        own = [one for one in ranges if one.id == partition]
+        if not (found := own or [one for one in ranges if partition in one.parents]):
             raise PartitionGone(f"{self._name(partition)} is no range of the container")
-        return [Span(one.low, one.high, 0) for one in ranges]
+        return found
+
+    async def _spans(self, partition: str) -> list[Span]:
+        """The spans of `_holders`, unread. Raises the same."""
+        return [Span(one.low, one.high, 0) for one in await self._holders(partition)]
 
     async def start(self, partition: str, at: Start) -> str:
         spans = await self._spans(partition)
@@ -160,15 +165,10 @@ class CosmosSource(Source):
         A range that was split or merged before it was opened is left to those that follow it, which know its parents,
         too: what its own keys were, the service does not say any more.
         """
-        await self._spans(partition)
-        if all(partition != one.id for one in await self._ranges()):
+        [place, *_] = await self._holders(partition)
+        if place.id != partition:
             return str(NO_KEYS)
-        return await self._clipped(partition, [span for text in parents.values() for span in Position.parse(text)])
-
-    async def _clipped(self, partition: str, read: Sequence[Span]) -> str | None:
-        [place, *_] = await self._spans(partition)
-        position = clipped(read, place.low, place.high)
-        return None if position is None else str(position)
+        return _clipped([span for text in parents.values() for span in Position.parse(text)], place)
 
     async def position_of(self, consumer: str, partition: str) -> str | None:
         """Where a change feed processor of .NET or Java is, as `cosmos-leases:URL`."""
@@ -180,7 +180,8 @@ class CosmosSource(Source):
                 f"start_from {consumer}",
                 read_leases(consumer, self._address.given, self._entra, self._feed.container, ranges),
             )
-        return await self._clipped(partition, self._leases)
+        [place, *_] = await self._holders(partition)
+        return _clipped(self._leases, place)
 
     async def end(self, partition: str) -> End:
         spans = [await self._span_from(partition, span, "Now") for span in await self._spans(partition)]
@@ -263,6 +264,12 @@ class CosmosSource(Source):
         async with self._connecting:
             if self._address.options().key != self._key:
                 await self.open()
+
+
+def _clipped(read: Sequence[Span], place: PhysicalRange) -> str | None:
+    """The position in a range, by how far its parts were read; None if a part was not."""
+    position = clipped(read, place.low, place.high)
+    return None if position is None else str(position)
 
 
 async def _answer(what: str, answer: Awaitable[T]) -> T:

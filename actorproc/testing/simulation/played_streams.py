@@ -85,14 +85,16 @@ class PlayedStream(ABC):
 
 
 class FedStream(PlayedStream):
-    """Partitions in memory, with records in bursts; some are added."""
+    """Partitions in memory, with records in bursts; some are added. `source`: what holds them."""
 
+    source: ClassVar[type[UnsteadySource | QueueStream]]
     known: UnsteadySource | QueueStream
 
-    def __init__(self, partitions: int, random: Random) -> None:
+    def __init__(self, partitions: int, random: Random, seed: int) -> None:
         self._random = random
         self._partitions, self._most_partitions = partitions, partitions + 3
         self._flowing = True
+        self.known = self.source(partitions, seed=seed)
 
     async def begin(self) -> None:
         start_outside(self._feed())
@@ -138,11 +140,8 @@ class PositionsStream(FedStream):
     """Partitions with positions."""
 
     label = "partitions with positions"
+    source = UnsteadySource
     known: UnsteadySource
-
-    def __init__(self, partitions: int, random: Random, seed: int) -> None:
-        super().__init__(partitions, random)
-        self.known = UnsteadySource(partitions, seed=seed)
 
     def _append(self, partition: str, values: list[bytes], lag: int = 30) -> None:
         now = EPOCH + current_loop().now
@@ -211,11 +210,8 @@ class QueuesStream(FedStream):
     """Queues of a broker."""
 
     label = "queues of a broker that delivers again what was not acknowledged"
+    source = QueueStream
     known: QueueStream
-
-    def __init__(self, partitions: int, random: Random, seed: int) -> None:
-        super().__init__(partitions, random)
-        self.known = QueueStream(partitions, seed=seed)
 
     def by_weight(self) -> dict[Fault, int]:
         own: dict[Fault, int] = {
@@ -329,7 +325,7 @@ class LoggedStream(PlayedStream):
         start_outside(self.known.grow())
 
 
-KINDS: dict[str, type[PositionsStream | QueuesStream | LoggedStream]] = {
+KINDS: dict[str, type[FedStream | LoggedStream]] = {
     "log": LoggedStream,
     "splits": SplittingStream,
     "positions": PositionsStream,
