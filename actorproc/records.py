@@ -264,9 +264,11 @@ class Batch:
 
     def after(self, sequence: int) -> Batch:
         """The records beyond `sequence`."""
-        if not len(self) or self.first > sequence:
-            return self
-        return self[int(self.sequence_array.to_numpy().searchsorted(sequence, side="right")) :]
+        return self[start:] if (start := self.count_upto(sequence)) else self
+
+    def count_upto(self, sequence: int) -> int:
+        """How many records have this sequence or a lower one."""
+        return int(self.sequence_array.to_numpy().searchsorted(sequence, side="right"))
 
     def disorder(self, above: int) -> tuple[int, int] | None:
         """The first two neighbours whose sequences do not grow, after the sequence `above`; None: all grow."""

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextvars import ContextVar
 from functools import partial
-from itertools import islice
+from itertools import count, islice
 from typing import Any, ClassVar, Generic, NoReturn, get_args, get_origin
 
 from typing_extensions import TypeVar
@@ -25,7 +25,6 @@ from actorproc.runtime.user_code import failure_of
 T = TypeVar("T", default=Record)
 
 _ROW = frozenset({dict, tuple})
-_PARSED = 4 * PIECE  # values parsed at a time: fewer make more calls, and of more the caches no longer hold the objects
 _current: ContextVar[Record] = ContextVar("record")  # of the task that awaits `process_record`
 
 
@@ -116,12 +115,11 @@ class RecordHandler(PartitionHandler, ABC, Generic[T]):
             for _ in range(0, len(batch), PIECE):
                 yield islice(records, PIECE), work
             return
-        for start in range(0, len(batch), _PARSED):
-            piece = batch[start : start + _PARSED]
-            parsed = typed.parse_all(piece.data.column("value"))
-            values, call = (parsed, work) if parsed is not None else (piece.values, partial(self._parse_first, typed))
-            for at in range(0, len(values), PIECE):
-                yield values[at : at + PIECE], call
+        for at, parsed in zip(count(0, PIECE), typed.parse_pieces(batch.data.column("value"), PIECE)):
+            if parsed is None:
+                yield batch[at : at + PIECE].values, partial(self._parse_first, typed)
+            else:
+                yield parsed, work
 
     def _values(self, ctx: PartitionContext) -> Values[Any] | None:
         """Decodes the values; None: the handler takes records."""

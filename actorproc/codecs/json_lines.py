@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -19,7 +20,7 @@ def join_lines(values: pa.Array) -> pa.Buffer | None:
     """
     if not len(values) or values.null_count:
         return None
-    bounds = np.frombuffer(values.buffers()[1], np.int32)[values.offset : values.offset + len(values) + 1]
+    bounds = _bounds(values)
     starts, ends = bounds[:-1], bounds[1:]
     if np.any(starts == ends):
         return None
@@ -34,3 +35,15 @@ def join_lines(values: pa.Array) -> pa.Buffer | None:
     except pa.ArrowInvalid:
         return None
     return pc.binary_join(pa.ListArray.from_arrays(pa.array([0, len(values)], pa.int32()), values), b"\n").buffers()[2]
+
+
+def line_starts(values: pa.Array) -> npt.NDArray[np.int64]:
+    """Where each line of `join_lines(values)` starts, and where the next one would."""
+    bounds = _bounds(values)
+    starts: npt.NDArray[np.int64] = bounds - bounds[0] + np.arange(len(bounds))
+    return starts
+
+
+def _bounds(values: pa.Array) -> npt.NDArray[np.int32]:
+    """Where the buffer of a binary column has the start of each value, and the end of the last one."""
+    return np.frombuffer(values.buffers()[1], np.int32)[values.offset : values.offset + len(values) + 1]

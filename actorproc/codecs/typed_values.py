@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeVar
+import math
+from collections.abc import Callable, Iterator
+from itertools import repeat
+from typing import TypeVar
 
 import msgspec
 import pyarrow as pa
 from msgspec import inspect
 from pydantic import BaseModel
 
-from actorproc.codecs.json_lines import join_lines
-from actorproc.handler.decoder import Values
+from actorproc.codecs.json_lines import join_lines, line_starts
+from actorproc.handler.decoder import DECODED, Values
 
 T = TypeVar("T")
 
@@ -50,15 +52,24 @@ class TypedValues(Values[T]):
         return self._decode(value)
 
     def parse_all(self, values: pa.Array) -> list[T] | None:
-        """All values of a binary column, in order; None if they must be parsed one by one."""
-        lines = join_lines(values) if self._decode_lines else None
-        if lines is None or self._decode_lines is None:
-            return None
-        try:
-            parsed: list[Any] = self._decode_lines(lines)
-        except Exception:  # noqa: BLE001  # the type's own code may raise anything
-            return None
-        return parsed if len(parsed) == len(values) else None  # each line gave at least one, so now one each
+        return next(self.parse_pieces(values, max(1, len(values))), [])
+
+    def parse_pieces(self, values: pa.Array, size: int) -> Iterator[list[T] | None]:
+        for start in range(0, len(values), DECODED * size):
+            yield from self._parse_some(values.slice(start, DECODED * size), size)
+
+    def _parse_some(self, values: pa.Array, size: int) -> Iterator[list[T] | None]:
+        if self._decode_lines is None or (lines := join_lines(values)) is None:
+            yield from repeat(None, math.ceil(len(values) / size))
+            return
+        starts = line_starts(values)
+        for at in range(0, len(values), size):
+            upto = min(at + size, len(values))
+            try:
+                parsed = self._decode_lines(lines[starts[at] : starts[upto]])
+            except Exception:  # noqa: BLE001  # the type's own code may raise anything
+                parsed = []
+            yield parsed if len(parsed) == upto - at else None  # each line gave at least one, so now one each
 
 
 def _stranger(kind: inspect.Type, seen: set[int]) -> type | None:

@@ -111,7 +111,8 @@ class Attempt:
             HandlerMisuse: a row belongs to a record that is not at hand.
             RowsLost: a row belongs to a record that was committed without it.
         """
-        self._check_records(pa.array(sorted(misfits), pa.int64()))
+        if misfits:
+            self._check_records(pa.array(sorted(misfits), pa.int64()))
         for table in tables:
             self._check_records(table[SEQUENCE.name])
         self.hopeless |= misfits.keys() - self.failures.keys()

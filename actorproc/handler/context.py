@@ -6,6 +6,7 @@ from bisect import bisect_left
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
 from functools import cached_property
+from itertools import count
 from typing import Any, TypeVar
 
 import anyio
@@ -148,9 +149,8 @@ class PartitionContext(PartitionInfo):
             values = values_of(self.decoder, kind)
         except TypeError as error:
             raise HandlerMisuse(f"ctx.decode: values cannot become {safe_repr(kind)}: {error}") from None
-        for start in range(0, len(batch), PIECE):
+        for start, decoded in zip(count(0, PIECE), values.parse_pieces(batch.data.column("value"), PIECE)):
             piece = batch[start : start + PIECE]
-            decoded = values.parse_all(piece.data.column("value"))
             if decoded is not None:
                 yield from zip(piece, decoded, strict=True)
                 continue

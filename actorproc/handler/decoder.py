@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any, Generic, TypeVar
 
@@ -12,6 +13,9 @@ from actorproc.errors import UsageError
 from actorproc.rows.schema import parse_schema
 
 T = TypeVar("T")
+
+DECODED = 4
+"""Lists of values decoded by one call: fewer make more calls, and more no longer fit the CPU cache."""
 
 Parsed = tuple[pa.Table, dict[int, Exception]]
 """Rows, ordered by their column `_sequence`, and the reasons why other records have none, by sequence."""
@@ -31,6 +35,15 @@ class Values(ABC, Generic[T]):
     def parse_all(self, values: pa.Array) -> list[T] | None:
         """All values of a binary column, in order; None if they must be decoded one by one."""
         return None
+
+    def parse_pieces(self, values: pa.Array, size: int) -> Iterator[list[T] | None]:
+        """`parse_all` in lists of `size` values. Made to be dropped one by one: more objects at once than some hundred
+        start Python's garbage collector again and again."""
+        for start in range(0, len(values), DECODED * size):
+            piece = values.slice(start, DECODED * size)
+            parsed = self.parse_all(piece)
+            for at in range(0, len(piece), size):
+                yield None if parsed is None else parsed[at : at + size]
 
 
 class Columns(ABC):

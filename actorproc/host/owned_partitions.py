@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, KeysView, Mapping, ValuesView
 from contextlib import asynccontextmanager
 from enum import Enum, auto
 from functools import partial
@@ -108,6 +108,12 @@ class OwnedPartitions(Mapping[str, PartitionSlot]):
 
     def __len__(self) -> int:
         return len(self._slots)
+
+    def keys(self) -> KeysView[str]:
+        return self._slots.keys()  # a dictionary's own views: a run until the end looks at them all the time
+
+    def values(self) -> ValuesView[PartitionSlot]:
+        return self._slots.values()
 
     def begin(self, tasks: anyio.abc.TaskGroup) -> None:
         """Start the background tasks. Partitions, too, run in `tasks`."""

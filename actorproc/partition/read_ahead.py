@@ -235,7 +235,7 @@ class ReadAhead:
             if chunk.cuts is not None:
                 count = nearest_cut(cut_places(batch, chunk.cuts), count)
                 cuts = tuple(cut for cut in chunk.cuts if done < cut < batch[:count].last)
-            piece = batch[:count]
+            piece = batch if count >= len(batch) else batch[:count]
             batch = batch[len(piece) :]
             done = piece.last
             if cuts is not None:

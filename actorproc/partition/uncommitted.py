@@ -52,7 +52,7 @@ class Uncommitted:
         Returns:
             How many records these are.
         """
-        records = len(batch.after(self.counted)) - len(batch.after(upto))
+        records = batch.count_upto(upto) - batch.count_upto(self.counted)
         self.counted = max(self.counted, upto)
         self.new += Totals(records, results.rows, len(results.letters), results.skipped)
         row_bytes, letter_bytes = results.row_bytes + state_bytes, results.letter_bytes

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import chain
-from operator import itemgetter
+from operator import countOf, itemgetter
 from typing import Any
 
 import numpy as np
@@ -166,7 +166,7 @@ class RowEncoder:
         if not rows:
             return [[] for _ in self._columns]
         kind = type(rows[0])
-        if not self._columns or not frozenset({kind}).issuperset(map(type, rows)):
+        if not self._columns or countOf(map(type, rows), kind) != len(rows):
             return None
         if kind is dict:
             return self._by_name(rows)  # type: ignore[arg-type]

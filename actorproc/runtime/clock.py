@@ -45,7 +45,7 @@ class Clock:
 
     def monotonic(self) -> float:
         """Seconds on a clock that never jumps. Comparable within this process only."""
-        return anyio.current_time()
+        return asyncio.get_running_loop().time()
 
     def wall(self) -> float:
         """Seconds since 1970. May jump, so it is for people and records, and no decision rests on it alone."""

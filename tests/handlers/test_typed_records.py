@@ -175,6 +175,18 @@ async def test_an_error_of_the_types_own_code_fails_its_record_only(style: str) 
     assert [row["n"] for row in result.rows] == sorted(seen) == [n for n in range(4_800) if n != 4_700]
 
 
+@pytest.mark.parametrize("wrong", [[], [700], [0, 511, 512, 2047, 2048, 4999]])
+async def test_values_that_do_not_fit_fail_alone_among_thousands(wrong: list[int]) -> None:
+    given: list[bytes | None] = [orjson.dumps({"n": n, "of": "x" * (n % 90)}) for n in range(5000)]
+    for n in wrong:
+        given[n] = b'{"n": "none"}' if n % 2 else None
+    result = await run(Numbers, given)
+    assert [(row["_sequence"], row["n"], row["who"]) for row in result.rows] == [
+        (n + 100, n, "x" * (n % 90)) for n in range(5000) if n not in wrong
+    ]
+    assert sorted(result.letters) == [n + 100 for n in wrong]
+
+
 async def test_two_values_never_merge_into_other_rows() -> None:
     for empty in (b"", b"{"):
         result = await run(Numbers, [b'{"n": 1}{"n": 2}', empty, b'{"n": 3}'])
