@@ -47,7 +47,8 @@ class RecordHandler(PartitionHandler, ABC, Generic[T]):
         "process_record": ("record", "ctx"),
     }
     _kind: ClassVar[Any] = Record
-    _at: Callable[[], Record]
+    _parameter: ClassVar[Any] = T  # type: ignore[misc]  # the variable itself
+    """The type variable that stands for the kind in subclasses of this class; None: they cannot change it."""
 
     @abstractmethod
     def process_record(self, record: T, ctx: PartitionContext, /) -> Returned | Awaitable[Returned]:
@@ -64,6 +65,9 @@ class RecordHandler(PartitionHandler, ABC, Generic[T]):
         """The record that `process_record` works on: its key, headers and timestamp beside a parsed value."""
         return self._at()
 
+    def _at(self) -> Record:
+        raise HandlerMisuse("self.record is known while process_record runs, or a generator of rows that it returned")
+
     def __init_subclass__(cls, **keywords: Any) -> None:
         super().__init_subclass__(**keywords)
         if inspect.isasyncgenfunction(cls.process_record):
@@ -72,8 +76,10 @@ class RecordHandler(PartitionHandler, ABC, Generic[T]):
             )
         if type(cls.concurrency) is not int or cls.concurrency < 1:
             raise HandlerDefinitionError(f"{cls.__name__}.concurrency = {cls.concurrency!r}: a whole number, 1 or more")
-        for kind in _declared(cls):
-            cls._kind = kind if kind is Record else _checked(cls, kind)
+        if (kind := _declared(cls)) is not None:
+            cls._parameter = kind if isinstance(kind, TypeVar) else None
+            if cls._parameter is None:
+                cls._kind = kind if kind is Record else _checked(cls, kind)
         ours = (RecordHandler.process, RecordHandler._process_async)
         if cls.process in ours:  # the core looks at it to know whether a thread is needed
             awaited = inspect.iscoroutinefunction(cls.process_record)
@@ -86,6 +92,13 @@ class RecordHandler(PartitionHandler, ABC, Generic[T]):
     def process(self, batch: Batch, ctx: PartitionContext) -> None:
         """Call `process_record` for each record."""
         ctx.commit = _no_commit  # type: ignore[method-assign]
+        try:
+            self._process(batch, ctx)
+        finally:
+            del ctx.commit
+            self.__dict__.pop("_at", None)  # it holds the batch
+
+    def _process(self, batch: Batch, ctx: PartitionContext) -> None:
         done = 0
         results: list[Any] = []
         append = results.append
@@ -94,10 +107,10 @@ class RecordHandler(PartitionHandler, ABC, Generic[T]):
             return batch[done + len(results)]
 
         for given, work in self._given(batch, ctx):
-            self._at = at_work  # again: a lazy iterator of rows sets it to its record
-            for record in given:
+            self._at = at_work  # type: ignore[method-assign]  # again: a lazy iterator of rows sets it to its record
+            for argument in given:
                 try:
-                    append(work(record, ctx))
+                    append(work(argument, ctx))
                 except BaseException as error:  # noqa: BLE001  # any error is this record's failure
                     ctx.fail(self.record, failure_of(error))
                     append(None)
@@ -117,7 +130,7 @@ class RecordHandler(PartitionHandler, ABC, Generic[T]):
             return
         for at, parsed in zip(count(0, PIECE), typed.parse_pieces(batch.data.column("value"), PIECE)):
             if parsed is None:
-                yield batch[at : at + PIECE].values, partial(self._parse_first, typed)
+                yield batch[at : at + PIECE].values, partial(self._parse_and_process, typed)
             else:
                 yield parsed, work
 
@@ -125,7 +138,7 @@ class RecordHandler(PartitionHandler, ABC, Generic[T]):
         """Decodes the values; None: the handler takes records."""
         return None if self._kind is Record else values_of(ctx.decoder, self._kind)
 
-    def _parse_first(self, typed: Values[Any], value: bytes | None, ctx: PartitionContext) -> Any:
+    def _parse_and_process(self, typed: Values[Any], value: bytes | None, ctx: PartitionContext) -> Any:
         try:
             parsed = typed.parse(value)
         except ValueError as error:
@@ -134,7 +147,14 @@ class RecordHandler(PartitionHandler, ABC, Generic[T]):
 
     async def _process_async(self, batch: Batch, ctx: PartitionContext) -> None:
         ctx.commit = _no_commit  # type: ignore[method-assign]
-        self._at = _current.get
+        try:
+            await self._process_each(batch, ctx)
+        finally:
+            del ctx.commit
+            self.__dict__.pop("_at", None)
+
+    async def _process_each(self, batch: Batch, ctx: PartitionContext) -> None:
+        self._at = _current.get  # type: ignore[method-assign]
         typed = self._values(ctx)
 
         async def work(record: Record) -> Any:
@@ -157,22 +177,23 @@ class RecordHandler(PartitionHandler, ABC, Generic[T]):
         for record, result in zip(batch, results, strict=True):
             if result is None:
                 continue
-            if isinstance(result, Mapping | tuple):
+            if type(result) in _ROW:
                 ctx.emit(record, result)
                 continue
-            self._at = partial(_same, record)  # for a lazy iterator of rows
+            self._at = partial(_same, record)  # type: ignore[method-assign]  # for a lazy iterator of rows
             try:
                 emit_returned(result, record, ctx, "process_record")
             except BaseException as error:  # noqa: BLE001  # the user's code
                 ctx.fail(record, failure_of(error))
 
 
-def _declared(cls: type) -> Iterator[Any]:
-    """The type arguments of `RecordHandler[...]`, or of a generic subclass of it, in the bases of `cls`."""
+def _declared(cls: type) -> Any:
+    """The type, or type variable, that a base of `cls` gives for the argument of `RecordHandler`; None: no base does."""
     for base in cls.__dict__.get("__orig_bases__", ()):
         origin = get_origin(base)
-        if isinstance(origin, type) and issubclass(origin, RecordHandler):
-            yield from (kind for kind in get_args(base) if not isinstance(kind, TypeVar))
+        if isinstance(origin, type) and issubclass(origin, RecordHandler) and origin._parameter is not None:
+            return get_args(base)[origin.__parameters__.index(origin._parameter)]  # type: ignore[attr-defined]
+    return None
 
 
 def _checked(cls: type, kind: Any) -> Any:

@@ -13,7 +13,7 @@ from msgspec import inspect
 from pydantic import BaseModel
 
 from actorproc.codecs.json_lines import join_lines, line_starts
-from actorproc.handler.decoder import DECODED, Values
+from actorproc.handler.decoder import LISTS_PER_CALL, Values
 
 T = TypeVar("T")
 
@@ -55,8 +55,8 @@ class TypedValues(Values[T]):
         return next(self.parse_pieces(values, max(1, len(values))), [])
 
     def parse_pieces(self, values: pa.Array, size: int) -> Iterator[list[T] | None]:
-        for start in range(0, len(values), DECODED * size):
-            yield from self._parse_some(values.slice(start, DECODED * size), size)
+        for start in range(0, len(values), LISTS_PER_CALL * size):
+            yield from self._parse_some(values.slice(start, LISTS_PER_CALL * size), size)
 
     def _parse_some(self, values: pa.Array, size: int) -> Iterator[list[T] | None]:
         if self._decode_lines is None or (lines := join_lines(values)) is None:

@@ -14,7 +14,7 @@ from actorproc.rows.schema import parse_schema
 
 T = TypeVar("T")
 
-DECODED = 4
+LISTS_PER_CALL = 4
 """Lists of values decoded by one call: fewer make more calls, and more no longer fit the CPU cache."""
 
 Parsed = tuple[pa.Table, dict[int, Exception]]
@@ -37,10 +37,13 @@ class Values(ABC, Generic[T]):
         return None
 
     def parse_pieces(self, values: pa.Array, size: int) -> Iterator[list[T] | None]:
-        """`parse_all` in lists of `size` values. Made to be dropped one by one: more objects at once than some hundred
-        start Python's garbage collector again and again."""
-        for start in range(0, len(values), DECODED * size):
-            piece = values.slice(start, DECODED * size)
+        """`parse_all` in lists of `size` values.
+
+        Override it if lists can be made one by one at the same cost: the caller drops each before it takes the next
+        one, and many objects at once start Python's garbage collector again and again.
+        """
+        for start in range(0, len(values), LISTS_PER_CALL * size):
+            piece = values.slice(start, LISTS_PER_CALL * size)
             parsed = self.parse_all(piece)
             for at in range(0, len(piece), size):
                 yield None if parsed is None else parsed[at : at + size]

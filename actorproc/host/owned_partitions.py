@@ -86,7 +86,7 @@ class OwnedPartitions(Mapping[str, PartitionSlot]):
         self._slots: dict[str, PartitionSlot] = {}
         self._turns: defaultdict[str, anyio.Lock] = defaultdict(anyio.Lock)  # by partition: one task at a time
         self._warm = anyio.Event()
-        self._ended = Totals()  # of actors that have ended
+        self._former_totals = Totals()  # of actors that have ended
         self._left_at: dict[str, str] = {}  # committed positions of partitions handed over as this host stops
         self._failures = FailureLog(context.clock, log)
         self._given_up = GivenUp(context.threads)
@@ -146,7 +146,7 @@ class OwnedPartitions(Mapping[str, PartitionSlot]):
 
     def totals(self) -> Totals:
         """Counts since the host started, including partitions that have moved away."""
-        return sum((slot.totals() for slot in self._slots.values()), self._ended)
+        return sum((slot.totals() for slot in self._slots.values()), self._former_totals)
 
     def positions(self) -> dict[str, str]:
         """Partition -> committed position, of those that run here or that left as the host stopped."""
@@ -258,7 +258,7 @@ class OwnedPartitions(Mapping[str, PartitionSlot]):
         except HandlerError:
             pass  # user code turned the cancellation of the scope into an error
         slot.ended = slot.actor is not None and slot.actor.ended
-        self._ended += slot.drop_actor()
+        self._former_totals += slot.drop_actor()
         if self._slots.get(slot.partition) is not slot:
             return  # the lease is gone
         if slot.ended:
@@ -274,10 +274,9 @@ class OwnedPartitions(Mapping[str, PartitionSlot]):
     def _handle_failure(self, slot: PartitionSlot, error: Exception, delay: float) -> None:
         locate(error, self._context.store.url)  # an error of the source names its own place
         slot.note_failure(error)
-        slot.trouble()  # notes since when
         if isinstance(error, RowsLost):
             self.rows_lost[slot.partition] = str(error)
-        self._ended += slot.drop_actor()
+        self._former_totals += slot.drop_actor()
         self._failures.log(slot, error, delay)
         if not isinstance(error, Fenced | PartitionStuck):  # `released` and `stuck` say these
             self._context.hooks.add_error(error, slot.partition, slot.epoch)
@@ -297,15 +296,14 @@ class OwnedPartitions(Mapping[str, PartitionSlot]):
         with anyio.move_on_after(limit) as patience:
             await turn.acquire()
         if patience.cancelled_caught:
-            slot.blocked = (
-                f"an earlier call of the handler or of the source has not ended for max_process_time = {limit:g} s"
-            )
+            why = f"an earlier call of the handler or of the source has not ended for max_process_time = {limit:g} s"
+            slot.block(why)
             self._log.error(
-                "partition.stuck", partition=slot.partition, epoch=slot.epoch, error=slot.blocked,
+                "partition.stuck", partition=slot.partition, epoch=slot.epoch, error=why,
                 why="the partition goes on here only when that call, or this process, ends",
             )  # fmt: skip
-            self._context.hooks.add("stuck", slot.partition, slot.epoch, reason=slot.blocked)
-            self._give_up(slot, slot.blocked)
+            self._context.hooks.add("stuck", slot.partition, slot.epoch, reason=why)
+            self._give_up(slot, why)
             await turn.acquire()
             slot.blocked = None
         try:

@@ -68,12 +68,12 @@ class PartitionSlot:
     blocked: str | None = None
     """Why no actor can be started: a call of an earlier one has not returned."""
     committed: Cursor = field(default_factory=lambda: Cursor(""))
-    """When the latest actor ended; empty before an actor has opened the partition."""
+    """Of the latest actor that has ended; empty before one has opened the partition."""
     acquired: bool = False
     """The hooks know that this host has the lease, and not yet that it has it no more."""
     _kind: TroubleKind = "failing"  # of the latest failure
     _fault: Fault = "user"
-    _trouble_since: float | None = None
+    _trouble_since: float = 0.0
     _reached: int = -1  # sequence up to which records were processed before the latest failure
     _failures: int = 0  # in a row, with nothing committed in between
     _is_misuse: bool = False  # the latest failure is a mistake in the handler itself
@@ -119,7 +119,7 @@ class PartitionSlot:
 
     def note_failure(self, error: Exception) -> None:
         """Note that the current actor has failed. Being fenced does not count: the partition goes on elsewhere."""
-        self._note_reached()
+        self._note_trouble(self.clock.wall())
         committed = self._committed if self.actor is None else self.actor.statistics.committed.sequence
         if not isinstance(error, Fenced):
             self._failures = self._failures + 1 if committed <= self._committed else 1
@@ -132,13 +132,21 @@ class PartitionSlot:
 
     def note_stuck(self, error: Exception, lasted: float) -> None:
         """Note that the current actor is stuck, for `lasted` seconds so far."""
-        self._note_reached()
+        self._note_trouble(self.clock.wall() - lasted)
         self.error, self._fault = describe_error(error), fault_of(error)
-        self._trouble_since = self._trouble_since or self.clock.wall() - lasted
 
-    def _note_reached(self) -> None:
+    def block(self, why: str) -> None:
+        """Note that no actor can be started, until `blocked` is None again."""
+        self._note_trouble(self.clock.wall())
+        self.blocked = why
+
+    def _note_trouble(self, since: float) -> None:
+        """Something goes wrong. If it did before, and has not got on, it is the same trouble."""
         reached = -1 if self.actor is None else self.actor.statistics.cursor.sequence
-        self._reached = reached if self._trouble_since is None else max(self._reached, reached)
+        if self._failure() is None:
+            self._trouble_since, self._reached = since, reached
+        else:
+            self._reached = max(self._reached, reached)
 
     def _is_over(self, done: PartitionStatistics) -> bool:
         """Whether the actor that was started after the latest failure has got on."""
@@ -152,21 +160,22 @@ class PartitionSlot:
         After several failures with nothing committed in between, processing is not enough: it must have committed.
         After a stuck handler it must have processed more than before.
         """
-        actor = self.actor
-        if actor is not None and actor.aborted is None:
-            if actor.trouble is not None:
-                return actor.trouble
-            if self.error is None or self._is_over(actor.statistics):
-                self._trouble_since = None
-                return None
-        elif self.blocked is not None or actor is not None:  # an aborted actor may never end
-            self._kind = "stuck"
+        if self.actor is not None and self.actor.aborted is None and self.actor.trouble is not None:
+            return self.actor.trouble
+        if (failure := self._failure()) is None:
+            return None
+        kind, error = failure
+        return Trouble(kind, error, self._trouble_since, self._fault, self._reached)
+
+    def _failure(self) -> tuple[TroubleKind, str] | None:
+        """The latest failure, or why no actor can be started; None once an actor has got on."""
+        if self.actor is not None and self.actor.aborted is None:
+            over = self.error is None or self._is_over(self.actor.statistics)
+            return None if over else (self._kind, str(self.error))
         error = self.blocked or self.error
         if error is None:
-            self._trouble_since = None
             return None
-        self._trouble_since = self.clock.wall() if self._trouble_since is None else self._trouble_since
-        return Trouble(self._kind, error, self._trouble_since, self._fault, self._reached)
+        return "stuck" if self.blocked or self.actor is not None else self._kind, error  # an aborted one may never end
 
     def current_error(self) -> str | None:
         """Why it fails or does not start, and whether it was started again."""
@@ -175,7 +184,8 @@ class PartitionSlot:
         is_aborted = self.actor is not None and self.actor.aborted is not None  # it may never end
         if error is None or error is not self.error or is_aborted:
             return error
-        how = "fails and is started again and again" if self._failures > 1 else "failed, and was started again"
+        again = "was started again" if self.actor is not None else "will be started again"
+        how = "fails and is started again and again" if self._failures > 1 else f"failed, and {again}"
         return f"{how}: {error}"
 
     def failed_for_good(self) -> str | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Sequence, Set
 from typing import Any
 
 from actorproc.errors import CorruptObject, EndNotReached, SourceError, StoreError
@@ -30,8 +30,8 @@ from actorproc.storage.store import Store
 _UNREADABLE = (CorruptObject, SourceError, StoreError)
 
 LOCAL_POLL = 0.01
-"""Seconds between two looks at the partitions of this host, at least. A look costs no request, but interrupts a handler
-that computes in a thread."""
+"""Seconds between two looks at the partitions of this host, or more if they are many. A look costs no request, but
+interrupts a handler that computes in a thread."""
 
 _FLUSH_POLL = 0.002  # seconds, while a partition commits at its end
 
@@ -110,7 +110,7 @@ class RunUntilEnd:
                 store_poll_at = self._clock.monotonic() + wait
             if self._clock.monotonic() >= report_at:
                 report_at = self._clock.monotonic() + REPEAT_INTERVAL
-                await self._report(supervisor)
+                await self._report(supervisor.partitions.keys())
             here = self.waiting & supervisor.partitions.keys()
             failed_here = supervisor.partitions.failed_for_good()
             remotely = {p: why for p, why in (self._remotely_failed | self._lost).items() if p not in here}
@@ -119,7 +119,7 @@ class RunUntilEnd:
             if (here and here <= failed_here.keys()) or left <= self._failed.keys():
                 self.waiting = left
                 break
-            pause = min(LOCAL_POLL, _FLUSH_POLL) if self._flushes(supervisor) else LOCAL_POLL
+            pause = _FLUSH_POLL if self._flushes(supervisor) else LOCAL_POLL
             await self._clock.sleep(max(pause, _LOCAL_POLL_EACH * len(self.waiting)))
         if not self.waiting:
             self._log.info("processor.reached_end", partitions=len(self._ends))
@@ -261,10 +261,9 @@ class RunUntilEnd:
 
     # Reports
 
-    async def _report(self, supervisor: Supervisor) -> None:
-        """Log which partitions are waited for, and read which of them other hosts report as failed for good."""
-        here = self.waiting & supervisor.partitions.keys()
-        elsewhere = self.waiting - here
+    async def _report(self, running: Set[str]) -> None:
+        """Log which partitions are waited for, and look which of them other hosts report as failed for good."""
+        here, elsewhere = self.waiting & running, self.waiting - running
         if self.waiting:
             self._log.info("processor.waiting_for_end", here=_named(here), elsewhere=_named(elsewhere))
         self._remotely_failed = await self._failed_elsewhere(elsewhere) if elsewhere else {}

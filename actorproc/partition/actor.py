@@ -118,7 +118,8 @@ class PartitionActor(Restartable):
 
     def drain(self, reason: CloseReason = CloseReason.HANDOFF) -> None:
         """Finish the current batch, commit and stop. A batch that waits for a retry is left to the next owner."""
-        self._closing_for = reason
+        if self._closing_for is not CloseReason.ENDED:  # its end is being committed, and cannot be called off
+            self._closing_for = reason
         self._draining.set()
         self._reads.interrupt()
 
@@ -228,7 +229,7 @@ class PartitionActor(Restartable):
         try:
             position = await start_position(self._context, self.partition, parents)
         except PartitionGone as error:
-            if not await self._is_followed(error):
+            if not await self._note_if_lost(error):
                 raise
             position = ""
         return await succession.first_checkpoint(position, parents)
@@ -254,12 +255,12 @@ class PartitionActor(Restartable):
         processor = BatchProcessor(opened, self._limit)
         while not self._draining.is_set():
             if self._wakes is not None:
-                await self._timers_fired(self._wakes.fire(at_end=self._is_caught_up))
+                await self._run_timers(self._wakes.fire(at_end=self._is_caught_up))
             try:
                 with self.time.at("wait" if self.is_at_end else "read"):
                     read = await self._reads.next(self._seconds_until_due())
             except Exception as error:
-                if isinstance(error, PartitionGone) and await self._is_followed(error):
+                if isinstance(error, PartitionGone) and await self._note_if_lost(error):
                     self._closing_for = CloseReason.ENDED
                     return
                 await self._commit_before_failing()
@@ -281,18 +282,18 @@ class PartitionActor(Restartable):
                 await self._committer.commit()
             if self.flushing:
                 await self._flush()
-            if self._committer.committed.sequence == self._committer.cursor.sequence:
+            if self._committer.has_all_committed:
                 self.lag.oldest_time = None
 
     def _seconds_until_due(self) -> float | None:
-        """When a commit or a timer comes before the next read; None: neither is to come."""
+        """Seconds until a commit or a timer is due; None: neither is to come."""
         due, wake = self._committer.due_at(), math.inf
         if self._wakes is not None:
             wake = self._wakes.next_in(at_end=self._is_caught_up)
         wait = min(math.inf if due is None else due - self._clock.monotonic(), wake)
         return None if wait == math.inf else wait
 
-    async def _timers_fired(self, firing: Awaitable[object]) -> None:
+    async def _run_timers(self, firing: Awaitable[object]) -> None:
         try:
             with self.time.at("handle"):
                 await firing
@@ -305,7 +306,7 @@ class PartitionActor(Restartable):
             self._committer.move(read.cursor)
             return
         batch = await read.take(self._clock)
-        settled = self._committer.committed.sequence == self._committer.cursor.sequence
+        settled = self._committer.has_all_committed
         if settled or self.lag.oldest_time is None:
             self.lag.oldest_time = batch.first_time
         begun = self._clock.monotonic()
@@ -337,7 +338,7 @@ class PartitionActor(Restartable):
 
     async def _flush(self) -> None:
         if self._wakes is not None:
-            await self._timers_fired(self._wakes.settle())
+            await self._run_timers(self._wakes.settle())
         self._check_all_committed()
         await self._committer.commit()
         await self._committer.checkpoint()
@@ -345,7 +346,7 @@ class PartitionActor(Restartable):
 
     def _check_all_committed(self) -> None:
         committer = self._committer
-        if not self._settings.auto_commit and committer.committed.sequence != committer.cursor.sequence:
+        if not self._settings.auto_commit and not committer.has_all_committed:
             raise HandlerError(
                 f"the end is processed, but the handler has not committed the records after "
                 f"{committer.committed.sequence}: with auto_commit off, call ctx.commit() at the end of each batch"
@@ -375,8 +376,8 @@ class PartitionActor(Restartable):
         await self._check_late_rows(opened)
         self.statistics.state = "draining"
         if self._closing_for is CloseReason.ENDED and self._wakes is not None:
-            await self._timers_fired(self._wakes.fire(at_end=False))
-            await self._timers_fired(self._wakes.fire_all(succession.goes_on))
+            await self._run_timers(self._wakes.fire(at_end=False))
+            await self._run_timers(self._wakes.fire_all(succession.goes_on))
         if self._settings.auto_commit:
             await self._committer.commit()
         await self._close(opened.handler, self._closing_for, self._committer.commit)
@@ -394,8 +395,8 @@ class PartitionActor(Restartable):
         self.ended = True
         self._log.info("partition.ended", position=self._committer.committed.position)
 
-    async def _is_followed(self, gone: PartitionGone) -> bool:
-        """Whether the source has forgotten this partition, and lists one that follows it."""
+    async def _note_if_lost(self, gone: PartitionGone) -> bool:
+        """Whether the source lists a partition that follows this one, which it has forgotten: then its rest is lost."""
         if not await is_followed(self._context, self.partition):
             return False
         self._log.error(

@@ -170,6 +170,11 @@ class Committer:
         if await self._chain.read(self._number) is not None:
             raise Fenced(f"another owner has made commit {self._number} meanwhile")
 
+    @property
+    def has_all_committed(self) -> bool:
+        """Whether everything that is processed is committed."""
+        return self.committed.sequence == self.cursor.sequence
+
     def clear(self) -> None:
         """Drop the results that wait for a commit."""
         self._uncommitted.clear()

@@ -14,6 +14,7 @@ import asyncio
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass, field
 from math import inf
 from typing import TypeVar
 
@@ -26,6 +27,12 @@ T = TypeVar("T")
 
 _COMPUTES = 0.5  # share of its time in which a handler computes, from which on it takes turns
 _LOOK_EVERY = 64  # one in so many attempts takes a turn, and is measured without the others
+
+
+@dataclass(slots=True)
+class _Thread:
+    ended: anyio.Event = field(default_factory=anyio.Event)
+    id: int | None = None  # once it has begun
 
 
 class HandlerThreads:
@@ -44,8 +51,7 @@ class HandlerThreads:
         self._computing = 1.0  # measured share of its time in which the handler computes
         self._attempts = 0
         self._clock = clock
-        self._ended: dict[str, anyio.Event] = {}  # partition -> set when its thread has ended
-        self._ids: dict[str, int] = {}  # partition -> id of its thread
+        self._at_work: dict[str, _Thread] = {}  # by partition
 
     async def run(
         self,
@@ -73,7 +79,7 @@ class HandlerThreads:
         except BaseException:
             self._slots.release_on_behalf_of(slot)
             raise
-        ended = self._ended[partition] = anyio.Event()
+        thread = self._at_work[partition] = _Thread()
         loop = asyncio.get_running_loop()
         first = threading.Lock()  # taken by the thread when it begins, or by a caller who gives up before that
 
@@ -81,15 +87,14 @@ class HandlerThreads:
             if turn is not None:
                 turn.end()
             self._slots.release_on_behalf_of(slot)
-            del self._ended[partition]
-            self._ids.pop(partition, None)
-            ended.set()
+            del self._at_work[partition]
+            thread.ended.set()
 
         def in_thread() -> T:
             if not first.acquire(blocking=False):
                 raise RuntimeError("given up before it began")
             before = self._clock.thread_times()
-            self._ids[partition] = threading.get_ident()
+            thread.id = threading.get_ident()
             try:
                 return work(*args)
             finally:
@@ -119,17 +124,17 @@ class HandlerThreads:
 
     def thread_of(self, partition: str) -> int | None:
         """Id of the thread that is at work for the partition."""
-        return self._ids.get(partition)
+        return thread.id if (thread := self._at_work.get(partition)) else None
 
     def is_at_work(self, partition: str) -> bool:
         """Whether a thread is at work for the partition."""
-        return partition in self._ended
+        return partition in self._at_work
 
     def ended_event(self, partition: str) -> anyio.Event | None:
         """Set when the thread that is at work for the partition has ended; None: there is none."""
-        return self._ended.get(partition)
+        return thread.ended if (thread := self._at_work.get(partition)) else None
 
     async def ended(self, partition: str) -> None:
         """Wait until no thread is at work for the partition."""
-        while (event := self._ended.get(partition)) is not None:
+        while (event := self.ended_event(partition)) is not None:
             await event.wait()

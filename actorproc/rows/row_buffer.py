@@ -16,7 +16,7 @@ from actorproc.rows.encoder import Row, RowEncoder
 from actorproc.rows.sequence_order import in_order
 
 PIECE = 512
-"""Rows kept as Python objects. They fit the CPU cache and are too few to start Python's garbage collector (700)."""
+"""Rows kept as Python objects. They fit the CPU cache, and are too few to start Python's garbage collector (700)."""
 
 VALUES_AT_ONCE = 50_000
 """Values that may be encoded on the event loop. They take some 5 ms; a hop to a thread would cost more."""
@@ -170,6 +170,6 @@ class RowBuffer:
         for _, unfit in reversed([*parts, *encoded]):
             misfits |= unfit  # the first of a record counts
         tables = [table for table, _ in encoded]
-        if parts:  # as one, here in the handler's thread: many small arrays cost the event loop time again and again
+        if parts:  # as one, mostly still in the handler's thread: each small array costs the event loop time again
             tables.insert(0, in_order(pa.Table.from_batches([batch for batch, _ in parts]).combine_chunks()))
         return tables, misfits

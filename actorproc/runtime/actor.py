@@ -25,7 +25,7 @@ class Restartable:
         self.aborted: Exception | None = None
 
     async def run(self) -> None:
-        """Override: the actor runs until this returns, raises or is cancelled. `close` follows in all cases."""
+        """Override: the actor runs until this returns, raises or is cancelled."""
         raise NotImplementedError
 
     def abort(self, error: Exception) -> None:
@@ -33,9 +33,6 @@ class Restartable:
         self.aborted = error
         if self.life is not None:
             self.life.cancel()
-
-    def close(self) -> None:
-        """Override: the actor has ended."""
 
 
 class Actor(Generic[Message]):
@@ -115,8 +112,6 @@ async def keep_running(
             cause = actor.aborted
         except Exception as error:  # noqa: BLE001  # any failure leads to a restart
             cause = actor.aborted or first_cause(error)
-        finally:
-            actor.close()
         delay = restarts.failed(clock.monotonic() - born)
         failed(cause, delay)
         await clock.sleep(delay)

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from graphlib import CycleError, TopologicalSorter
 from typing import NamedTuple, NoReturn, TypeVar
 
 import anyio
@@ -193,7 +194,12 @@ class _Check:
                 await self._check_rest(part, place)
 
     async def names(self) -> list[str]:
-        return list(await self._answer("partitions()", list_partitions(self.source)))
+        listed = await self._answer("partitions()", list_partitions(self.source))
+        try:
+            TopologicalSorter(listed).prepare()
+        except CycleError as error:
+            self.fail(f"partitions() names parents in a circle, so none of {error.args[1]!r:.200} would ever run")
+        return list(listed)
 
     def none_gone(self, before: list[str], now: list[str]) -> None:
         if gone := set(before) - set(now):

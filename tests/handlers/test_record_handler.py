@@ -235,6 +235,36 @@ async def test_commit_inside_process_record_is_refused(style: str) -> None:
         await run(Committing if style == "async" else CommittingInThread, NUMBERS[:2])
 
 
+async def test_a_process_of_its_own_may_commit_after_the_records() -> None:
+    class Committing(RecordHandler):
+        output_schema = "n int"
+
+        def process_record(self, record: Record, ctx: PartitionContext) -> Any:
+            return {"n": self.record.json()}
+
+        def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            super().process(batch, ctx)
+            anyio.from_thread.run(ctx.commit)
+
+    assert (await run(Committing, NUMBERS[:3])).rows == []  # they are committed, not left for a commit
+
+
+@pytest.mark.parametrize("style", ["plain", "async"])
+async def test_between_batches_a_handler_has_no_record(style: str) -> None:
+    class Plain(RecordHandler):
+        def process_record(self, record: Record, ctx: PartitionContext) -> Any:
+            assert self.record is record or self.record == record
+
+    class Awaited(RecordHandler):
+        async def process_record(self, record: Record, ctx: PartitionContext) -> Any:
+            assert self.record is record
+
+    handler = Plain() if style == "plain" else Awaited()
+    assert (await run(handler, NUMBERS[:3])).letters == {}
+    with pytest.raises(HandlerMisuse, match="while process_record runs"):
+        _ = handler.record
+
+
 def test_a_handler_without_process_record_is_refused() -> None:
     class Empty(RecordHandler):
         pass

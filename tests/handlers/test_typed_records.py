@@ -18,6 +18,9 @@ from actorproc.handler.context import PartitionContext
 from actorproc.records import Batch, Record
 from tests.handlers.running import run
 
+Kind = TypeVar("Kind")
+Other = TypeVar("Other")
+
 
 class Struct(msgspec.Struct):
     n: int
@@ -268,6 +271,26 @@ async def test_a_generic_base_may_leave_the_type_to_its_subclasses() -> None:
     for handler in (Typed, Again):
         assert [row["n"] for row in (await run(handler, values(3))).rows] == [0, 1, 2]
     assert [row["n"] for row in (await run(Plain, [b"7"])).rows] == [7]
+
+
+async def test_other_type_arguments_of_a_generic_base_do_not_change_the_type() -> None:
+    class Base(RecordHandler[Kind], Generic[Other, Kind]):
+        output_schema = "n int"
+
+        def process_record(self, number: Any, ctx: PartitionContext) -> dict[str, Any]:
+            return {"n": number.n}
+
+    class Typed(Base[bytes, Struct]):
+        pass
+
+    class Fixed(Numbers, Generic[Other]):
+        pass
+
+    class Chosen(Fixed[bytes]):
+        pass
+
+    for handler in (Typed, Chosen):
+        assert [row["n"] for row in (await run(handler, values(3))).rows] == [0, 1, 2]
 
 
 def test_a_type_without_json_form_is_refused_at_definition() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 from collections.abc import AsyncGenerator
-from contextlib import closing
 from typing import ClassVar
 
 import anyio
@@ -160,7 +159,7 @@ async def test_records_read_before_the_source_failed_are_committed(delivery: str
     world.feed(25)
     world.source.append("0", [b"25"] * 5)
     actor = world.actor(1)
-    with closing(actor), pytest.raises(ExceptionGroup) as caught:
+    with pytest.raises(ExceptionGroup) as caught:
         await actor.run()
     assert "the third page is torn" in str(first_cause(caught.value))
     assert await world.rows() == list(range(0, 20, 2))
@@ -234,7 +233,8 @@ async def test_a_commit_that_the_handler_cut_short_is_not_made_again() -> None:
     memory = Hangs()
     world.store, world.handler = Store(memory, clock=world.clock(0)), Impatient
     world.feed(10)
-    with pytest.raises(errors.HandlerError, match=r"ctx\.commit\(\) was cut short"), closing(world.actor(1)) as actor:
+    actor = world.actor(1)
+    with pytest.raises(errors.HandlerError, match=r"ctx\.commit\(\) was cut short"):
         try:
             await actor.run()
         except ExceptionGroup as group:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import closing
 from typing import Any
 
 import anyio
@@ -43,7 +42,7 @@ async def three_commits(world: World) -> bytes:
 async def refusal(world: World, epoch: int) -> str:
     """What keeps a new owner from processing anything."""
     actor = world.actor(epoch)
-    with anyio.fail_after(60), closing(actor), pytest.raises(errors.CorruptObject) as raised:
+    with anyio.fail_after(60), pytest.raises(errors.CorruptObject) as raised:
         await actor.run()
     return str(raised.value)
 

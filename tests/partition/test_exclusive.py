@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import closing
-
 import anyio
 import pytest
 
@@ -34,16 +32,15 @@ async def takeover(handler: type[Numbers]) -> tuple[World, Exception | None]:
             failed = first_cause(error)
 
     old, new = world.actor(1), world.actor(2)
-    with closing(old), closing(new):
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(run, old)
-            await eventually(lambda: running(old))
-            tasks.start_soon(new.run)
-            await eventually(lambda: running(new))
-            async with anyio.create_task_group() as ending:
-                ending.start_soon(world_commits, old)
-            found = failed
-            tasks.cancel_scope.cancel()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(run, old)
+        await eventually(lambda: running(old))
+        tasks.start_soon(new.run)
+        await eventually(lambda: running(new))
+        async with anyio.create_task_group() as ending:
+            ending.start_soon(world_commits, old)
+        found = failed
+        tasks.cancel_scope.cancel()
     return world, found
 
 

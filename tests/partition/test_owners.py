@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from contextlib import closing
 
 import anyio
 import orjson
@@ -88,20 +87,19 @@ async def test_the_loser_of_two_owners_is_fenced_at_its_next_commit() -> None:
             lost.append(first_cause(error))
 
     old, new = world.actor(1), world.actor(2)
-    with closing(old), closing(new):
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(run, old)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(run, old)
+        world.feed(10)
+        await eventually(lambda: _at_least(old.statistics.commits, 1))
+        tasks.start_soon(run, new)
+        await eventually(lambda: _at_least(new.statistics.state == "running", True))
+        while not lost:
+            before = old.statistics.commits + new.statistics.commits
             world.feed(10)
-            await eventually(lambda: _at_least(old.statistics.commits, 1))
-            tasks.start_soon(run, new)
-            await eventually(lambda: _at_least(new.statistics.state == "running", True))
-            while not lost:
-                before = old.statistics.commits + new.statistics.commits
-                world.feed(10)
-                with anyio.fail_after(60):
-                    while not lost and old.statistics.commits + new.statistics.commits == before:
-                        await anyio.sleep(0.001)
-            tasks.cancel_scope.cancel()
+            with anyio.fail_after(60):
+                while not lost and old.statistics.commits + new.statistics.commits == before:
+                    await anyio.sleep(0.001)
+        tasks.cancel_scope.cancel()
     assert [type(error) for error in lost] == [errors.Fenced]
     assert re.search("host-([12]) with epoch \\1 has", str(lost[0])), "it names the winner"
     await world.until_end(3)
@@ -115,7 +113,6 @@ async def test_an_earlier_epoch_is_refused_at_the_door() -> None:
     actor = world.actor(4)
     with pytest.raises(errors.Fenced, match="epoch 5"):
         await actor.run()
-    actor.close()
 
 
 async def test_the_next_owner_publishes_dead_letters_of_a_dead_one() -> None:

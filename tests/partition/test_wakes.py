@@ -418,7 +418,6 @@ def test_the_next_owner_fires_the_timers_that_the_last_one_left_due(drained: boo
             actor = world.actor(2)
             actor.drain()
             await actor.run()
-            actor.close()
             assert (await world.checkpoint()).stream_time == (BEGUN + timedelta(seconds=12)).timestamp()
         assert await world.columns("n") == []
         world.handler = Commits

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, closing
+from contextlib import asynccontextmanager
 from typing import Any, ClassVar
 
 import anyio
@@ -91,23 +91,21 @@ class World:
     async def until_end(self, epoch: int, partition: str = "0") -> PartitionActor:
         """Run a new owner until everything there is now is committed, and drain it."""
         actor = self.actor(epoch, partition)
-        with closing(actor):
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(actor.run)
-                with anyio.fail_after(300):
-                    while actor.statistics.caught_up is None and not actor.ended:
-                        await anyio.sleep(0.001)
-                actor.drain()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(actor.run)
+            with anyio.fail_after(300):
+                while actor.statistics.caught_up is None and not actor.ended:
+                    await anyio.sleep(0.001)
+            actor.drain()
         return actor
 
     @asynccontextmanager
     async def running(self, epoch: int, partition: str = "0") -> AsyncIterator[PartitionActor]:
         actor = self.actor(epoch, partition)
-        with closing(actor):
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(actor.run)
-                yield actor
-                tasks.cancel_scope.cancel()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(actor.run)
+            yield actor
+            tasks.cancel_scope.cancel()
 
     async def rows(self) -> list[int]:
         found: list[int] = []

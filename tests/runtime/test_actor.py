@@ -11,16 +11,18 @@ from actorproc.runtime.budget import BufferShare, BufferTotal, ByteBudget, ReadB
 from actorproc.runtime.clock import Clock
 
 
-class Echo(Actor[int], Restartable):
-    def __init__(self, mailbox: int = 2) -> None:
-        super().__init__(mailbox)
-        self.seen: list[int] = []
+class Worker(Restartable):
+    """`work` says how it runs: it fails, waits for ever, or ends."""
+
+    def __init__(self, work: str) -> None:
+        super().__init__()
+        self.work = work
 
     async def run(self) -> None:
-        while (message := await self.receive()) is not None and message >= 0:
-            self.seen.append(message)
-        if message is not None and message < -1:
-            raise ValueError(f"told {message}")
+        if self.work == "fail":
+            raise ValueError("told to fail")
+        if self.work == "wait":
+            await anyio.sleep_forever()
 
 
 class Manual(Clock):
@@ -40,7 +42,7 @@ class Manual(Clock):
 
 
 def test_tell_gives_up_if_the_mailbox_is_full_or_closed() -> None:
-    actor = Echo(mailbox=1)
+    actor = Actor[int](mailbox=1)
     assert actor.tell(1)
     assert not actor.tell(2)
     actor.close()
@@ -48,7 +50,7 @@ def test_tell_gives_up_if_the_mailbox_is_full_or_closed() -> None:
 
 
 async def test_receive_gives_up_after_its_time_and_loses_no_message() -> None:
-    actor = Echo()
+    actor = Actor[int](mailbox=2)
     assert await actor.receive(0) is None
     actor.tell(7)
     assert await actor.receive(0.0) == 7
@@ -56,34 +58,28 @@ async def test_receive_gives_up_after_its_time_and_loses_no_message() -> None:
 
 
 async def test_a_failed_actor_is_restarted_until_one_returns() -> None:
-    made: list[Echo] = []
+    made: list[Worker] = []
     failures: list[tuple[str, float]] = []
     clock = Manual()
 
-    def make() -> Echo:
-        actor = Echo()
-        actor.tell(len(made))
-        actor.tell(-2 if len(made) < 3 else -1)
-        made.append(actor)
-        return actor
+    def make() -> Worker:
+        made.append(Worker("fail" if len(made) < 3 else "end"))
+        return made[-1]
 
     restarts = Restarts(Backoff(1.0, 60.0), clock)
     await keep_running(make, restarts, clock, failed=lambda error, delay: failures.append((str(error), delay)))
-    assert [actor.seen for actor in made] == [[0], [1], [2], [3]]
-    assert [error for error, _ in failures] == ["told -2"] * 3
+    assert len(made) == 4
+    assert [error for error, _ in failures] == ["told to fail"] * 3
     assert [0.5 <= clock.slept[0] <= 1, 1 <= clock.slept[1] <= 2, 2 <= clock.slept[2] <= 4] == [True] * 3
 
 
 async def test_an_aborted_actor_fails_with_the_given_error() -> None:
-    made: list[Echo] = []
+    made: list[Worker] = []
     failures: list[Exception] = []
 
-    def make() -> Echo:
-        actor = Echo()
-        if made:
-            actor.tell(-1)
-        made.append(actor)
-        return actor
+    def make() -> Worker:
+        made.append(Worker("end" if made else "wait"))
+        return made[-1]
 
     clock = Manual()
     async with anyio.create_task_group() as tasks:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -100,6 +101,29 @@ async def test_each_change_becomes_one_row_also_after_splits_and_merges(server: 
     feed.container.merge(neighbours[1], high)
     feed.write(range(250, 300))
     assert await feed.process() == list(range(300))
+    feed.check_order()
+
+
+@pytest.mark.parametrize("seed", [*range(6), *(pytest.param(seed, marks=pytest.mark.long) for seed in range(6, 60))])
+async def test_any_splits_and_merges_between_runs_lose_and_repeat_nothing(
+    server: CosmosServer, tmp_path: Path, seed: int
+) -> None:
+    pick = random.Random(seed)
+    feed = Feed(server, tmp_path, ranges=pick.randint(1, 3))
+    written = 0
+    for _ in range(30):
+        ranges = feed.container.ranges
+        match pick.choice(["write", "write", "split", "merge", "process"]):
+            case "write":
+                feed.write(range(written, written := written + pick.randint(1, 20)))
+            case "split" if len(ranges) < 6:
+                feed.container.split(pick.choice(ranges).id)
+            case "merge" if len(ranges) > 1:
+                left = pick.randrange(len(ranges) - 1)
+                feed.container.merge(ranges[left].id, ranges[left + 1].id)
+            case "process":
+                assert await feed.process() == list(range(written))
+    assert await feed.process() == list(range(written))
     feed.check_order()
 
 

@@ -9,7 +9,7 @@ from datetime import datetime
 
 import anyio
 
-from actorproc import Batch, Chunk, End
+from actorproc import Batch, Chunk, End, Partition
 from actorproc.records import Cursor
 from actorproc.sources import Start
 from actorproc.testing import MemorySource
@@ -279,6 +279,13 @@ class Hanging(MemorySource):
         raise AssertionError
 
 
+class Circle(MemorySource):
+    """Names children in place of parents for one partition."""
+
+    async def partitions(self) -> list[str | Partition]:
+        return [Partition("0", ("2",)), "1", Partition("2", ("0",))]
+
+
 class LatestBefore(MemorySource):
     async def start(self, partition: str, at: Start) -> str:
         return str(max(0, int(await super().start(partition, at)) - (at == "latest")))
@@ -325,6 +332,7 @@ WRONG: dict[type[MemorySource], str] = {
     FailsClosing: "read.* failed as it was closed: .*OSError: no such cursor",
     Vanishing: r"\['0'\] before, and does not now",
     Hanging: r"end\(\) gave no answer for 0.5 s",
+    Circle: r"parents in a circle, so none of \['.', '.', '.'\] would ever run",
     LatestBefore: "start.'latest'.*there before",
     TimeAfter: "start.'2013-01-01 12:03:00.* did not give sequence 3",
     BeforeIsAt: r"sequence_before\('0'\) is 0: .* from -1 to -1",
