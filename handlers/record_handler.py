@@ -188,7 +188,7 @@ class RecordHandler(PartitionHandler, ABC, Generic[T]):
 
 
 def _declared(cls: type) -> Any:
-    """The type, or type variable, that a base of `cls` gives for the argument of `RecordHandler`; None: no base does."""
+    """The type or type variable that a base of `cls` gives for the argument of `RecordHandler`; None: no base does."""
     for base in cls.__dict__.get("__orig_bases__", ()):
         origin = get_origin(base)
         if isinstance(origin, type) and issubclass(origin, RecordHandler) and origin._parameter is not None:

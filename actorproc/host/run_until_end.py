@@ -61,6 +61,7 @@ class RunUntilEnd:
         self.waiting: set[str] = set()
         """Partitions that have not passed their end."""
         self._failed: dict[str, str] = {}  # partition -> why it will not reach its end
+        self._not_begun: set[str] = set()  # no host has opened them
         self._without_end: dict[str, str] = {}  # partition -> why its end could not be read
         self._lost: dict[str, str] = {}  # partition -> how the source has lost records that were processed
         # Partition -> the first heartbeat that reports it as failed.
@@ -204,17 +205,38 @@ class RunUntilEnd:
         if not isinstance(self._source, QueueSource):
             committed = await gather(partitions, self._is_committed_elsewhere)
             self.waiting -= {partition for partition, is_committed in committed.items() if is_committed}
+            if not_begun := self._not_begun & self.waiting:
+                await self._follow_replaced(not_begun)
             return
         try:
             self._emptied_elsewhere = await self._other_owners.have(partitions)
         except _UNREADABLE as error:
             self._log.warning("processor.end_unknown", partition=_named(partitions), error=str(error))
 
+    async def _follow_replaced(self, not_begun: set[str]) -> None:
+        """The source may have replaced partitions before a host began them: then wait for those that follow them."""
+        try:
+            listed = await with_deadline(list_partitions(self._source), "partitions", self._store.limits)
+            group = await read_group(self._store, self._layout) or GroupDocument.of()
+            replaced = not_begun - listed.keys() - group.leases.keys()
+            followers = [name for name, parents in listed.items() if replaced & set(parents)]
+            ends = {name: await self._end(name) for name in followers}
+        except _UNREADABLE as error:
+            self._log.warning("processor.end_unknown", partition=_named(not_begun), error=str(error))
+            return
+        lost = replaced - {parent for name in followers for parent in listed[name]}
+        self._without_end |= dict.fromkeys(lost, "the source lists it no more, nor a partition that follows it")
+        self.waiting = (self.waiting - replaced) | (ends.keys() - self._ends.keys())
+        self._ends = ends | self._ends
+
     async def _is_committed_elsewhere(self, partition: str) -> bool:
         """Whether the checkpoint, or a commit after it, has passed the end, or says that the partition has ended."""
         self._lost.pop(partition, None)
+        self._not_begun.discard(partition)
         try:
             tip = await OutputChain(self._store, self._layout, partition).tip()
+            if tip is None:
+                self._not_begun.add(partition)
             if tip is not None and tip.ended:
                 return True
             if tip is None or tip.ahead:

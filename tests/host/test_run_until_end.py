@@ -9,6 +9,7 @@ import anyio
 import pytest
 import structlog
 
+from actorproc.errors import EndNotReached
 from actorproc.group.assignment import Lease, Member
 from actorproc.group.heartbeat import Heartbeat
 from actorproc.group.membership import GroupDocument
@@ -72,6 +73,29 @@ def test_a_corrupt_checkpoint_on_another_host_does_not_end_the_run() -> None:
             assert ending.waiting == {"0"}
             await memory.put(LAYOUT.checkpoint("0"), Checkpoint(1, 0, Cursor("0")).to_json())
         assert supervisor.stopped
+
+    run(main())
+
+
+@pytest.mark.parametrize("followed", [True, False])
+def test_partitions_replaced_before_they_were_begun_are_not_waited_for(followed: bool) -> None:
+    async def main() -> None:
+        clock, source = VirtualClock("a"), MemorySource(1)
+        source.append("0", [b"1"])
+        memory = MemoryStore(clock=clock)
+        ending, supervisor = await started(source, Store(memory, clock=clock))
+        source.unlist("0")
+        if followed:
+            source.add_partition("1", parents=["0"])
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(ending.watch, supervisor)
+            await clock.sleep(2)
+            assert ending.waiting == ({"1"} if followed else set())
+            await memory.put(LAYOUT.checkpoint("1"), Checkpoint(1, 0, Cursor("0")).to_json())
+        assert supervisor.stopped
+        if not followed:
+            with pytest.raises(EndNotReached, match="partition 0: the source lists it no more"):
+                ending.check()
 
     run(main())
 

@@ -104,26 +104,46 @@ async def test_each_change_becomes_one_row_also_after_splits_and_merges(server: 
     feed.check_order()
 
 
-@pytest.mark.parametrize("seed", [*range(6), *(pytest.param(seed, marks=pytest.mark.long) for seed in range(6, 60))])
-async def test_any_splits_and_merges_between_runs_lose_and_repeat_nothing(
+class Changing:
+    """A container that is written to, and whose ranges split and merge, at random."""
+
+    def __init__(self, feed: Feed, pick: random.Random) -> None:
+        self._feed, self._pick = feed, pick
+        self.written = 0
+
+    def step(self) -> None:
+        container, pick = self._feed.container, self._pick
+        ranges = container.ranges
+        match pick.choice(["write", "split", "merge"]):
+            case "split" if len(ranges) < 6:
+                container.split(pick.choice(ranges).id)
+            case "merge" if len(ranges) > 1:
+                left = pick.randrange(len(ranges) - 1)
+                container.merge(ranges[left].id, ranges[left + 1].id)
+            case _:
+                first, self.written = self.written, self.written + pick.randint(1, 20)
+                self._feed.write(range(first, self.written))
+
+    async def while_processed(self) -> None:
+        for _ in range(self._pick.randint(0, 8)):
+            await anyio.sleep(self._pick.uniform(0, 0.15))
+            self.step()
+
+
+@pytest.mark.parametrize("seed", [*range(4), *(pytest.param(seed, marks=pytest.mark.long) for seed in range(4, 60))])
+async def test_splits_and_merges_at_any_time_lose_and_repeat_nothing(
     server: CosmosServer, tmp_path: Path, seed: int
 ) -> None:
     pick = random.Random(seed)
     feed = Feed(server, tmp_path, ranges=pick.randint(1, 3))
-    written = 0
-    for _ in range(30):
-        ranges = feed.container.ranges
-        match pick.choice(["write", "write", "split", "merge", "process"]):
-            case "write":
-                feed.write(range(written, written := written + pick.randint(1, 20)))
-            case "split" if len(ranges) < 6:
-                feed.container.split(pick.choice(ranges).id)
-            case "merge" if len(ranges) > 1:
-                left = pick.randrange(len(ranges) - 1)
-                feed.container.merge(ranges[left].id, ranges[left + 1].id)
-            case "process":
-                assert await feed.process() == list(range(written))
-    assert await feed.process() == list(range(written))
+    changing = Changing(feed, pick)
+    for _ in range(4):
+        for _ in range(pick.randint(1, 8)):
+            changing.step()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(changing.while_processed)
+            await feed.process()
+    assert await feed.process() == list(range(changing.written))
     feed.check_order()
 
 
