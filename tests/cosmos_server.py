@@ -246,15 +246,14 @@ class CosmosServer:
         })  # fmt: skip
 
     def _container(self, request: web.Request, container: Container, rest: list[str]) -> web.Response:
-        match rest:
-            case []:
-                return _answer(container.described)
-            case ["pkranges"]:
-                return _ranges(request, container)
-            case ["docs"]:
-                if self._refusals:
-                    return self._refusals.popleft()
-                return _documents(request, container)
+        with container.lock:  # no answer in the middle of a split
+            match rest:
+                case []:
+                    return _answer(container.described)
+                case ["pkranges"]:
+                    return _ranges(request, container)
+                case ["docs"]:
+                    return self._refusals.popleft() if self._refusals else _documents(request, container)
         return _failed(404, "Resource Not Found.")
 
 

@@ -22,7 +22,7 @@ class Page(NamedTuple):
         lsn: transaction up to which the page goes; without documents, the newest one.
         range: id of the physical range that has answered.
         container: resource id of the container that has answered.
-        is_split: the span is now part of several physical ranges.
+        is_split: the span is part of several physical ranges, of now or of earlier ones that the client remembers.
     """
 
     documents: list[dict[str, Any]]

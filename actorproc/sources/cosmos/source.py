@@ -73,6 +73,7 @@ class CosmosSource(Source):
         self._paths: Sequence[str] = ()
         self._connecting = anyio.Lock()
         self._leases: Sequence[Span] | None = None
+        self._seen: dict[str, PhysicalRange] = {}  # by id: also ranges that were split or merged since
 
     async def open(self) -> None:
         """Connect.
@@ -126,7 +127,9 @@ class CosmosSource(Source):
         return [Partition(one.id, one.parents) for one in await self._ranges()]
 
     async def _ranges(self) -> list[PhysicalRange]:
-        return await _answer(f"source {self.url}", self._feed.ranges())
+        ranges = await _answer(f"source {self.url}", self._feed.ranges())
+        self._seen |= {one.id: one for one in ranges}
+        return ranges
 
     async def _holders(self, partition: str) -> list[PhysicalRange]:
         """The range of a partition; after a split or merge those that have its documents now.
@@ -145,15 +148,26 @@ class CosmosSource(Source):
         return [Span(one.low, one.high, 0) for one in await self._holders(partition)]
 
     async def start(self, partition: str, at: Start) -> str:
-        spans = await self._spans(partition)
+        """See `Source.start`. For a range that was split or merged before it was opened, see `start_after`."""
+        if at == "earliest" and self._address.options().mode == "all":
+            raise UsageError(
+                f"start = 'earliest': {self.url} in mode `all` has no beginning, because the account keeps deletes "
+                "for a while only; give `latest` or a time"
+            )
+        holders, own = await self._holders(partition), self._seen.get(partition)
+        if holders[0].id != partition and self._leaves_gaps and (own is None or own.parents):
+            return str(NO_KEYS)
+        low, high = (own.low, own.high) if own else ("", holders[-1].high)
+        cut = [Span(max(one.low, low), min(one.high, high), 0) for one in holders]
+        spans = [span for span in cut if span.low < span.high]
         if at == "earliest":
-            if self._address.options().mode == "all":
-                raise UsageError(
-                    f"start = 'earliest': {self.url} in mode `all` has no beginning, because the account keeps deletes "
-                    "for a while only; give `latest` or a time"
-                )
             return str(joined(spans))
         return str(joined([await self._span_from(partition, span, "Now" if at == "latest" else at) for span in spans]))
+
+    @property
+    def _leaves_gaps(self) -> bool:
+        """Whether keys may be left to those that follow a range, since these can begin at the first document."""
+        return self._address.options().mode == "latest"
 
     async def _span_from(self, partition: str, span: Span, time: datetime | Literal["Now"]) -> Span:
         page = await _answer(self._name(partition), self._feed.page_from(span, time))
@@ -162,13 +176,16 @@ class CosmosSource(Source):
     async def start_after(self, partition: str, parents: Mapping[str, str]) -> str | None:
         """Where the parents' positions leave off, cut to the keys of this partition.
 
-        A range that was split or merged before it was opened is left to those that follow it, which know its parents,
-        too: what its own keys were, the service does not say any more.
+        The service does not say any more which keys a range had that was split or merged. A host that has never seen
+        it leaves it to those that follow it, which know its parents, too. Keys that nobody has read begin at 0.
         """
-        [place, *_] = await self._holders(partition)
-        if place.id != partition:
+        await self._holders(partition)
+        if (place := self._seen.get(partition)) is None:
             return str(NO_KEYS)
-        return _clipped([span for text in parents.values() for span in Position.parse(text)], place)
+        read = [span for text in parents.values() for span in Position.parse(text)]
+        if self._leaves_gaps and any(span.low < place.high and place.low < span.high for span in read):
+            read.insert(0, Span(place.low, place.high, 0))
+        return _clipped(read, place)
 
     async def position_of(self, consumer: str, partition: str) -> str | None:
         """Where a change feed processor of .NET or Java is, as `cosmos-leases:URL`."""
@@ -207,7 +224,8 @@ class CosmosSource(Source):
     async def read(self, partition: str, position: str) -> AsyncGenerator[Chunk, None]:
         """Read page by page, and end where the range was split or merged.
 
-        The service answers for a child then, whose page is dropped: the child reads on from the same position.
+        The service answers for a child then, whose page is dropped: the child reads on from the same position. But the
+        client may also have asked a parent, since it remembers ranges. So only a new list of the ranges tells.
         """
         if position == str(NO_KEYS):
             yield Chunk(Batch.empty(partition), position, ended=True)
@@ -218,8 +236,11 @@ class CosmosSource(Source):
             page = await self._page(partition, merge.next_span)
             cost += page.cost
             if page.is_split or page.range != partition:
-                yield Chunk(Batch.empty(partition), str(merge.position), cost, ended=True)
-                return
+                if all(one.id != partition for one in await self._ranges()):
+                    yield Chunk(Batch.empty(partition), str(merge.position), cost, ended=True)
+                    return
+                await self._clock.sleep(self._settings.poll_interval)  # the client knew the ranges of earlier only
+                continue
             documents = merge.add(page.documents, page.lsn)
             if documents or merge.at_end:
                 yield self._chunk(partition, documents, str(merge.position), cost)
