@@ -98,7 +98,7 @@ def test_a_forgotten_partition_that_is_left_alone_is_found(monkeypatch: pytest.M
         return False
 
     run(story())
-    monkeypatch.setattr(PartitionActor, "_is_followed", never)
+    monkeypatch.setattr(PartitionActor, "_note_if_lost", never)
     with pytest.raises(InvariantViolation, match="has not settled"):
         run(story())
 
