@@ -211,7 +211,8 @@ class Cluster:
         begun, ends = self._loop.now, self._splits.expected()
         furthest, moved_at = -1, begun  # a slow handler may have a long way to go after a reset
         while (why := self._unsettled(ends)) is not None:
-            if (done := sum(self._checks_of(partition).committed_to() for partition in ends)) > furthest:
+            done = sum(min(end, self._checks_of(partition).committed_to()) for partition, end in ends.items())
+            if done > furthest:
                 furthest, moved_at = done, self._loop.now
             if self._loop.now - moved_at > within:
                 self.report(f"the cluster has not settled within {within:g} s: {why}")
