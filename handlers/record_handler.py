@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import partial
 from itertools import count, islice
@@ -91,12 +92,18 @@ class RecordHandler(PartitionHandler, ABC, Generic[T]):
 
     def process(self, batch: Batch, ctx: PartitionContext) -> None:
         """Call `process_record` for each record."""
+        with self._record_by_record(ctx):
+            self._process(batch, ctx)
+
+    @contextmanager
+    def _record_by_record(self, ctx: PartitionContext) -> Iterator[None]:
+        """Meanwhile `ctx.commit` is refused; afterwards there is no `self.record`, which would keep the batch."""
         ctx.commit = _no_commit  # type: ignore[method-assign]
         try:
-            self._process(batch, ctx)
+            yield
         finally:
             del ctx.commit
-            self.__dict__.pop("_at", None)  # it holds the batch
+            self.__dict__.pop("_at", None)
 
     def _process(self, batch: Batch, ctx: PartitionContext) -> None:
         done = 0
@@ -146,12 +153,8 @@ class RecordHandler(PartitionHandler, ABC, Generic[T]):
         return self.process_record(parsed, ctx)
 
     async def _process_async(self, batch: Batch, ctx: PartitionContext) -> None:
-        ctx.commit = _no_commit  # type: ignore[method-assign]
-        try:
+        with self._record_by_record(ctx):
             await self._process_each(batch, ctx)
-        finally:
-            del ctx.commit
-            self.__dict__.pop("_at", None)
 
     async def _process_each(self, batch: Batch, ctx: PartitionContext) -> None:
         self._at = _current.get  # type: ignore[method-assign]

@@ -13,7 +13,7 @@ from msgspec import inspect
 from pydantic import BaseModel
 
 from actorproc.codecs.json_lines import join_lines, line_starts
-from actorproc.handler.decoder import LISTS_PER_CALL, Values
+from actorproc.handler.decoder import Values
 
 T = TypeVar("T")
 
@@ -52,11 +52,7 @@ class TypedValues(Values[T]):
         return self._decode(value)
 
     def parse_all(self, values: pa.Array) -> list[T] | None:
-        return next(self.parse_pieces(values, max(1, len(values))), [])
-
-    def parse_pieces(self, values: pa.Array, size: int) -> Iterator[list[T] | None]:
-        for start in range(0, len(values), LISTS_PER_CALL * size):
-            yield from self._parse_some(values.slice(start, LISTS_PER_CALL * size), size)
+        return next(self._parse_some(values, max(1, len(values))), [])
 
     def _parse_some(self, values: pa.Array, size: int) -> Iterator[list[T] | None]:
         if self._decode_lines is None or (lines := join_lines(values)) is None:

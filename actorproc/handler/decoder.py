@@ -15,7 +15,7 @@ from actorproc.rows.schema import parse_schema
 T = TypeVar("T")
 
 LISTS_PER_CALL = 4
-"""Lists of values decoded by one call: fewer make more calls, and more no longer fit the CPU cache."""
+"""Lists whose values are decoded together: fewer make more calls, and more no longer fit the CPU cache."""
 
 Parsed = tuple[pa.Table, dict[int, Exception]]
 """Rows, ordered by their column `_sequence`, and the reasons why other records have none, by sequence."""
@@ -37,16 +37,16 @@ class Values(ABC, Generic[T]):
         return None
 
     def parse_pieces(self, values: pa.Array, size: int) -> Iterator[list[T] | None]:
-        """`parse_all` in lists of `size` values.
-
-        Override it if lists can be made one by one at the same cost: the caller drops each before it takes the next
-        one, and many objects at once start Python's garbage collector again and again.
-        """
+        """`parse_all` in lists of `size` values."""
         for start in range(0, len(values), LISTS_PER_CALL * size):
-            piece = values.slice(start, LISTS_PER_CALL * size)
-            parsed = self.parse_all(piece)
-            for at in range(0, len(piece), size):
-                yield None if parsed is None else parsed[at : at + size]
+            yield from self._parse_some(values.slice(start, LISTS_PER_CALL * size), size)
+
+    def _parse_some(self, values: pa.Array, size: int) -> Iterator[list[T] | None]:
+        """Override it if lists can be made one by one at the same cost: the caller drops each before it takes the next
+        one, and many objects at once start Python's garbage collector again and again."""
+        parsed = self.parse_all(values)
+        for at in range(0, len(values), size):
+            yield None if parsed is None else parsed[at : at + size]
 
 
 class Columns(ABC):

@@ -237,9 +237,10 @@ class RunUntilEnd:
             tip = await OutputChain(self._store, self._layout, partition).tip()
             if tip is None:
                 self._not_begun.add(partition)
-            if tip is not None and tip.ended:
+                return False
+            if tip.ended:
                 return True
-            if tip is None or tip.ahead:
+            if tip.ahead:
                 return False
             return await self._is_past_elsewhere(partition, tip.cursor)
         except _UNREADABLE as error:

@@ -235,7 +235,7 @@ class ReadAhead:
             if chunk.cuts is not None:
                 count = nearest_cut(cut_places(batch, chunk.cuts), count)
                 cuts = tuple(cut for cut in chunk.cuts if done < cut < batch[:count].last)
-            piece = batch if count >= len(batch) else batch[:count]
+            piece = _head(batch, count)
             batch = batch[len(piece) :]
             done = piece.last
             if cuts is not None:
@@ -367,9 +367,14 @@ class ReadAhead:
 def fitting(batch: Batch, records: int, size: int) -> int:
     """How many of the first records go into one batch: within both limits, and at least one."""
     count = min(len(batch), records)
-    if batch[:count].nbytes <= size:
+    if _head(batch, count).nbytes <= size:
         return count
     return max(1, bisect_right(range(1, count + 1), size, key=lambda first: batch[:first].nbytes))
+
+
+def _head(batch: Batch, count: int) -> Batch:
+    """The first records. If these are all, the batch itself, which knows its size."""
+    return batch if count >= len(batch) else batch[:count]
 
 
 def _cost_of(chunk: Chunk, seconds: float) -> ReadCost:

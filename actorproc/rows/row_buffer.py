@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from actorproc.errors import HandlerMisuse, RowMismatch
 from actorproc.rows.encoder import Row, RowEncoder
-from actorproc.rows.sequence_order import in_order
+from actorproc.rows.sequence_order import joined
 
 PIECE = 512
 """Rows kept as Python objects. They fit the CPU cache, and are too few to start Python's garbage collector (700)."""
@@ -171,5 +171,5 @@ class RowBuffer:
             misfits |= unfit  # the first of a record counts
         tables = [table for table, _ in encoded]
         if parts:  # as one, mostly still in the handler's thread: each small array costs the event loop time again
-            tables.insert(0, in_order(pa.Table.from_batches([batch for batch, _ in parts]).combine_chunks()))
+            tables.insert(0, joined([pa.Table.from_batches([batch]) for batch, _ in parts]).combine_chunks())
         return tables, misfits
