@@ -36,6 +36,7 @@ from proton import Message
 
 from actorproc.sources.queue import AmqpSource
 from actorproc.sources.queue.messages import identity_by
+from actorproc.sources.queue.source import QUIET
 
 pytestmark = pytest.mark.servers
 
@@ -184,6 +185,16 @@ async def test_a_broker_that_restarts_repeats_nothing(artemis: AmqpBroker, tmp_p
         artemis.stop()
         artemis.start()  # in this thread, since it ends with the one that has started it
         await until_rows(tmp_path, 500)
+    check(queue, tmp_path)
+
+
+async def test_a_broker_that_pauses_is_not_taken_for_an_empty_queue(queue: Queue, tmp_path: Path) -> None:
+    queue.send(400)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(work, queue, tmp_path)
+        await until_rows(tmp_path, 30)
+        with queue.broker.paused():
+            await anyio.sleep(2 * QUIET)
     check(queue, tmp_path)
 
 

@@ -133,6 +133,13 @@ class AmqpLink(asyncio.Protocol):
         self._receiver.flow(count)
         self._work()
 
+    async def drain(self) -> None:
+        """Wait until the broker has delivered what it has, as far as it may. Raises Refused."""
+        self._receiver.drain(0)
+        self._work()
+        while self._receiver.draining():
+            await self.wait_for_change()
+
     def close(self) -> None:
         """End the connection: what is not accepted goes back. Nothing is waited for."""
         if self._io is not None and self.failure is None:
@@ -201,6 +208,9 @@ class AmqpLink(asyncio.Protocol):
                 self._receive(event.delivery)
             case Event.CONNECTION_REMOTE_OPEN:
                 self._opened = True
+                self._changed.set()
+            case Event.LINK_FLOW if event.link.is_receiver and (unused := event.link.drained()):
+                event.link.flow(unused)  # nothing is left to deliver, and what comes later may be
                 self._changed.set()
             case Event.LINK_REMOTE_OPEN:  # without an address, a detach with the reason follows
                 self._attached = bool(event.link.is_receiver and event.link.remote_source.address)

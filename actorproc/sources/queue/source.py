@@ -24,7 +24,7 @@ from actorproc.sources.queue.messages import batch_of, identity_by, to_message
 from actorproc.sources.queue_protocol import Consumer, Deliveries, QueueSource
 
 QUIET = 1.0
-"""Seconds without a message after which a queue counts as empty."""
+"""Seconds without a message after which the broker is asked whether the queue is empty."""
 
 _ANSWER = 30.0  # seconds that the broker may take to accept a connection or a consumer
 _RETRY = 1.0  # seconds between two attempts at a queue that another consumer has
@@ -141,6 +141,8 @@ class _AmqpConsumer(Consumer):
             with anyio.move_on_after(QUIET):
                 while not self._link.messages:
                     await self._link.wait_for_change()
+        if not self._link.messages:
+            await self._link.drain()
         messages = list(self._link.messages)
         identities = [self._identity(message) for message in messages]
         self._link.messages.clear()
