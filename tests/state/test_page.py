@@ -41,11 +41,11 @@ async def test_the_handler_of_sequences() -> None:
     assert [letter["error"]["type"] for letter in result.dead_letters] == ["IncompleteSequence"]
 
 
-async def test_the_handler_of_sessions() -> None:
+async def test_the_typed_handler() -> None:
     names: dict[str, Any] = {"__name__": "sessions"}
     exec(compile(BLOCKS[2], "docs/state.md", "exec"), names)
     clicks = [orjson.dumps({"user": user, "page": page}) for user, page in [("a", "/"), ("b", "/"), ("a", "/cart")]]
-    result = await run_handler(names["Sessions"], clicks)
+    result = await run_handler(names["Clicks"], clicks)
     assert [row["clicks"] for row in result.rows] == [1, 1, 2]
     assert result.state["a"] == {"clicks": 2, "pages": ["/", "/cart"]}
 
@@ -61,5 +61,5 @@ async def test_the_handler_in_columns() -> None:
     names: dict[str, Any] = {"__name__": "columns"}
     exec(compile(BLOCKS[6], "docs/state.md", "exec"), names)
     payments = [orjson.dumps({"account": account, "paid": paid}) for account, paid in [("a", 5), ("b", 1), ("a", 2)]]
-    result = await run_handler(names["Totals"], payments, state={"a": {"cents": 10}})
+    result = await run_handler(names["Spending"], payments, state={"a": {"cents": 10}})
     assert result.state == {"a": {"cents": 17}, "b": {"cents": 1}}
