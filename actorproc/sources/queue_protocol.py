@@ -33,6 +33,8 @@ class Consumer:
     async def receive(self) -> Deliveries:
         """The next messages; or none, after a few seconds without any.
 
+        A run until the end takes none for the end of the queue. So ask the broker first, if it can say so.
+
         Raises:
             SourceError: the broker has dropped this consumer, or may have.
         """
