@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 import time
@@ -118,6 +119,7 @@ def main(
                 options += f" --stream {stream}" if stream else ""
                 console.print(f"Play it again, with its log: python -m actorproc.testing {options}", soft_wrap=True)
                 raise typer.Exit(1) from None
+            gc.collect()  # a cluster's files are few objects, so Python would leave gigabytes of them for later
             progress.advance(task)
     _report(results, time.perf_counter() - begun)
 
