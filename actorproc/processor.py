@@ -24,7 +24,7 @@ from actorproc.handler.base import PartitionHandler
 from actorproc.handler.checks import checked_handler
 from actorproc.handler.hooks import Hooks
 from actorproc.handler.options import load_options
-from actorproc.handler.state_kinds import state_types
+from actorproc.handler.state_kinds import state_types, wakes
 from actorproc.host.arguments import (
     check_auto_commit,
     check_delivery,
@@ -179,7 +179,10 @@ class Processor:
         While store or source are away, the start is tried again and again, as `statistics().error` says.
         """
         signalled = Signals(self.clock, aborting, draining=draining, log=self._log) if signals else None
-        end = RunUntilEnd(self._source, self._store, self.layout, self._log) if until_end else None
+        end = None
+        if until_end:
+            timers_of = self.host if wakes(self.handler) else None
+            end = RunUntilEnd(self._source, self._store, self.layout, self._log, timers_of=timers_of)
         try:
             with self._cancellation_logged(), signalled.handled() if signalled else nullcontext():
                 async with AsyncExitStack() as stack:

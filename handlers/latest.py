@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 from pydantic import Field
 
@@ -12,7 +13,7 @@ from actorproc.handler.context import PartitionContext
 from actorproc.handler.info import PartitionInfo
 from actorproc.handler.state import Key
 from actorproc.handlers.keyed import KeyOptions, keyed, record_key_of
-from actorproc.records import Batch
+from actorproc.records import Batch, Record
 from actorproc.rows.schema import parse_schema
 
 _KEY = pa.field("key", pa.string(), nullable=False)
@@ -55,11 +56,11 @@ class Latest(PartitionHandler):
             for record, key, value in keyed(values, ctx, ctx.options.key, decode=names is not None)
         }
         for record in batch:
-            if record.value is None and record.key is not None:
-                self._forget(record, record.key.decode(), columns, ctx)
+            if record.value is None:
+                self._forget(record, columns, ctx)
             elif record.sequence in found:
                 key, fields = found[record.sequence]
-                if ctx.state.get(key) != fields:
+                if ctx.state.get(key) != as_stored(fields):
                     ctx.state.set(key, fields)
                     ctx.emit(record, (key, *fields))
 
@@ -69,7 +70,14 @@ class Latest(PartitionHandler):
             return [(raw or b"").decode()]
         return [value.get(name) for name in names] if isinstance(value, dict) else [None] * len(names)
 
-    def _forget(self, record: Any, key: str, columns: int, ctx: PartitionContext) -> None:
-        if key in ctx.state:
+    def _forget(self, record: Record, columns: int, ctx: PartitionContext) -> None:
+        if record.key is None:
+            ctx.fail(record, ValueError("the record has neither a value nor a key that it would forget"), again=False)
+        elif (key := record.key.decode()) in ctx.state:
             ctx.state.delete(key)
             ctx.emit(record, (key, *[None] * columns))
+
+
+def as_stored(value: Any) -> Any:
+    """The value as state gives it back: a date or a decimal as text, for example."""
+    return msgspec.msgpack.decode(msgspec.msgpack.encode(value))

@@ -82,6 +82,14 @@ class Attempt:
         """Those of the records that the handler has not committed."""
         return {sequence: item for sequence, item in by_sequence.items() if sequence > self.committed}
 
+    def failed(self) -> dict[int, Exception]:
+        """Errors of the records that failed, by sequence; without those that are committed, and without rows that do
+        not fit of records that the handler gave up: these rows are dropped."""
+        failures = self.uncommitted(self.failures)
+        if not self.letters:
+            return failures
+        return {s: e for s, e in failures.items() if s not in self.letters or not isinstance(e, RowMismatch)}
+
     def unfinished(self) -> set[int]:
         """Sequences of the records that the handler may not be done with."""
         return self.mapping.keys() | (self.cut_off - self.letters.keys())

@@ -48,14 +48,18 @@ class RunUntilEnd:
 
     Args:
         log: bound to processor and host.
+        timers_of: this host, if the handler may have set timers, which fire only where a partition is run.
     """
 
-    def __init__(self, source: Source, store: Store, layout: ProcessorLayout, log: Any) -> None:
+    def __init__(
+        self, source: Source, store: Store, layout: ProcessorLayout, log: Any, *, timers_of: str | None = None
+    ) -> None:
         self._source = source
         self._store = store
         self._layout = layout
         self._clock = store.clock
         self._log = log
+        self._timers_of = timers_of
         self._ends: dict[str, End] = {}
         self._later_ends: dict[str, End] = {}  # of partitions that were empty at the start
         self.waiting: set[str] = set()
@@ -204,7 +208,8 @@ class RunUntilEnd:
         """Go by the commits of other hosts. Of a queue these do not show the end, so its owner sees to it alone."""
         if not isinstance(self._source, QueueSource):
             committed = await gather(partitions, self._is_committed_elsewhere)
-            self.waiting -= {partition for partition, is_committed in committed.items() if is_committed}
+            done = {partition for partition, is_committed in committed.items() if is_committed}
+            self.waiting -= done if self._timers_of is None else done - await self._timers_left(done)
             if not_begun := self._not_begun & self.waiting:
                 await self._follow_replaced(not_begun)
             return
@@ -212,6 +217,19 @@ class RunUntilEnd:
             self._emptied_elsewhere = await self._other_owners.have(partitions)
         except _UNREADABLE as error:
             self._log.warning("processor.end_unknown", partition=_named(partitions), error=str(error))
+
+    async def _timers_left(self, partitions: set[str]) -> set[str]:
+        """Those that no other live host runs, so that only this one can fire their timers, once it has them."""
+        try:
+            group = await read_group(self._store, self._layout) or GroupDocument.of()
+            others = await self._other_owners.have(partitions)
+        except _UNREADABLE as error:
+            self._log.warning("processor.end_unknown", partition=_named(partitions), error=str(error))
+            return partitions
+        owners = {partition: group.owner_of(partition) for partition in others}
+        run_elsewhere = {partition for partition, owner in owners.items() if owner and owner[0] != self._timers_of}
+        not_run = {partition for partition in partitions if group.wishes.pauses(partition)}
+        return partitions - run_elsewhere - not_run - group.ended.keys() - group.vanished.keys()
 
     async def _follow_replaced(self, not_begun: set[str]) -> None:
         """The source may have replaced partitions before a host began them: then wait for those that follow them."""

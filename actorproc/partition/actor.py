@@ -287,6 +287,8 @@ class PartitionActor(Restartable):
 
     def _seconds_until_due(self) -> float | None:
         """Seconds until a commit or a timer is due; None: neither is to come."""
+        if self.flushing:  # requested while timers fired
+            return 0.0
         due, wake = self._committer.due_at(), math.inf
         if self._wakes is not None:
             wake = self._wakes.next_in(at_end=self._is_caught_up)

@@ -102,7 +102,7 @@ class BatchRun(AttemptRun):
             await self._returned(part, attempt)
 
     async def _returned(self, part: Part, attempt: Attempt) -> None:
-        failures = attempt.uncommitted(attempt.failures)
+        failures = attempt.failed()
         if failures and attempt.state.used and not self._at_most_once:
             # Later records saw state without the failed ones, so nothing of the attempt counts.
             part.batch = part.batch.after(attempt.committed)
@@ -119,6 +119,8 @@ class BatchRun(AttemptRun):
 
     async def _failed(self, part: Part, error: Exception, attempt: Attempt) -> None:
         """The attempt as a whole failed. What the handler has committed of it stays done."""
+        if attempt.committed >= part.batch.first:
+            part.attempt = 1  # earlier attempts failed at records that are done
         part.batch = rest = part.batch.after(attempt.committed)
         if not len(rest):
             self._on.info.log.error(
@@ -126,7 +128,7 @@ class BatchRun(AttemptRun):
                 why="ctx.commit had already committed the whole batch",
             )  # fmt: skip
             return
-        failures = attempt.uncommitted(attempt.failures)
+        failures = attempt.failed()
         if failures and self._at_most_once:  # the handler sees no record twice
             failures = dict.fromkeys(rest.sequences, error) | failures
         if failures:  # they may be why it raised: the other records are tried without them
@@ -169,7 +171,7 @@ class BatchRun(AttemptRun):
         self.wanted = max(self.wanted, upto)
         unfinished = attempt.unfinished()  # before the await: rows that come meanwhile are not encoded
         await self._encode(attempt)
-        unfinished |= attempt.uncommitted(attempt.failures).keys()
+        unfinished |= attempt.failed().keys()
         limit = self._cut_before(min([upto, *(sequence - 1 for sequence in (*unfinished, *self._parts.waiting))]))
         if limit < max(attempt.committed + 1, self._batch.first):
             return

@@ -29,6 +29,8 @@ class Part:
     attempt: int = 1
     isolating: bool = False
     """One of them is bad, and is being searched for."""
+    is_found: bool = False
+    """It is one record, and has failed as such."""
 
 
 class Parts:
@@ -36,7 +38,8 @@ class Parts:
 
     A batch that fails is tried `max_attempts` times. Then it is cut in halves until each bad record is alone. During
     this search, attempts are counted per type of error and batch: a part that fails with a new type of error is tried
-    again, because a service may just have gone away.
+    again, because a service may just have gone away. A record that is found in this way is processed once more, at
+    once: it may be a good one that failed once, with the same type of error as the bad ones.
 
     Records that failed alone are tried again without the others; or with them and in order, if the handler uses state.
     Each has `max_attempts` of its own, whatever happens to the rest of its batch.
@@ -62,7 +65,7 @@ class Parts:
         return [part.batch.first for part in self._left]
 
     def failed(self, part: Part, error: Exception) -> GivenUp | None:
-        """The attempt as a whole failed. None: the part is tried again after a pause.
+        """The attempt as a whole failed. None: the part is tried again after a pause. Otherwise without one.
 
         Raises:
             HandlerError: the handler's `on_error` returned `Decision.STOP`, or failed itself.
@@ -74,12 +77,21 @@ class Parts:
             part.attempt += 1
             self._left.appendleft(part)
             return None
+        if self._is_tried_once_more(part, decision):
+            part.is_found = True
+            part.attempt += 1
+            self._left.appendleft(part)
+            return {}
         if len(part.batch) == 1 or self._at_most_once:
             return dict.fromkeys(part.batch.sequences, (error, decision or Decision.DEAD_LETTER))
         middle = len(part.batch) // 2
         for half in (part.batch[middle:], part.batch[:middle]):
             self._left.appendleft(Part(half, part.attempt + (len(half) == 1), isolating=True))
         return {}
+
+    def _is_tried_once_more(self, part: Part, decision: Decision | None) -> bool:
+        is_new = part.isolating and len(part.batch) == 1 and not part.is_found
+        return is_new and decision is None and self._max_attempts > 1 and not self._at_most_once
 
     def failed_alone(
         self,

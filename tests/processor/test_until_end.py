@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import anyio
 import pytest
 
-from actorproc import Batch, Decision, PartitionContext, Processor
+from actorproc import Batch, Decision, PartitionContext, Processor, Record, RecordHandler, WakeContext
 from actorproc.host.partition_slot import FAILURES_FOR_GOOD
 from actorproc.sources.protocol import Chunk, Start
 from actorproc.storage.store import Store
@@ -116,3 +116,47 @@ async def test_until_end_sees_what_an_ordinary_host_has_committed() -> None:
             while len(await rows(store)) < 40:
                 await anyio.sleep(0.01)
             await Processor(Double, source=source, container=store, host="b", **QUICK).run(until_end=True)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+async def test_until_end_fires_timers_that_an_earlier_run_left(fails: bool) -> None:
+    class Wakes(RecordHandler):
+        output_schema = "n string"
+        fired: ClassVar[list[str]] = []
+        fails: ClassVar[bool] = False
+
+        def process_record(self, record: Record, ctx: PartitionContext) -> None:
+            ctx.wake(record.text, after=0 if fails else 0.3)
+
+        def on_wake(self, key: Any, ctx: WakeContext) -> dict[str, str]:
+            if self.fails:
+                raise ConnectionError("away")
+            self.fired.append(key)
+            return {"n": key}
+
+    store, source = Store(MemoryStore()), MemorySource(2)
+    source.append("1", [b"a"])
+    for fired in ([], ["a"], ["a"]):
+        Wakes.fails = fails and not fired
+        with anyio.fail_after(60):
+            await Processor(Wakes, source=source, container=store, **QUICK).run(until_end=True)
+        assert Wakes.fired == fired
+        await anyio.sleep(0.3)
+
+
+async def test_until_end_commits_although_timers_fire_when_it_asks() -> None:
+    class Wakes(RecordHandler):
+        output_schema = "n string"
+
+        def process_record(self, record: Record, ctx: PartitionContext) -> None:
+            ctx.wake(record.text, after=0)
+
+        async def on_wake(self, key: Any, ctx: WakeContext) -> dict[str, str]:
+            await anyio.sleep(0.1)  # the end of the partition is noticed meanwhile
+            return {"n": key}
+
+    source = MemorySource(1)
+    source.append("0", [b"a", b"b"])
+    settings = {**QUICK, "commit_interval": 3600, "min_batch_records": 10, "max_batch_wait": 0.1}
+    with anyio.fail_after(20):
+        await Processor(Wakes, source=source, container=Store(MemoryStore()), **settings).run(until_end=True)
