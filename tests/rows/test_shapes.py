@@ -103,6 +103,8 @@ def test_a_dict_is_a_dict_whatever_else_its_class_is() -> None:
 
     @dataclass(init=False)
     class Both(Base):
+        """Without a docstring, Python 3.11.2 fails here: it makes one of the signature."""
+
         a: int = 0
 
     encoder = RowEncoder(parse_schema("a long"))
