@@ -69,6 +69,7 @@ async def faults(run: Path) -> list[str]:
         return found + verdict.faults + await check_counts(store, ProcessorLayout(PROCESSOR), records, verdict)
 
 
+@pytest.mark.slow
 async def test_every_record_ends_once_on_a_folder(run: Path) -> None:
     assert await faults(run) == []
     assert len(list((run / "container").glob("*/output/*/*.parquet"))) > PARTITIONS

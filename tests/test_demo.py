@@ -278,6 +278,7 @@ async def test_hosts_of_a_killed_demo_end(running: subprocess.Popen[str]) -> Non
 
 
 @pytest.mark.timeout(600)
+@pytest.mark.slow
 def test_the_demo_survives_a_kill_and_notices_damage(tmp_path: Path) -> None:
     run = subprocess.run(
         [*DEMO, "--events", "40000"], check=False, cwd=tmp_path, capture_output=True, text=True, timeout=400

@@ -470,6 +470,7 @@ def test_serve_ends_with_a_summary_and_the_dead_letters_command(run: Run, folder
     assert len(again.stdout.splitlines()) == 1
 
 
+@pytest.mark.slow
 def test_a_hanging_thread_does_not_keep_an_aborted_host_alive(run: Run, folder: Path) -> None:
     (folder / "flights_app.py").write_text(HANGS.replace("async def", "def"))
     produce(run)

@@ -220,6 +220,7 @@ async def test_a_time_begins_at_its_first_event(hub: Hub) -> None:
         assert await source.start("1", middle) == "0"
 
 
+@pytest.mark.slow
 async def test_a_detached_link_is_attached_again_and_repeats_nothing(hub: Hub) -> None:
     hub.send(range(1_000), 0)
     async with opened(hub) as source:
@@ -259,6 +260,7 @@ async def test_the_service_cuts_off_the_reader_of_an_earlier_epoch(hub: Hub) -> 
                 await anext(earlier)
 
 
+@pytest.mark.slow
 async def test_readers_without_epochs_share_a_partition(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     hub.send(range(10), 0)
     source = EventHubsSource(hub.url, {"exclusive": False})
@@ -299,6 +301,7 @@ async def test_a_hub_that_was_created_again_is_not_read_on(hub: Hub) -> None:
             await anext(source.read("0", "10"))
 
 
+@pytest.mark.slow
 async def test_a_rotated_key_is_read_from_its_file(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     hub.send(range(10), 0)
     monkeypatch.delenv("EVENTHUBS_CONNECTION_STRING")

@@ -48,6 +48,7 @@ async def test_each_message_becomes_one_row_also_after_a_restart(broker: Broker,
     assert await process(KafkaSource(topic.url), tmp_path) == list(range(3_000))
 
 
+@pytest.mark.slow
 async def test_a_topic_keeps_the_contract_of_a_source(broker: Broker) -> None:
     topic = Topic(broker)
     topic.send(range(300))

@@ -93,6 +93,7 @@ def outages(server: S3Server) -> Iterator[Outages]:
         yield Outages(proxy, front)
 
 
+@pytest.mark.slow
 async def test_a_task_that_starts_while_the_store_is_away_waits_for_it(s3_server: S3Server) -> None:
     url = await s3_server.new_url()
     await Fleet(url, s3_server.settings).commit(p0=20)

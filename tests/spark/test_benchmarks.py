@@ -12,6 +12,7 @@ from benchmarks.spark.committed import NAME, Writer
 
 
 @pytest.mark.parametrize("native", [True, False])
+@pytest.mark.slow
 def test_the_datasets_of_the_benchmarks_read_as_any_output(spark: SparkSession, tmp_path: Path, native: bool) -> None:
     writer = Writer(tmp_path / "state")
     for partition in (0, 0, 3):

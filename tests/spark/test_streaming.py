@@ -77,6 +77,7 @@ async def test_limits_are_refused_before_pyspark_4_2(spark: SparkSession, tmp_pa
 
 
 @minio_is_long
+@pytest.mark.slow
 async def test_a_restarted_stream_on_s3_reads_each_row_once(
     spark: SparkSession, s3_server: S3Server, tmp_path: Path
 ) -> None:
