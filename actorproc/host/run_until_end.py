@@ -159,6 +159,8 @@ class RunUntilEnd:
             return True
         if not done.records and end.sequence is not None and done.cursor.sequence > end.sequence:
             return False  # beyond the end from the start: the source has to confirm that it has such a position
+        if self._timers_of is not None and end.sequence is not None and done.cursor.sequence <= end.sequence:
+            return False  # the source has to say that there is no more: stream time may follow the wall clock then
         return self._is_past(actor.partition, done.cursor)
 
     def _has_committed(self, actor: PartitionActor) -> bool:

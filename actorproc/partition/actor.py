@@ -246,7 +246,7 @@ class PartitionActor(Restartable):
         )  # fmt: skip
         opened.retries.on_failed = self._hooks.failed
         if wakes(type(handler)):
-            self._wakes = Wakes(opened, self._committer)
+            self._wakes = Wakes(opened, self._committer, lambda: self._is_caught_up)
         return opened
 
     # Processing
@@ -255,7 +255,7 @@ class PartitionActor(Restartable):
         processor = BatchProcessor(opened, self._limit)
         while not self._draining.is_set():
             if self._wakes is not None:
-                await self._run_timers(self._wakes.fire(at_end=self._is_caught_up))
+                await self._run_timers(self._wakes.fire())
             try:
                 with self.time.at("wait" if self.is_at_end else "read"):
                     read = await self._reads.next(self._seconds_until_due())
@@ -291,7 +291,7 @@ class PartitionActor(Restartable):
             return 0.0
         due, wake = self._committer.due_at(), math.inf
         if self._wakes is not None:
-            wake = self._wakes.next_in(at_end=self._is_caught_up)
+            wake = self._wakes.next_in()
         wait = min(math.inf if due is None else due - self._clock.monotonic(), wake)
         return None if wait == math.inf else wait
 
@@ -378,7 +378,7 @@ class PartitionActor(Restartable):
         await self._check_late_rows(opened)
         self.statistics.state = "draining"
         if self._closing_for is CloseReason.ENDED and self._wakes is not None:
-            await self._run_timers(self._wakes.fire(at_end=False))
+            await self._run_timers(self._wakes.fire(idle=False))
             await self._run_timers(self._wakes.fire_all(succession.goes_on))
         if self._settings.auto_commit:
             await self._committer.commit()

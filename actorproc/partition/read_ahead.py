@@ -226,6 +226,8 @@ class ReadAhead:
         settings = self._settings
         start, done = cursor
         batch = chunk.batch.after(done)
+        if len(batch):
+            self.newest = None
         reserved = self._room.has_reservation
         if not reserved and len(batch):  # the whole chunk is in memory until its last piece is handled
             await self._room.reserve(batch.nbytes)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from heapq import heappop, heappush
 from typing import NamedTuple
 
@@ -153,6 +154,16 @@ class Timers:
             return packed is not None
         at, clock = unpack_timer(packed)
         return at <= (self._stream_time if clock == "stream" else self._wall())
+
+    @contextmanager
+    def wall_clock_stopped(self) -> Iterator[None]:
+        """Within the block no other timer becomes due because time goes on."""
+        wall, now = self._wall, self._wall()
+        self._wall = lambda: now
+        try:
+            yield
+        finally:
+            self._wall = wall
 
     def _now(self) -> tuple[float, float]:
         return (math.inf, math.inf) if self._ended else (self._stream_time, self._wall())

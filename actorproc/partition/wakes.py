@@ -42,13 +42,17 @@ class Wakes:
     """Fires the timers of one partition. A timer stays in state until its `on_wake` has returned.
 
     A timer that fails is tried again after a back-off, in memory only. All others go on.
+
+    Args:
+        is_caught_up: whether all that the source had is processed. Asked again and again: timers may take minutes.
     """
 
-    def __init__(self, opened: OpenedHandler, committer: Committer) -> None:
+    def __init__(self, opened: OpenedHandler, committer: Committer, is_caught_up: Callable[[], bool]) -> None:
         settings, clock = opened.settings, opened.clock
         backoff = Backoff(settings.retry_backoff, settings.retry_backoff_max)
         self._on = opened
         self._committer = committer
+        self._is_caught_up = is_caught_up
         self._failures, self._ahead = LogThrottle(), LogThrottle()
         self._fired = self._given_up = 0
         self.timers = Timers(
@@ -69,9 +73,9 @@ class Wakes:
         committer = self._committer
         return self._on.settings.auto_commit or committer.committed.sequence == committer.cursor.sequence
 
-    def next_in(self, *, at_end: bool) -> float:
+    def next_in(self) -> float:
         """Seconds until a timer may be due; infinity: none will be."""
-        return self.timers.next_in(at_end=at_end) if self._allowed else float("inf")
+        return self.timers.next_in(at_end=self._is_caught_up()) if self._allowed else float("inf")
 
     def _passed(self, batch: Batch, upto: int) -> None:
         """The records up to this sequence are processed: stream time goes on, and is committed with them."""
@@ -86,11 +90,11 @@ class Wakes:
                 why="it is further ahead than max_timestamp_ahead allows, so stream time and timers pass over it",
             )  # fmt: skip
 
-    async def fire(self, *, at_end: bool) -> bool:
+    async def fire(self, *, idle: bool = True) -> bool:
         """Call `on_wake` for each timer that is due, once. Commits that are due are made in between.
 
         Args:
-            at_end: the source has nothing more for now.
+            idle: whether stream time may follow the wall clock.
 
         Returns:
             Whether any has succeeded.
@@ -101,7 +105,7 @@ class Wakes:
         called: set[bytes] = set()
         before = self._fired
         while self._allowed and not self._on.draining.is_set():
-            keys = self.timers.due(_MOST, called, at_end=at_end)
+            keys = self.timers.due(_MOST, called, at_end=idle and self._is_caught_up())
             if not keys:
                 break
             called.update(keys)
@@ -113,13 +117,14 @@ class Wakes:
         return self._fired > before
 
     async def settle(self) -> None:
-        """Fire until no timer is due, except those that have failed more than `max_attempts` times."""
+        """Fire the timers that are due now, except those that have failed more than `max_attempts` times."""
         clock, most = self._on.clock, self._on.settings.max_attempts
-        while self._allowed and not self._on.draining.is_set():
-            if not await self.fire(at_end=True):
-                if all(failure.tries > most for failure in self.timers.failures.values()):
-                    return
-                await clock.sleep(self.timers.next_in(at_end=True))
+        with self.timers.wall_clock_stopped():  # a timer that sets itself again would be due for ever
+            while self._allowed and not self._on.draining.is_set():
+                if not await self.fire():
+                    if all(failure.tries > most for failure in self.timers.failures.values()):
+                        return
+                    await clock.sleep(self.next_in())
 
     async def fire_all(self, goes_on: Callable[[Key], bool]) -> None:
         """Call `on_wake` for each timer, whatever its time, before the partition ends.

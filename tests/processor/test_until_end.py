@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
+from datetime import UTC, datetime, timedelta
+from io import BytesIO
 from typing import Any, ClassVar
 
 import anyio
+import pyarrow.parquet as pq
 import pytest
 
-from actorproc import Batch, Decision, PartitionContext, Processor, Record, RecordHandler, WakeContext
+from actorproc import Batch, Decision, PartitionContext, PartitionInfo, Processor, Record, RecordHandler, WakeContext
 from actorproc.host.partition_slot import FAILURES_FOR_GOOD
 from actorproc.sources.protocol import Chunk, Start
 from actorproc.storage.store import Store
@@ -160,3 +163,65 @@ async def test_until_end_commits_although_timers_fire_when_it_asks() -> None:
     settings = {**QUICK, "commit_interval": 3600, "min_batch_records": 10, "max_batch_wait": 0.1}
     with anyio.fail_after(20):
         await Processor(Wakes, source=source, container=Store(MemoryStore()), **settings).run(until_end=True)
+
+
+async def test_until_end_ends_although_timers_set_themselves_again() -> None:
+    class Polls(RecordHandler):
+        def process_record(self, record: Record, ctx: PartitionContext) -> None:
+            ctx.wake(record.text, after=0.1)
+
+        async def on_wake(self, key: Any, ctx: WakeContext) -> None:
+            await anyio.sleep(0.05)
+            ctx.wake(key, after=0.1)
+
+    store, source = Store(MemoryStore()), MemorySource(1)
+    source.append("0", [b"%d" % n for n in range(4)])
+    for _ in range(2):
+        with anyio.fail_after(20):
+            await Processor(Polls, source=source, container=store, **QUICK).run(until_end=True)
+        await anyio.sleep(0.2)
+
+
+@pytest.mark.parametrize("slow", [False, True])
+async def test_stream_time_does_not_follow_the_wall_clock_while_records_wait(slow: bool) -> None:
+    """Records come after the start, in the middle of a session. `slow`: while timers of another key fire."""
+    source = MemorySource(1, page=10)
+
+    def append(key: bytes, first: int, last: int) -> None:
+        for n in range(first, last):
+            source.append("0", [b"x"], key=key, timestamp=datetime(2025, 1, 1, tzinfo=UTC) + timedelta(seconds=n))
+
+    class Visits(RecordHandler):
+        output_schema = "key string, clicks int"
+
+        async def opened(self, ctx: PartitionInfo) -> None:
+            if not slow and ctx.epoch == 1:
+                append(b"k", 10, 40)
+
+        def process_record(self, record: Record, ctx: PartitionContext) -> None:
+            key = (record.key or b"").decode()
+            ctx.state.set(key, ctx.state.get(key, 0) + 1)
+            ctx.wake(key, (record.timestamp or datetime.now(UTC)) + timedelta(seconds=5 if key == "slow" else 1800))
+
+        async def on_wake(self, key: Any, ctx: WakeContext) -> dict[str, Any]:
+            if key == "slow":
+                append(b"k", 10, 40)
+                await anyio.sleep(1)  # longer than `stream_idle_time`, and than an attempt may take
+            clicks = ctx.state[key]
+            ctx.state.delete(key)
+            return {"key": key, "clicks": clicks}
+
+    if slow:
+        append(b"slow", 0, 1)
+    append(b"k", 0 if not slow else 6, 10)
+    store, settings = Store(MemoryStore()), {**QUICK, "stream_idle_time": 0.5 if slow else 0, "max_batch_records": 10}
+    for _ in range(2):
+        processor = Processor(Visits, source=source, container=store, **settings)
+        if slow:
+            async with processor:
+                await anyio.sleep(1.3)
+            break
+        await processor.run(until_end=True)
+    files = [await store.get(entry.key) for entry in (await store.list("Visits/output/")).entries]
+    found = [tuple(row.values())[:2] for file in files if file for row in pq.read_table(BytesIO(file.body)).to_pylist()]
+    assert found == ([("slow", 1)] if slow else [("k", 40)])
