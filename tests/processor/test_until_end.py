@@ -206,7 +206,7 @@ async def test_stream_time_does_not_follow_the_wall_clock_while_records_wait(slo
         async def on_wake(self, key: Any, ctx: WakeContext) -> dict[str, Any]:
             if key == "slow":
                 append(b"k", 10, 40)
-                await anyio.sleep(1)  # longer than `stream_idle_time`, and than an attempt may take
+                await anyio.sleep(2)  # longer than `stream_idle_time`, and than an attempt may take
             clicks = ctx.state[key]
             ctx.state.delete(key)
             return {"key": key, "clicks": clicks}
@@ -214,12 +214,14 @@ async def test_stream_time_does_not_follow_the_wall_clock_while_records_wait(slo
     if slow:
         append(b"slow", 0, 1)
     append(b"k", 0 if not slow else 6, 10)
-    store, settings = Store(MemoryStore()), {**QUICK, "stream_idle_time": 0.5 if slow else 0, "max_batch_records": 10}
+    store, settings = Store(MemoryStore()), {**QUICK, "stream_idle_time": 1.5 if slow else 0, "max_batch_records": 10}
     for _ in range(2):
         processor = Processor(Visits, source=source, container=store, **settings)
         if slow:
             async with processor:
-                await anyio.sleep(1.3)
+                with anyio.fail_after(60):
+                    while not (await store.list("Visits/output/")).entries:
+                        await anyio.sleep(0.05)
             break
         await processor.run(until_end=True)
     files = [await store.get(entry.key) for entry in (await store.list("Visits/output/")).entries]
