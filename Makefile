@@ -60,6 +60,7 @@ $(STAMP): pyproject.toml Makefile $(CONSTRAINTS)
 	@$(BIN)/uv pip install --quiet --compile-bytecode --python $(BIN)/python --config-settings editable_mode=compat $(CONSTRAINTS:%=-c %) -e '.[dev]'
 	@$(BIN)/python -m compileall -q actorproc
 	@touch $@
+	@echo "installed: $(BIN)/actorproc --help"
 
 lock: $(STAMP)   ## constraints.txt for `make install`: adds what is missing; ARGS="--upgrade" takes the newest versions
 	@$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --extra dev $(ARGS) --no-header --no-annotate --no-emit-index-url \

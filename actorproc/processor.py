@@ -181,8 +181,9 @@ class Processor:
         signalled = Signals(self.clock, aborting, draining=draining, log=self._log) if signals else None
         end = None
         if until_end:
-            timers_of = self.host if wakes(self.handler) else None
-            end = RunUntilEnd(self._source, self._store, self.layout, self._log, timers_of=timers_of)
+            end = RunUntilEnd(
+                self._source, self._store, self.layout, self.host, self._log, sets_timers=wakes(self.handler)
+            )
         try:
             with self._cancellation_logged(), signalled.handled() if signalled else nullcontext():
                 async with AsyncExitStack() as stack:

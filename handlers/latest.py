@@ -60,7 +60,8 @@ class Latest(PartitionHandler):
                 self._forget(record, columns, ctx)
             elif record.sequence in found:
                 key, fields = found[record.sequence]
-                if ctx.state.get(key) != as_stored(fields):
+                before = ctx.state.get(key)
+                if before != fields and before != as_stored(fields):
                     ctx.state.set(key, fields)
                     ctx.emit(record, (key, *fields))
 

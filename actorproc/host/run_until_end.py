@@ -48,18 +48,18 @@ class RunUntilEnd:
 
     Args:
         log: bound to processor and host.
-        timers_of: this host, if the handler may have set timers, which fire only where a partition is run.
+        sets_timers: whether the handler may have set timers, which fire only where a partition is run.
     """
 
     def __init__(
-        self, source: Source, store: Store, layout: ProcessorLayout, log: Any, *, timers_of: str | None = None
+        self, source: Source, store: Store, layout: ProcessorLayout, host: str, log: Any, *, sets_timers: bool = False
     ) -> None:
         self._source = source
         self._store = store
         self._layout = layout
         self._clock = store.clock
         self._log = log
-        self._timers_of = timers_of
+        self._sets_timers = sets_timers
         self._ends: dict[str, End] = {}
         self._later_ends: dict[str, End] = {}  # of partitions that were empty at the start
         self.waiting: set[str] = set()
@@ -71,7 +71,7 @@ class RunUntilEnd:
         # Partition -> the first heartbeat that reports it as failed.
         self._reports: dict[str, tuple[Incarnation, int]] = {}
         self._remotely_failed: dict[str, str] = {}
-        self._other_owners = OtherOwners(store, layout)
+        self._other_owners = OtherOwners(store, layout, host)
         self._emptied_elsewhere: set[str] = set()  # queues of other hosts
         self._flushed: dict[str, PartitionActor] = {}  # the actors that were asked to commit at their end
         self._supervisor: Supervisor | None = None
@@ -159,7 +159,7 @@ class RunUntilEnd:
             return True
         if not done.records and end.sequence is not None and done.cursor.sequence > end.sequence:
             return False  # beyond the end from the start: the source has to confirm that it has such a position
-        if self._timers_of is not None and end.sequence is not None and done.cursor.sequence <= end.sequence:
+        if self._sets_timers and end.sequence is not None and done.cursor.sequence <= end.sequence:
             return False  # the source has to say that there is no more: stream time may follow the wall clock then
         return self._is_past(actor.partition, done.cursor)
 
@@ -211,25 +211,23 @@ class RunUntilEnd:
         if not isinstance(self._source, QueueSource):
             committed = await gather(partitions, self._is_committed_elsewhere)
             done = {partition for partition, is_committed in committed.items() if is_committed}
-            self.waiting -= done if self._timers_of is None else done - await self._timers_left(done)
+            self.waiting -= done - await self._timers_left(done) if self._sets_timers else done
             if not_begun := self._not_begun & self.waiting:
                 await self._follow_replaced(not_begun)
             return
         try:
-            self._emptied_elsewhere = await self._other_owners.have(partitions)
+            self._emptied_elsewhere = await self._other_owners.have(await self._group(), partitions)
         except _UNREADABLE as error:
             self._log.warning("processor.end_unknown", partition=_named(partitions), error=str(error))
 
     async def _timers_left(self, partitions: set[str]) -> set[str]:
         """Those that no other live host runs, so that only this one can fire their timers, once it has them."""
         try:
-            group = await read_group(self._store, self._layout) or GroupDocument.of()
-            others = await self._other_owners.have(partitions)
+            group = await self._group()
+            run_elsewhere = await self._other_owners.have(group, partitions)
         except _UNREADABLE as error:
             self._log.warning("processor.end_unknown", partition=_named(partitions), error=str(error))
             return partitions
-        owners = {partition: group.owner_of(partition) for partition in others}
-        run_elsewhere = {partition for partition, owner in owners.items() if owner and owner[0] != self._timers_of}
         not_run = {partition for partition in partitions if group.wishes.pauses(partition)}
         return partitions - run_elsewhere - not_run - group.ended.keys() - group.vanished.keys()
 
@@ -237,7 +235,7 @@ class RunUntilEnd:
         """The source may have replaced partitions before a host began them: then wait for those that follow them."""
         try:
             listed = await with_deadline(list_partitions(self._source), "partitions", self._store.limits)
-            group = await read_group(self._store, self._layout) or GroupDocument.of()
+            group = await self._group()
             replaced = not_begun - listed.keys() - group.leases.keys()
             followers = [name for name, parents in listed.items() if replaced & set(parents)]
             ends = {name: await self._end(name) for name in followers}
@@ -302,6 +300,9 @@ class RunUntilEnd:
     async def _end(self, partition: str) -> End:
         return await with_deadline(self._source.end(partition), "end", self._store.limits)
 
+    async def _group(self) -> GroupDocument:
+        return await read_group(self._store, self._layout) or GroupDocument.of()
+
     # Reports
 
     async def _report(self, running: Set[str]) -> None:
@@ -314,7 +315,7 @@ class RunUntilEnd:
     async def _failed_elsewhere(self, partitions: set[str]) -> dict[str, str]:
         """Partition -> error, where its owner lives and has reported it as failed for good in three heartbeats."""
         try:
-            group = await read_group(self._store, self._layout) or GroupDocument.of()
+            group = await self._group()
             heartbeats = [heartbeat for heartbeat, _ in await read_heartbeats(self._store, self._layout)]
         except _UNREADABLE:
             return self._remotely_failed  # the supervisor reads the group, too, and logs the error
