@@ -16,7 +16,7 @@ demo: $(STAMP)   ## flights through three hosts, one killed, into Spark; checked
 	@$(BIN)/actorproc demo $(ARGS)
 
 test: $(STAMP)   ## the suite; ARGS="-k name" narrows it, ARGS="-m 'not long'" is what CI runs
-	@$(BIN)/pytest -n 3 --dist loadfile $(ARGS)
+	@$(BIN)/pytest -n 4 --dist loadfile $(ARGS)
 
 test-long: $(STAMP) ## what takes minutes: Spark clusters, kills at random, other versions of Spark, table formats
 	@$(BIN)/pytest -m long $(ARGS)
