@@ -109,7 +109,7 @@ async def test_wrong_use_ends_all_workers_only_at_the_first_start(
             return busy
         if len(codes) == 1:
             os.kill(os.getpid(), signal.SIGTERM)
-        return Ending(codes.pop(0))
+        return Ending(codes.pop(0)) if codes else Process("started once more before the signal was heard")
 
     monkeypatch.setattr(anyio, "open_process", open_process)
     monkeypatch.setattr("actorproc.cli.workers._BACKOFF", Backoff(0.001, 0.001))

@@ -10,6 +10,7 @@ import textwrap
 import threading
 import weakref
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from pathlib import Path
 
 import anyio
@@ -118,9 +119,10 @@ async def test_a_cancelled_caller_waits_for_work_that_was_begun(gate: Gate) -> N
 
 async def test_work_that_was_abandoned_keeps_its_thread_until_it_ends(gate: Gate) -> None:
     threads = ThreadPool(1)
-    with anyio.move_on_after(0.01) as scope:
-        await threads.run(gate.work, abandon=True)
-    assert scope.cancelled_caught
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(partial(threads.run, gate.work, abandon=True))
+        await until(lambda: gate.begun.acquire(blocking=False))
+        tasks.cancel_scope.cancel()
     with anyio.move_on_after(0.05) as scope:
         await threads.run(int, abandon=True)
     assert scope.cancelled_caught, "there was no thread for it"
