@@ -72,7 +72,10 @@ class Record(msgspec.Struct, frozen=True):
         return self._batch.partition
 
     def json(self) -> Any:
-        """The value parsed as JSON. Raises `orjson.JSONDecodeError` (a ValueError) if it is not JSON."""
+        """The value parsed as JSON. An integer from 2^64 on becomes a float; `ctx.decode` keeps it.
+
+        Raises `orjson.JSONDecodeError` (a ValueError) if it is not JSON.
+        """
         return orjson.loads(self.value)  # type: ignore[arg-type]  # None: orjson says so, and the record fails
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import pyarrow as pa
 
 from actorproc.codecs.converted_values import ConvertedValues
 from actorproc.codecs.tables import TableColumns
+from actorproc.errors import DecodeError
 from actorproc.handler.decoder import Columns, Decoder, Values
 from actorproc.records import SEQUENCE
 
@@ -31,14 +33,23 @@ class _StreamValues(ConvertedValues):
         return _read_stream(value).to_pylist(maps_as_pydicts="strict")
 
 
-def _read_streams(values: pa.Array, sequences: pa.Int64Array) -> pa.Table:
-    tables = [_read_stream(value) for value in values.to_pylist()]
-    rows = np.repeat(sequences.to_numpy(), [table.num_rows for table in tables])
-    table = pa.concat_tables(tables, promote_options="default")
-    return table.append_column(SEQUENCE, pa.array(rows, pa.int64()))
+def _read_streams(values: pa.Array, sequences: pa.Int64Array) -> list[pa.Table]:
+    """A table for neighbours of one schema, so that how a value is read does not depend on the others."""
+    streams = zip([_read_stream(value) for value in values.to_pylist()], sequences.to_pylist(), strict=True)
+    tables = []
+    for _, run in groupby(streams, key=lambda stream: stream[0].schema):
+        read, numbers = zip(*run, strict=True)
+        rows = np.repeat(np.array(numbers, np.int64), [table.num_rows for table in read])
+        tables.append(pa.concat_tables(read).append_column(SEQUENCE, pa.array(rows)))
+    return tables
 
 
 def _read_stream(value: bytes) -> pa.Table:
-    """Raises pa.ArrowException: it is not an IPC stream."""
-    with pa.ipc.open_stream(pa.BufferReader(value)) as stream:
-        return stream.read_all()
+    """Raises ValueError: it is not an IPC stream. pyarrow's errors are ValueErrors."""
+    try:
+        with pa.ipc.open_stream(pa.BufferReader(value)) as stream:
+            table = stream.read_all()
+    except (pa.ArrowException, OSError, KeyError, TypeError) as error:
+        raise DecodeError(str(error)) from None
+    table.validate(full=True)  # who uses columns that were damaged on the way can end the process
+    return table.drop_columns([name for name in table.column_names if name == SEQUENCE.name])

@@ -33,8 +33,14 @@ _BLOCK = 256  # values; smaller blocks save little and cost more calls of Arrow'
 _NUMBER = re.compile(r"-?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?", re.ASCII)
 
 _HINTS = {
-    pa.timestamp("us", "UTC"): "ISO 8601 with a zone is read (2013-01-01T05:00:00Z); without one declare timestamp_ntz",
-    pa.timestamp("us"): "ISO 8601 without a zone is read (2013-01-01T05:00:00); with one declare timestamp",
+    pa.timestamp("us", "UTC"): (
+        "ISO 8601 with a zone and at most 6 decimals is read (2013-01-01T05:00:00.123456Z); without a zone declare "
+        "timestamp_ntz"
+    ),
+    pa.timestamp("us"): (
+        "ISO 8601 without a zone, with at most 6 decimals, is read (2013-01-01T05:00:00.123456); with a zone declare "
+        "timestamp"
+    ),
     pa.date32(): "YYYY-MM-DD is read",
 }
 

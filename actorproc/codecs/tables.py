@@ -39,8 +39,8 @@ class TableDecoder(Decoder):
         """The rows as plain Python objects."""
         return table.to_pylist(maps_as_pydicts="strict")  # type: ignore[no-any-return]
 
-    def _sequenced(self, values: pa.Array, sequences: pa.Int64Array) -> pa.Table:
-        return self.table(values).append_column(SEQUENCE, sequences)
+    def _sequenced(self, values: pa.Array, sequences: pa.Int64Array) -> list[pa.Table]:
+        return [self.table(values).append_column(SEQUENCE, sequences)]
 
 
 class _TableValues(ConvertedValues):
@@ -60,13 +60,13 @@ class TableColumns(Columns):
     """Casts the tables that `decode` makes to a schema.
 
     Args:
-        decode: from binary values without nulls and their sequences to a table with the column `_sequence`. It raises
-            ValueError if at least one value does not decode. pyarrow's errors are ValueErrors.
+        decode: from binary values without nulls and their sequences to tables with the column `_sequence`, in order. It
+            raises ValueError if at least one value does not decode. pyarrow's errors are ValueErrors.
     """
 
     is_columnar = True
 
-    def __init__(self, decode: Callable[[pa.Array, pa.Int64Array], pa.Table], schema: pa.Schema) -> None:
+    def __init__(self, decode: Callable[[pa.Array, pa.Int64Array], list[pa.Table]], schema: pa.Schema) -> None:
         self._decode = decode
         self._schema = schema
 
@@ -85,7 +85,7 @@ class TableColumns(Columns):
     def _tables(self, values: pa.Array, sequences: pa.Int64Array, errors: dict[int, Exception]) -> list[pa.Table]:
         """The values that decode. Halves the array until one that does not is alone."""
         try:
-            return [self._decode(values, sequences)] if len(values) else [_EMPTY]
+            return self._decode(values, sequences) if len(values) else [_EMPTY]
         except ValueError as error:
             if len(values) == 1:
                 errors[sequences[0].as_py()] = DecodeError(str(error))

@@ -77,18 +77,19 @@ class CsvRows(InputFormat):
         )
 
     def _read_row(self) -> _Row | None:
-        """The next row; one that does not fit is its first line. A blank row has a blank value. None at the end."""
+        """The next row; one that does not fit is all of its lines. A blank row has a blank value. None at the end."""
         number = self._passed + 1
         try:
             row = next(self._rows, None)
             return None if row is None else self._record(number, row) if row else _Row(number, b"")
         except (csv.Error, ValueError) as error:
-            self._give_back()
-            line = b"".join(self._row).removesuffix(b"\r")
+            if isinstance(error, csv.Error):
+                self._give_back()
+            line = b"\n".join(self._row).removesuffix(b"\r")
             return _Row(number, line, why=f"not a row of this CSV ({error}): {shown(line)}")
 
     def _give_back(self) -> None:
-        """Let only the first line of a bad row be bad. A quote that is not closed takes good lines in."""
+        """Let only the first line be bad where the quotes are wrong: one that is not closed takes good lines in."""
         self._unparsed.extendleft(reversed(self._row[1:]))
         self._passed -= len(self._row[1:])
         del self._row[1:]
@@ -113,7 +114,6 @@ class CsvRows(InputFormat):
             raise UsageError(f"the header is not CSV: {error}") from None
         if not self._header:
             return False
-        self._header[0] = self._header[0].removeprefix("\ufeff")
         self.header_lines = self._passed
         if len(set(self._header)) < len(self._header):
             raise UsageError(f"the CSV header names a column twice: {', '.join(self._header)}")

@@ -23,6 +23,7 @@ from actorproc.log.serializers import VALUE_LIMIT
 BLOCK = 2**20
 """Maximum bytes of one read. A pipe returns what it has."""
 
+_BOM = b"\xef\xbb\xbf"  # with which some programs begin a text
 _SHOWN = 200  # characters of field names in a message
 _EXACT = 2.0**63  # orjson reads larger integers as floats
 
@@ -54,7 +55,7 @@ class InputBlock(NamedTuple):
     bad: Mapping[int, BadLine]
     """By index of the record."""
     next_line: int
-    """Number of the line after the block."""
+    """Number of the line after these records."""
     size: int
     """Bytes of input."""
 
@@ -66,6 +67,10 @@ class InputBlock(NamedTuple):
             timestamps=None if self.timestamps is None else [self.timestamps[index] for index in indices],
             numbers=[self.numbers[index] for index in indices],
         )
+
+    def before(self, index: int) -> Self:
+        """The block with only the records before this one."""
+        return self.select(range(index))._replace(next_line=self.numbers[index])
 
 
 class InputFormat(ABC):
@@ -111,6 +116,8 @@ class Lines:
                     )
                 continue
             text = b"".join([*self._pieces, head])
+            if not self.passed:
+                text = text.removeprefix(_BOM)
             self._pieces = [tail]
             self._ended = not block
             if text or not self._ended:

@@ -97,7 +97,7 @@ class InputProducer:
         while (parse := await self._clock.run_in_thread(records.fetch, abandon=True)) is not None:
             block = parse()
             failed = min(block.bad) if block.bad and self._on_bad_line == "fail" else None
-            chosen = self._chosen(block) if failed is None else block.select(range(failed))
+            chosen = self._chosen(block) if failed is None else block.before(failed)
             await self._send(chosen, producer, began, progress)
             if failed is not None:
                 self._next_line = block.numbers[failed]
@@ -131,7 +131,8 @@ class InputProducer:
             self._in_flight.append((deliveries, block.numbers[part]))
             times = None if block.timestamps is None else pa.array(block.timestamps[part], _TIME)
             await producer.send_many(block.values[part], keys=keys, timestamps=times, into=deliveries)
-            self._next_line = block.numbers[part][-1] + 1
+            after = start + step  # a row of CSV may have several lines
+            self._next_line = block.numbers[after] if after < total else block.next_line
             for partition, count in deliveries.counts().items():
                 self._counts[partition] = self._counts.get(partition, 0) + count
             self.produced = self.produced._replace(

@@ -150,12 +150,13 @@ def cast(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
 
 
 def needs_checks(kind: pa.DataType) -> bool:
-    """Whether values of this type may not fit: a time outside the years 1 to 9999, null in a NOT NULL field."""
+    """Whether a column of this very type may have values that do not fit: a time outside the years 1 to 9999, null in
+    a NOT NULL field, a decimal with more digits, as Arrow's CSV reader makes them."""
     if pt.is_struct(kind):
         return any(not field.nullable or needs_checks(field.type) for field in kind)
     if pt.is_map(kind):
         return needs_checks(kind.key_type) or needs_checks(kind.item_type)
-    return needs_checks(kind.value_type) if pt.is_list(kind) else kind in _YEARS
+    return needs_checks(kind.value_type) if pt.is_list(kind) else kind in _YEARS or pt.is_decimal(kind)
 
 
 def _has_text(kind: pa.DataType) -> bool:
@@ -196,6 +197,8 @@ def _cast(array: pa.Array, kind: pa.DataType) -> pa.Array:
     result = array.cast(kind)
     if pt.is_string(kind):
         check_text(result)
+    if pt.is_decimal(kind):
+        result.validate(full=True)  # its digits
     if pt.is_float32(kind) and pc.any(pc.and_(pc.is_inf(result), pc.is_finite(array.cast(pa.float64())))).as_py():
         raise pa.ArrowInvalid("out of range for float")
     if kind in _YEARS:

@@ -193,13 +193,6 @@ def test_produce_from_a_closed_stdin_says_so(folder: Path) -> None:
     assert result.stderr == "error: cannot read -: stdin is closed\n"
 
 
-def test_produce_shows_a_byte_order_mark(run: Run, folder: Path) -> None:
-    (folder / "marked.jsonl").write_text('{"tail": "N1"}\n', encoding="utf-8-sig")
-    result = run("produce", "--log", "events", "--partitions", "1", "--key", "tail", "marked.jsonl")
-    assert '(BOM) is not supported: line 1 column 1 (char 0)): \\ufeff{"tail": "N1"}' in result.stderr
-    assert "\ufeff" not in result.stderr
-
-
 @pytest.mark.parametrize("piped", [False, True])
 def test_produce_with_a_wrong_key_appends_nothing(run: Run, folder: Path, piped: bool) -> None:
     lines = '\n  \n{"id":1,"customer":"a"}\n{"id":2,"customer":"b"}'

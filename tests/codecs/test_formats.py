@@ -89,6 +89,28 @@ async def test_csv_lines_become_typed_columns() -> None:
     assert letters[7] == "the value has 2 lines of CSV, not one"
 
 
+class Invoices(DecodedRows):
+    output_schema = "name string, amount decimal(10,2), share float"
+
+
+@pytest.mark.parametrize("value", [b"a,9999999999,", b"a,100000000,", b"a,1.234,", b"a,1e3x,", b"a,,1e39"])
+async def test_a_number_of_csv_that_does_not_fit_becomes_no_other_number(value: bytes) -> None:
+    values = [b"a,99999999.99,1.5", value, b"b, 1 ,", b"c,,"]
+    rows, letters = await rows_and_letters(Invoices, values, decode="csv", decode_schema=Invoices.output_schema)
+    assert rows == [("a", Decimal("99999999.99"), 1.5), ("b", Decimal("1.00"), None), ("c", None, None)]
+    assert letters.keys() == {1}
+
+
+@pytest.mark.parametrize("value", [b'a,"1",', b'"a, b","1",\r\n', b"", b"\n", b"\xef\xbb\xbfa,,"])
+async def test_a_line_of_csv_is_read_alike_in_any_place(value: bytes) -> None:
+    found = []
+    for before, after in ([0, 0], [0, 1], [1, 0], [1, 1]):
+        values = [b'"x",1,'] * before + [value] + [b'y,,"2"'] * after
+        rows, letters = await rows_and_letters(Invoices, values, decode="csv", decode_schema=Invoices.output_schema)
+        found.append((rows[before : len(rows) - after], letters.get(before)))
+    assert found == found[:1] * 4
+
+
 def stream(rows: list[dict[str, Any]]) -> bytes:
     table, sink = pa.Table.from_pylist(rows), BytesIO()
     with pa.ipc.new_stream(sink, table.schema) as writer:
@@ -117,6 +139,24 @@ async def test_arrow_streams_of_different_types_share_a_batch() -> None:
     rows, letters = await rows_and_letters(Flights, values, decode="arrow")
     assert rows == [("AA", 1.0)]
     assert letters == {1: "column 'delay': it is double, and the field of the value is string"}
+
+
+@pytest.mark.parametrize("delivery", ["at-least-once", "at-most-once"])
+async def test_an_arrow_stream_is_read_alike_whatever_its_neighbours_are(delivery: str) -> None:
+    drifted, own_sequence = stream([{"carrier": 7}]), stream([{"_sequence": 5, "delay": 3.0}])
+    values = [stream([{"delay": 1.0}]), drifted, stream([{"delay": 2}]), drifted[:200], own_sequence]
+    rows, letters = await rows_and_letters(Flights, values, decode="arrow", delivery=delivery)
+    assert rows == [(None, 1.0), (None, 2.0), (None, 3.0)]
+    assert letters.keys() == {1, 3}
+
+
+async def test_a_damaged_arrow_stream_does_not_end_the_process() -> None:
+    good = stream([{"carrier": "UA", "delay": 1.0}, {"carrier": "US", "delay": 2.0}])
+    at = good.index(b"UAUS")  # the column's text; before it its offsets
+    offsets = good.rindex((2).to_bytes(4, "little"), 0, at)
+    damaged = good[:offsets] + (2**30).to_bytes(4, "little") + good[offsets + 4 :]
+    rows, letters = await rows_and_letters(Flights, [good, damaged], decode="arrow")
+    assert (len(rows), letters.keys()) == (2, {1})
 
 
 def avro_value(schema: Any, value: dict[str, Any]) -> bytes:

@@ -120,9 +120,10 @@ REFUSED = [
     (
         "timestamp",
         b'"2013-01-01T12:00:00"',
-        "does not fit: ISO 8601 with a zone is read (2013-01-01T05:00:00Z); without one declare timestamp_ntz",
+        "does not fit: ISO 8601 with a zone and at most 6 decimals is read (2013-01-01T05:00:00.123456Z); without "
+        "a zone declare timestamp_ntz",
     ),
-    ("timestamp_ntz", b'"2013-01-01T12:00:00Z"', "ISO 8601 without a zone is read"),
+    ("timestamp_ntz", b'"2013-01-01T12:00:00Z"', "ISO 8601 without a zone, with at most 6 decimals, is read"),
     ("timestamp", b'"noon"', "column 'c': 'noon' does not fit"),
     ("timestamp", b"1357041600", "1357041600 (int) does not fit string"),
     ("timestamp", b'"0001-01-01T00:00:00+14:00"', "'0001-01-01T00:00:00+14:00' does not fit"),

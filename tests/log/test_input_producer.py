@@ -278,6 +278,38 @@ async def test_large_csv_is_read_in_blocks() -> None:
     assert sum(block.size for block in blocks) == len(rows)
 
 
+@pytest.mark.parametrize("kind", [CsvRows, JsonLines, TextLines])
+async def test_a_byte_order_mark_is_not_part_of_the_first_line(kind: type[InputFormat]) -> None:
+    text = b'"a"\r\n"1"\r\n'
+    marked = await produced_from(kind(io.BytesIO(b"\xef\xbb\xbf" + text)))
+    assert marked == await produced_from(kind(io.BytesIO(text)))
+
+
+@pytest.mark.parametrize(("treatment", "kept"), [("skip", []), ("keep", [b'2,"a\n99,b\nc",more'])])
+async def test_a_row_of_several_lines_with_too_many_fields_is_one_bad_row(
+    treatment: OnBadLine, kept: list[bytes]
+) -> None:
+    text = b'id,note\n1,x\n2,"a\n99,b\nc",more\n3,y\n'
+    input_producer = InputProducer(on_bad_line=treatment)
+    found = await produced_from(CsvRows(io.BytesIO(text), "id"), input_producer)
+    assert [key for key, _ in found if key] == [b"1", b"3"]
+    assert [value for key, value in found if not key] == kept
+    assert [bad.number for bad in input_producer.bad_lines] == [3]
+
+
+def test_who_goes_on_after_a_row_of_several_lines_begins_with_the_next_row() -> None:
+    async def main() -> None:
+        clock = VirtualClock("p")
+        input_producer = InputProducer(rate=1, clock=clock)
+        lines: list[int] = []
+        rows = CsvRows(io.BytesIO(b"id,note\n" + b'1,"a\nb\nc"\n' * 5))
+        async with Producer(Store(MemoryStore(clock=clock), clock=clock), partitions=1, clock=clock) as producer:
+            await input_producer.run(rows, producer, lambda _: lines.append(input_producer.delivered().next_line))
+        assert {2 + 3 * row for row in range(1, 5)} <= {*lines} <= {2 + 3 * row for row in range(6)}
+
+    run(main())
+
+
 @pytest.mark.parametrize("later", [b"", b'\n7,"quoted"'], ids=["never closed", "closed by a later row"])
 async def test_a_quote_that_is_not_closed_costs_only_its_own_row(later: bytes) -> None:
     good = b"".join(b"\n%d,x" % n for n in range(2, 5_000))
