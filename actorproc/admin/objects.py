@@ -51,7 +51,7 @@ async def copy_all(store: Store, keys: Sequence[str], source: str, target: str) 
         if existing is None:
             await store.create(new, stored.body)
         elif existing.body != stored.body:
-            raise CorruptObject(new, f"exists, and differs from {key}", store.url)
+            raise CorruptObject(new, f"exists, and differs from {key}: delete all below {target}", store.url)
 
     for some in (keys[at : at + _AT_ONCE] for at in range(0, len(keys), _AT_ONCE)):
         await gather(some, copy)

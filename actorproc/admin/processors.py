@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from actorproc.admin.audit import Act, operator, record
@@ -12,7 +12,7 @@ from actorproc.errors import UsageError
 from actorproc.output.source_identity import SourceRecord, read_source
 from actorproc.retention.readers import read_registry
 from actorproc.storage.backend import Entry
-from actorproc.storage.locations import folders_with, missing_processor
+from actorproc.storage.locations import folders_with
 from actorproc.storage.names import GROUP, ProcessorLayout
 from actorproc.storage.store import Store
 
@@ -78,18 +78,19 @@ async def rename_processor(store: Store, layout: ProcessorLayout, name: str, *, 
     """Copy everything under another name, and delete it under the old one. If it is interrupted, call it again.
 
     Raises:
-        UsageError: a host is alive, readers of its output are registered, or there is a processor of the new name.
+        UsageError: a host is alive, readers of its output are registered, or something else has the new name.
+        CorruptObject: an earlier call left objects that have changed since.
     """
     target = ProcessorLayout(name)
     await _check_unused(store, layout, expiration)
-    if name == layout.processor or await missing_processor(store, name) is None:
-        raise UsageError(f"there is a processor {name!r} at {store.url} already: give a name that is free")
     entries = await entries_below(store, layout.root)
     kept = [entry.key for entry in entries if not entry.key.startswith((layout.hosts, layout.probe))]
+    await _check_free(store, layout, target, kept)
     last = [key for key in (layout.origin, layout.group) if key in kept]
     await copy_all(store, [key for key in kept if key not in last], layout.root, target.root)
     await _check_unused(store, layout, expiration)  # a host may have begun during a long copy
-    await copy_all(store, last, layout.root, target.root)  # from now on there is a processor of the new name
+    for key in last:  # with the second one there is a processor of the new name
+        await copy_all(store, [key], layout.root, target.root)
     act = Act(time=store.clock.wall(), who=operator(), what="rename", to={"from": layout.processor, "to": name})
     await record(store, target, act)
     try:
@@ -100,6 +101,19 @@ async def rename_processor(store: Store, layout: ProcessorLayout, name: str, *, 
             f"{layout.processor!r}, and rename again"
         ) from None
     return amount(entries)
+
+
+async def _check_free(store: Store, layout: ProcessorLayout, target: ProcessorLayout, kept: Collection[str]) -> None:
+    """Nothing is stored under the new name, except what an interrupted rename has copied of `kept`."""
+    found = [entry.key for entry in await entries_below(store, target.root)]
+    if target.group in found:
+        raise UsageError(f"there is a processor {target.processor!r} at {store.url} already: give a name that is free")
+    copies = {target.root + key.removeprefix(layout.root) for key in kept}
+    if foreign := [key for key in found if key not in copies]:
+        raise UsageError(
+            f"{store.url} has objects of another processor {target.processor!r}, such as {foreign[0]}: give a name "
+            "that is free"
+        )
 
 
 async def _check_unused(store: Store, layout: ProcessorLayout, expiration: float) -> None:

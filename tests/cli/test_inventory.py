@@ -89,6 +89,37 @@ async def test_a_processor_with_a_live_host_is_kept(run: Run, own: Path) -> None
     assert (found.exit_code, "hosts of Delays are alive: alive" in found.stderr) == (2, True)
 
 
+def test_an_interrupted_rename_is_run_again(run: Run, own: Path) -> None:
+    old, new = own / "state" / "Delays", own / "state" / "Late"
+    shutil.copytree(old, new)
+    (new / "group.json").unlink()
+    next((new / "output").rglob("*.parquet")).unlink()
+    count = len([file for file in _files(old) if file.parent.name not in ("hosts", "probe")])
+    place = ["--name", "Delays", "--container", own / "state"]
+    assert run("processors", "rename", "Late", *place, "--yes").exit_code == 0
+    assert run("processors", "list", "--container", own / "state").stdout == "Late\n"
+    assert len(_files(new)) == count + 1  # the act is in the audit
+
+
+@pytest.mark.parametrize("key", ["hosts/h~1.json", "checkpoints/99.json"])
+def test_a_name_with_objects_of_another_processor_is_refused(run: Run, own: Path, key: str) -> None:
+    foreign = own / "state" / "Late" / key
+    foreign.parent.mkdir(parents=True)
+    foreign.write_text("{}")
+    found = run("processors", "rename", "Late", "--name", "Delays", "--container", own / "state", "--yes")
+    assert (found.exit_code, f"of another processor 'Late', such as Late/{key}" in found.stderr) == (2, True)
+    assert _files(own / "state" / "Late") == [foreign]
+
+
+def test_a_copy_that_is_older_than_the_processor_is_refused(run: Run, own: Path) -> None:
+    checkpoint = own / "state" / "Late" / "checkpoints" / "0.json"
+    checkpoint.parent.mkdir(parents=True)
+    checkpoint.write_text("{}")
+    found = run("processors", "rename", "Late", "--name", "Delays", "--container", own / "state", "--yes")
+    assert "differs from Delays/checkpoints/0.json: delete all below Late/" in found.stderr
+    assert run("processors", "list", "--container", own / "state").stdout == "Delays\n"
+
+
 def test_a_name_that_is_taken_is_refused(run: Run, own: Path) -> None:
     found = run("processors", "rename", "Delays", "--name", "Delays", "--container", own / "state", "--yes")
     assert (found.exit_code, "there is a processor 'Delays'" in found.stderr) == (2, True)
