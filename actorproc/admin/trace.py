@@ -39,7 +39,7 @@ _MOST_PASSED = 200_000  # records of the source that are read to find it
 
 
 class Pass(msgspec.Struct, frozen=True, kw_only=True):
-    """One time that the record was committed; after a reset there may be several.
+    """A file with the commit of the record, or with rows of it: after a reset, or by timers, there may be several.
 
     Attributes:
         first, last: numbers of the commits in the file that has it: the same, unless the file is compacted.
@@ -105,21 +105,22 @@ async def trace(
     outputs = OutputFiles(layout)
     files, boundary = (await outputs.listed(store, {partition: 0}))[partition]
     finder = _Finder(store, layout, outputs, partition, sequence)
-    passes = [one for run in _runs(files, tip) if (one := await finder.find(run)) is not None]
+    found = [passes for run in _runs(files, tip) if (passes := await finder.find(run))]
+    passes = [one for run in found for one in run]
     letter = await _letter(store, layout, partition, sequence)
     record, missing = await _record(store, layout, settings, partition, sequence, source)
     trimmed = boundary.lowest > NOTHING_TRIMMED.lowest
     return Trace(
         partition=partition, sequence=sequence, passes=passes, letter=letter, record=record, record_missing=missing,
         committed_up_to=tip.cursor.sequence if tip.cursor.sequence >= 0 else None,
-        outcome=_outcome(sequence, tip, passes, letter, trimmed=trimmed),
+        outcome=_outcome(sequence, tip, found, letter, trimmed=trimmed),
     )  # fmt: skip
 
 
 def _outcome(
-    sequence: int, tip: ChainEnd, passes: Sequence[Pass], letter: dict[str, Any] | None, *, trimmed: bool
+    sequence: int, tip: ChainEnd, runs: Sequence[Sequence[Pass]], letter: dict[str, Any] | None, *, trimmed: bool
 ) -> str:
-    rows = sum(one.count for one in passes)
+    rows = sum(one.count for run in runs for one in run)
     said = [f"it has {rows:,} row{'s' * (rows != 1)} in the output"] if rows else []
     if letter is not None:
         said.append("it is a dead letter" + (", which was replayed" if letter["replayed"] else ""))
@@ -127,8 +128,8 @@ def _outcome(
         said.append(f"the partition has ended at {tip.cursor.sequence}")
     elif sequence > tip.cursor.sequence:
         said.append("it waits to be processed again" if said else "it is not committed yet")
-    if len(passes) > 1:
-        said.append(f"it was processed {len(passes)} times, after resets")
+    if len(runs) > 1:
+        said.append(f"it was processed {len(runs)} times, after resets")
     if said:
         return "; ".join(said)
     lost = "they were trimmed or purged" if trimmed else "its dead letter was purged"
@@ -147,7 +148,7 @@ def _runs(files: Sequence[DataFile], tip: ChainEnd) -> Iterator[list[DataFile]]:
 
 
 class _Finder:
-    """Finds the file of a run that has a record."""
+    """Finds the files of a run that have a record."""
 
     def __init__(
         self, store: Store, layout: ProcessorLayout, outputs: OutputFiles, partition: str, sequence: int
@@ -157,21 +158,23 @@ class _Finder:
         self._partition = partition
         self._sequence = sequence
 
-    async def find(self, run: Sequence[DataFile]) -> Pass | None:
-        """None: no file of the run has it."""
-        low, high = 0, len(run)
+    async def find(self, run: Sequence[DataFile]) -> list[Pass]:
+        """The file with the record comes first. Those after it may have rows of timers that fired after the record."""
+        low, high = 0, len(run) if len(run) > 1 else 0  # a file alone may end before a record that it has
         while low < high:
             middle = (low + high) // 2
-            if await self._end(run[middle]) >= self._sequence:
+            if _end(await self._contents(run[middle])) >= self._sequence:
                 high = middle
             else:
                 low = middle + 1
-        return None if low == len(run) else await self._pass(run[low])
-
-    async def _end(self, file: DataFile) -> int:
-        """Sequence up to which the commits of this file go."""
-        found = await self._contents(file)
-        return -1 if found is None else (found.last if isinstance(found, CompactedCommits) else found.next).sequence
+        found = []
+        for file in run[low:]:
+            contents = await self._contents(file)
+            if (one := await self._pass(file, contents)) is not None:
+                found.append(one)
+            if _end(contents) > self._sequence:
+                break
+        return found
 
     async def _contents(self, file: DataFile) -> Commit | CompactedCommits | None:
         """None: it was trimmed or compacted meanwhile."""
@@ -182,22 +185,30 @@ class _Finder:
             return CompactedCommits.from_metadata(file.key, footer.metadata)
         return Commit.from_footer(file.key, footer)
 
-    async def _pass(self, file: DataFile) -> Pass | None:
-        found = await self._contents(file)
-        if isinstance(found, Commit) and (found.reset or not found.first.sequence < self._sequence):
-            return None  # the record left nothing, so it is in no file
+    async def _pass(self, file: DataFile, found: Commit | CompactedCommits | None) -> Pass | None:
+        if isinstance(found, Commit) and (
+            found.reset or not found.first.sequence <= self._sequence <= found.next.sequence
+        ):
+            return None
         rows: list[msgspec.Raw] = []
         count = 0
         async for batch in read_rows(self._store, FileSlice(self._partition, file, self._outputs)):
             own = batch.filter(pc.equal(batch[SEQUENCE.name], self._sequence))
             count += own.num_rows
             rows += _rendered(file.key, own.slice(0, MOST_ROWS - len(rows)))
-        if isinstance(found, Commit):
+        if isinstance(found, Commit) and (count or found.first.sequence < self._sequence):
             return Pass(
                 first=file.number, last=file.number, file=file.key, rows=rows, count=count, host=found.host,
                 epoch=found.epoch, time=found.time,
             )  # fmt: skip
         return Pass(first=file.number, last=file.next - 1, file=file.key, rows=rows, count=count) if count else None
+
+
+def _end(contents: Commit | CompactedCommits | None) -> int:
+    """Sequence up to which the commits of a file go."""
+    if contents is None:
+        return -1
+    return (contents.last if isinstance(contents, CompactedCommits) else contents.next).sequence
 
 
 def _rendered(key: str, rows: pa.RecordBatch) -> list[msgspec.Raw]:

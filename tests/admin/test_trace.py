@@ -5,10 +5,20 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import anyio
 import httpx
 import pytest
 
-from actorproc import Batch, PartitionContext, PartitionHandler, Processor, Producer
+from actorproc import (
+    Batch,
+    PartitionContext,
+    PartitionHandler,
+    Processor,
+    Producer,
+    Record,
+    RecordHandler,
+    WakeContext,
+)
 from actorproc.admin.own_source import own_source
 from actorproc.admin.resets import Resets
 from actorproc.admin.trace import Trace, trace
@@ -57,10 +67,17 @@ async def process(log: str, container: str) -> None:
     await Processor(Twice, name="p", source=log, container=container, settings=SETTINGS).run(until_end=True)
 
 
-async def compact(store: Store, layout: ProcessorLayout) -> None:
+async def reset_to(container: str, sequence: int) -> None:
+    layout = ProcessorLayout("p")
+    async with open_store(container, SETTINGS) as store, own_source(store, layout, SETTINGS) as source:
+        resets = Resets(store, layout, SETTINGS, source, "ann")
+        await resets.carry_out(await resets.plan(sequence), {"to": str(sequence)})
+
+
+async def compact(store: Store, layout: ProcessorLayout, target_size: int = 2**27) -> None:
     schema = await read_schema(store, layout)
     assert schema is not None
-    for found in await plan(store, layout, ["0"], target_size=2**27, older_than=0):
+    for found in await plan(store, layout, ["0"], target_size=target_size, older_than=0):
         for group in found.groups:
             made = await merge(store, layout, group, output_schema(schema))
             assert made is not None
@@ -114,15 +131,53 @@ async def test_a_record_that_is_not_in_the_stream_yet_is_not_called_lost(place: 
 
 async def test_a_record_that_a_reset_repeats_has_two_passes(place: tuple[str, str]) -> None:
     log, container = place
-    layout = ProcessorLayout("p")
-    async with open_store(container, SETTINGS) as store, own_source(store, layout, SETTINGS) as source:
-        resets = Resets(store, layout, SETTINGS, source, "ann")
-        await resets.carry_out(await resets.plan(20), {"to": "20"})
+    await reset_to(container, 20)
     assert "it waits to be processed again" in (await traced(container, 30)).outcome
     await process(log, container)
     assert numbers(await traced(container, 30)) == [[30, -30], [30, -30]]
     assert numbers(await traced(container, 18)) == [[18, -18]]
     assert "it was processed 2 times, after resets" in (await traced(container, 30)).outcome
+
+
+@pytest.mark.parametrize("compacted", [False, True])
+async def test_rows_of_timers_are_found_in_later_commits(tmp_path: Path, compacted: bool) -> None:
+    class Wakes(RecordHandler):
+        output_schema = "n bigint"
+
+        def process_record(self, record: Record, ctx: PartitionContext) -> None:
+            ctx.wake(record.text, after=0.3)
+
+        def on_wake(self, key: Any, ctx: WakeContext) -> dict[str, int]:
+            if key == "1":
+                ctx.wake("2", after=0.3)
+            return {"n": int(key)}
+
+    log, container = str(tmp_path / "log"), str(tmp_path / "state")
+    async with Producer(log, partitions=1) as producer:
+        await producer.send_many([b"0", b"1"])
+    for _ in range(3):
+        await Processor(Wakes, name="p", source=log, container=container, settings=SETTINGS).run(until_end=True)
+        await anyio.sleep(0.4)
+    if compacted:
+        async with open_store(container, SETTINGS) as store:
+            await compact(store, ProcessorLayout("p"))
+    found = await traced(container, 1)
+    assert [n for one in numbers(found) for n in one] == [0, 1, 2]
+    assert found.outcome == "it has 3 rows in the output"
+
+
+async def test_rows_before_a_reset_are_found_in_a_compacted_file_with_it(place: tuple[str, str]) -> None:
+    log, container = place
+    commits = Path(container, "p", "output", "partition=0")
+    before = len(list(commits.iterdir()))
+    await reset_to(container, 4)
+    await process(log, container)
+    size = sum(file.stat().st_size for file in sorted(commits.iterdir())[: before + 3])
+    async with open_store(container, SETTINGS) as store:
+        await compact(store, ProcessorLayout("p"), size)
+    found = await traced(container, 30)
+    assert (found.passes[0].first, found.passes[0].last) == (0, before + 2)
+    assert numbers(found) == [[30, -30], [30, -30]]
 
 
 async def test_rows_of_compacted_files_are_found(place: tuple[str, str]) -> None:
