@@ -15,8 +15,7 @@ from actorproc.config.settings import Settings
 from actorproc.errors import UsageError
 from actorproc.group.membership import GroupDocument
 from actorproc.server.answers import Reason, Text, json_answer, parse_body, sender, with_json_errors
-from actorproc.storage.names import ProcessorLayout
-from actorproc.stores import open_store
+from actorproc.server.processors import named_processor
 
 
 class _Body(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -44,8 +43,7 @@ class ActRoutes:
     def _endpoint(self, act: str) -> Callable[[Request], Awaitable[Response]]:
         async def answer(request: Request) -> Response:
             body = parse_body(await request.body(), _Body, "a JSON object")
-            layout = ProcessorLayout(request.path_params["name"])
-            async with open_store(self._container, self._settings) as store:
+            async with named_processor(request, self._container, self._settings) as (store, layout):
                 placement = Placement(store, layout, self._settings, sender(request), reason=body.reason)
                 group = await _act(act, body, placement)
             return json_answer({"now": describe(group.wishes)})

@@ -16,8 +16,7 @@ from actorproc.admin.dead_letters import DeadLetters, LetterId, Replayed, Select
 from actorproc.config.settings import Settings
 from actorproc.errors import UsageError
 from actorproc.server.answers import Text, json_answer, limit_of, parse_body, sender, with_json_errors
-from actorproc.storage.names import ProcessorLayout
-from actorproc.stores import open_store
+from actorproc.server.processors import named_processor
 
 MOST_LETTERS = 200
 """Dead letters in one answer."""
@@ -90,8 +89,7 @@ class LetterRoutes:
 
     @asynccontextmanager
     async def _opened(self, request: Request) -> AsyncIterator[DeadLetters]:
-        layout = ProcessorLayout(request.path_params["name"])
-        async with open_store(self._container, self._settings) as store:
+        async with named_processor(request, self._container, self._settings) as (store, layout):
             yield await DeadLetters.opened(store, layout, sender(request))
 
 

@@ -15,8 +15,7 @@ from actorproc.admin.resets import Resets, parse_reset_target, summary, was_done
 from actorproc.config.settings import Settings
 from actorproc.errors import UsageError
 from actorproc.server.answers import Reason, Text, json_answer, parse_body, sender, with_json_errors
-from actorproc.storage.names import ProcessorLayout
-from actorproc.stores import open_store
+from actorproc.server.processors import named_processor
 
 
 class _Body(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -57,9 +56,11 @@ class ResetRoutes:
         async def answer(request: Request) -> Response:
             body = _Body.of(await request.body(), what)
             goal = None if body.to is None else parse_reset_target(body.to)
-            layout, settings = ProcessorLayout(request.path_params["name"]), self._settings
-            partitions = body.partitions or ()
-            async with open_store(self._container, settings) as store, own_source(store, layout, settings) as source:
+            settings, partitions = self._settings, body.partitions or ()
+            async with (
+                named_processor(request, self._container, settings) as (store, layout),
+                own_source(store, layout, settings) as source,
+            ):
                 resets = Resets(store, layout, settings, source, sender(request), body.reason, command=body.id)
                 found = await (resets.plan_undo(partitions) if goal is None else resets.plan(goal, partitions))
                 if body.yes:

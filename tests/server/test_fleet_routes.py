@@ -106,6 +106,28 @@ async def test_an_unknown_processor_is_refused(tmp_path: Path) -> None:
     assert "there are: Flights" in answer.json()["error"]
 
 
+@pytest.mark.parametrize(
+    ("act", "body"),
+    [
+        ("pause", {"all": True}),
+        ("resume", {"all": True}),
+        ("dead-letters/purge", {"all": True}),
+        ("reset", {"all": True, "to": "earliest", "yes": True}),
+    ],
+)
+async def test_an_act_on_an_unknown_processor_is_refused_and_writes_nothing(
+    tmp_path: Path, act: str, body: Any
+) -> None:
+    fleet = FakeFleet(tmp_path)
+    await fleet.write()
+    before = sorted(tmp_path.rglob("*"))
+    async with client(fleet, http_token="w" * 16) as http:
+        answer = await http.post(f"NOPE/{act}", json=body, headers={"Authorization": "Bearer " + "w" * 16})
+    assert answer.status_code == 400
+    assert "no processor 'NOPE'" in answer.json()["error"]
+    assert sorted(tmp_path.rglob("*")) == before
+
+
 @pytest.mark.parametrize(("token", "status"), [(None, 401), ("r" * 16, 401), ("w" * 16, 200)])
 async def test_writing_needs_the_write_token(tmp_path: Path, token: str | None, status: int) -> None:
     fleet = FakeFleet(tmp_path)
