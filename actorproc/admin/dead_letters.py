@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, NamedTuple, Self
 
+import anyio
+
 from actorproc.admin.audit import Act, operator, record
 from actorproc.admin.replay import Replay
 from actorproc.admin.replay_state import replayed_sequences
@@ -128,6 +130,8 @@ class DeadLetters:
         self._replays = replays  # keys of those that have begun
         self.kinds: Counter[str] = Counter()
         """Kinds of the letters that were read and matched in everything but their kind."""
+        self.appended = 0
+        """Letters that the last `replay` appended, also if it raised an error."""
 
     @classmethod
     async def opened(cls, store: Store, layout: ProcessorLayout, who: str | None = None) -> Self:
@@ -213,23 +217,23 @@ class DeadLetters:
             raise UsageError("a corrected value is for one letter: name just this one, by its id")
         url, is_source = into or source or await self._recorded_source(), into is None
         target = opened_target(url, settings, is_source=is_source)
-        async with Replay.opened(self._store, self._layout.processor, target, is_source=is_source) as replaying:
-            readers = await replaying.target.readers()
-            appended = before = 0
-            files = await self._chosen_files(selection)
-            for number, key in enumerate(files):
-                progress(number, len(files))
-                done = await replaying.file(key, lambda letter: self._is_wanted(letter, selection), value=value)
-                if done is not None:
-                    appended += done[0]
-                    before += done[1]
-        if appended:
-            await self._record(
-                "replay",
-                selection,
-                f"dead letters appended to {url}: {appended:,}{', with a corrected value' * (value is not None)}",
-            )
-        return Replayed(url, appended, before, [name for name in readers if name != self._layout.processor])
+        self.appended = before = 0
+        try:
+            async with Replay.opened(self._store, self._layout.processor, target, is_source=is_source) as replaying:
+                readers = await replaying.target.readers()
+                files = await self._chosen_files(selection)
+                for number, key in enumerate(files):
+                    progress(number, len(files))
+                    done = await replaying.file(key, lambda letter: self._is_wanted(letter, selection), value=value)
+                    if done is not None:
+                        self.appended += done[0]
+                        before += done[1]
+        finally:  # letters were appended although a later file failed, or the user stopped it
+            if self.appended:
+                effect = f"dead letters appended to {url}: {self.appended:,}"
+                with anyio.CancelScope(shield=True):
+                    await self._record("replay", selection, effect + ", with a corrected value" * (value is not None))
+        return Replayed(url, self.appended, before, [name for name in readers if name != self._layout.processor])
 
     async def _record(self, what: str, selection: Selection, effect: str) -> None:
         act = Act(time=self._store.clock.wall(), who=self._who, what=what, to=selection.described(), effect=effect)

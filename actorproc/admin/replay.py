@@ -109,8 +109,10 @@ class Replay:
     def _check_pending(self, pending: ReplayPart, state: ReplayState, state_key: str) -> None:
         if pending.log != self.target.identity:
             raise UsageError(
-                f"{state_key}: a replay of these letters into another stream is unfinished; finish it with that "
-                f"--source or --into, or delete this object if that stream is gone (here: {self.target.url})"
+                f"{state_key}: a replay of these letters into another stream is unfinished: into the one with the "
+                f"identity {pending.log!r}, not {self.target.identity!r} of {self.target.url}. (`actorproc logs "
+                "describe URL --json` shows the identity of a log.) Finish it with that --source or --into, or delete "
+                "this object if that stream is gone"
             )
         if not state.transaction:
             raise UsageError(

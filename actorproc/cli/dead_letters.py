@@ -24,7 +24,7 @@ from actorproc.cli.common import OpenedProcessor, chosen_partitions, run_async
 from actorproc.cli.loading import names_object
 from actorproc.cli.terminal import Cells, as_text, counted, print_json, print_line, print_table
 from actorproc.config.settings import Settings
-from actorproc.errors import UsageError
+from actorproc.errors import ActorprocError, UsageError
 from actorproc.sources.protocol import parse_time
 
 _MOST_VALUE = 100  # characters of a value in a table
@@ -143,8 +143,15 @@ def replay(
 
     async def work() -> bool:
         async with _letters(opened, partition) as (letters, settings):
-            with _progress() as progress:
-                done = await letters.replay(selection, settings, source, into=into, value=corrected, progress=progress)
+            try:
+                with _progress() as progress:
+                    done = await letters.replay(
+                        selection, settings, source, into=into, value=corrected, progress=progress
+                    )
+            except ActorprocError:
+                if letters.appended:
+                    typer.echo(f"{counted(letters.appended, 'dead letter')} appended before the error", err=True)
+                raise
         if as_json:
             print_json({"replayed": done.appended, "replayed_before": done.before})
         else:

@@ -373,8 +373,9 @@ async def test_an_unfinished_replay_does_not_go_on_in_another_log(world: World) 
         await world.run(Fate(2, "before"))
     other = World()
     await other.prepare()
+    begun = (await open_log(Store(world.log))).identity
     world.log = other.log
-    with pytest.raises(UsageError, match="another stream is unfinished"):
+    with pytest.raises(UsageError, match=f"another stream is unfinished: into the one with the identity '{begun}'"):
         await world.run()
     assert await world.replayed() == []
 

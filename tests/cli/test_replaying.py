@@ -25,6 +25,23 @@ def test_letters_can_be_replayed_into_a_log_of_their_own(run: Run, state: Path, 
     assert len(partitions) == len(dict(partitions)), "a key is in one partition"
 
 
+def test_a_replay_that_fails_midway_is_in_the_audit(run: Run, state: Path, tmp_path: Path) -> None:
+    for part in ("state", "events"):
+        shutil.copytree(state / part, tmp_path / part)
+    place = ["--name", "Delays", "--container", tmp_path / "state"]
+    first, *_, last = sorted((tmp_path / "state" / LAYOUT.dead_letters).rglob("*.jsonl"))
+    count = len(lines(first.read_text()))
+    last.write_text("{}\n")
+    result = run("dead-letters", "replay", *place, "--source", tmp_path / "events")
+    assert result.exit_code != 0
+    (act,) = lines(run("audit", *place, "--json").stdout)
+    said = f"dead letters appended to {tmp_path / 'events'}: "
+    assert act["effect"].startswith(said)
+    appended = int(act["effect"].removeprefix(said))
+    assert count <= appended < 20
+    assert f"{appended} dead letters appended before the error\nerror: " in result.stderr
+
+
 def test_letters_are_replayed_into_what_can_be_appended_to(
     run: Run, state: Path, place: list[object], tmp_path: Path
 ) -> None:
