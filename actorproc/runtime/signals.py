@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import socket
 import threading
@@ -105,6 +106,7 @@ class Signals:
 
 _listeners: list[Callable[[int], None]] = []  # one for each run in this process that handles signals
 _installed = ExitStack()  # signal handlers and wake-up, for all of them
+_earlier: dict[int, Any] = {}  # the handlers before the first of ours
 
 
 @contextmanager
@@ -113,7 +115,9 @@ def _listening(listener: Callable[[int], None]) -> Iterator[None]:
     if not _listeners or signal.getsignal(signal.SIGTERM) is not _notify_all:
         _installed.enter_context(_wakeup(asyncio.get_running_loop()))
         for number in (signal.SIGTERM, signal.SIGINT):
-            _installed.callback(signal.signal, number, signal.signal(number, _notify_all))
+            earlier = signal.signal(number, _notify_all)
+            _earlier.setdefault(number, earlier)
+            _installed.callback(signal.signal, number, earlier)
     _listeners.append(listener)
     try:
         yield
@@ -121,12 +125,28 @@ def _listening(listener: Callable[[int], None]) -> Iterator[None]:
         _listeners.remove(listener)
         if not _listeners:
             _installed.close()
+            _earlier.clear()
 
 
 def _notify_all(number: int, _: object) -> None:
     for listener in _listeners:
         with suppress(RuntimeError):  # the event loop of that run is closed
             listener(number)
+
+
+def _restore_in_child() -> None:
+    """A forked process, for example of `multiprocessing`, handles signals as if no run did: SIGTERM ends it again."""
+    if not _listeners:
+        return
+    signal.set_wakeup_fd(-1)  # it would wake the parent's event loop
+    for number, earlier in _earlier.items():
+        if signal.getsignal(number) is _notify_all:
+            signal.signal(number, earlier)
+    _listeners.clear()
+    _earlier.clear()
+
+
+os.register_at_fork(after_in_child=_restore_in_child)
 
 
 @contextmanager

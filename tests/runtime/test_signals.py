@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import subprocess
+import sys
 import threading
 
 import anyio
@@ -83,6 +85,38 @@ async def test_several_runs_in_one_process_all_handle_signals() -> None:
             ends[1].set()
             ends[2].set()
     assert signal.getsignal(signal.SIGTERM) is before
+
+
+# In a process of its own, which has one thread: forking any other is not safe.
+FORKS = """
+import asyncio, os, signal, time
+import anyio
+from actorproc.runtime.clock import SYSTEM
+from actorproc.runtime.signals import Signals
+
+async def main():
+    signals, (begun, begins) = Signals(SYSTEM, lambda: None), os.pipe()
+    with signals.handled():
+        signals.started()
+        if (child := os.fork()) == 0:
+            os.write(begins, b"!")
+            time.sleep(5)
+            os._exit(0)
+        os.read(begun, 1)
+        os.kill(child, signal.SIGTERM)
+        _, status = os.waitpid(child, 0)
+        with anyio.move_on_after(0.1):
+            await signals.wait()
+            print("the run stops, too")
+    print("ended by", os.WTERMSIG(status))
+
+asyncio.run(main())
+"""
+
+
+def test_sigterm_ends_a_forked_process_and_not_the_run() -> None:
+    forks = subprocess.run([sys.executable, "-c", FORKS], stdout=subprocess.PIPE, text=True, check=True)
+    assert forks.stdout == f"ended by {signal.SIGTERM:d}\n"
 
 
 def test_signals_are_refused_outside_the_main_thread() -> None:
