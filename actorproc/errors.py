@@ -23,7 +23,8 @@ ActorprocError
   RemovedFromGroup         stop the partitions and join again: the group took this host for dead
   EndNotReached            fix the cause that is named and run again; it resumes from the last commit
   QueryFailed              fix the cause that is named and run again; a Spark query resumes from its checkpoint
-  Aborted                  run again: a second signal ended the drain, and uncommitted records are processed again
+  Aborted                  run again: a second signal ended the drain, and uncommitted records are processed again; or
+                           `stop` came before the block `async with Processor(...)` had begun
   HandlerError             fix the handler or the record: user code failed
     HandlerMisuse          fix the handler: it misuses the API; the partition stops, and no record becomes a dead letter
       RowsLost             fix the handler: it emitted rows after it had committed their records, or had returned
@@ -209,7 +210,7 @@ class QueryFailed(ActorprocError):
 
 
 class Aborted(ActorprocError):
-    """A second signal arrived during the drain."""
+    """A second signal arrived during the drain, or `stop` was called while a block `async with Processor` started."""
 
 
 class HandlerError(ActorprocError):

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from actorproc.codecs import open_decoder, subject_of
 from actorproc.config.settings import Settings
-from actorproc.errors import ActorprocError, HandlerDefinitionError, SchemaError, UsageError
+from actorproc.errors import Aborted, ActorprocError, HandlerDefinitionError, SchemaError, UsageError
 from actorproc.group.formats import FORMATS, Formats
 from actorproc.group.group import Group
 from actorproc.group.nudge import Nudges, UdpNudges
@@ -208,9 +208,18 @@ class Processor:
         self.stop()
 
     async def __aenter__(self) -> Self:
-        """Run in the background until the block ends; then drain and leave. Never touches signals."""
+        """Run in the background until the block ends; then drain and leave. Never touches signals.
+
+        The block begins once store, source and `shared` have answered.
+
+        Raises:
+            Aborted: `stop` was called before that.
+        """
         background = self._in_background()
-        await background.__aenter__()
+        try:
+            await background.__aenter__()
+        except StoppedBeforeStart as error:
+            raise Aborted(str(error)) from None
         self._background = background
         return self
 
@@ -246,7 +255,10 @@ class Processor:
                 await ended.wait()
 
     def stop(self) -> None:
-        """Drain, commit and hand the leases over; `run` then returns. Called before `run`, it takes effect there."""
+        """Drain, commit and hand the leases over; `run` then returns. Called before `run`, it takes effect there.
+
+        During the start it cancels what the host waits for.
+        """
         self._stop_requested = True
         if self._supervisor is not None:
             self._supervisor.stop()
@@ -293,7 +305,7 @@ class Processor:
                     store, self.layout, source, self.start, self.schema, state_types(self.handler), self._log
                 )
             )
-            with warn_while_slow(self._log, "shared() of the handler"):
+            with warn_while_slow(self._log, "shared() of the handler"), contact.stoppable("shared() of the handler"):
                 shared = await stack.enter_async_context(shared_value(self.handler, self.options))
             with warn_while_slow(self._log, "register() of the source"):
                 await contact(lambda: source.register(self.name, store.url))
@@ -376,7 +388,9 @@ class Processor:
 
     @contextmanager
     def _first_contact(self, *, until_end: bool) -> Iterator[FirstContact]:
-        self._contact = FirstContact(self.settings, self.clock, self._log, until_end=until_end)
+        self._contact = FirstContact(
+            self.settings, self.clock, self._log, until_end=until_end, stopped=self._stop_requested
+        )
         try:
             yield self._contact
         finally:

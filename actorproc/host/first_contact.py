@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from itertools import count
 from typing import Any, TypeVar
-
-import anyio
 
 from actorproc.config.settings import Settings
 from actorproc.errors import SourceError, StoreUnavailable
@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class StoppedBeforeStart(Exception):
-    """`stop` came while the store or the source was away."""
+    """`stop` came before the host had started."""
 
 
 class FirstContact:
@@ -29,9 +29,10 @@ class FirstContact:
         until_end: a run with an end gives up as it gives partitions up: after `FAILURES_FOR_GOOD` failures of the
             source, or once the store was away for `store_patience`.
         log: bound to processor and host.
+        stopped: `stop` was called already.
     """
 
-    def __init__(self, settings: Settings, clock: Clock, log: Any, *, until_end: bool) -> None:
+    def __init__(self, settings: Settings, clock: Clock, log: Any, *, until_end: bool, stopped: bool) -> None:
         self.error: str | None = None
         """Why the step at hand has failed."""
         self._backoff = Backoff(settings.restart_backoff, settings.restart_backoff_max)
@@ -39,24 +40,30 @@ class FirstContact:
         self._log = log
         self._until_end = until_end
         self._repeats = LogThrottle()
-        self._pause: anyio.CancelScope | None = None
-        self._stopped = False
+        self._loop = asyncio.get_running_loop()
+        self._waiting: asyncio.Task[Any] | None = None
+        self._stopped = stopped
 
     def stop(self) -> None:
-        """Repeat nothing any more."""
+        """End the start: cancel what it waits for. Also for other threads and signal handlers."""
         self._stopped = True
-        if self._pause is not None:
-            self._pause.cancel()
+        self._loop.call_soon_threadsafe(self._interrupt)
+
+    def _interrupt(self) -> None:
+        if self._waiting is not None:
+            self._waiting.cancel()
+            self._waiting = None
 
     async def __call__(self, step: Callable[[], Awaitable[T]]) -> T:
         """Await `step()` until it succeeds.
 
         Raises:
-            StoppedBeforeStart: it has failed, and `stop` was called.
+            StoppedBeforeStart: `stop` was called.
         """
         for attempt in count(1):
             try:
-                result = await step()
+                with self.stoppable():
+                    result = await step()
                 self.error = None
                 return result
             except (StoreUnavailable, SourceError) as error:
@@ -66,9 +73,33 @@ class FirstContact:
             delay = self._backoff.delay(attempt, self._clock.random)
             if times := self._repeats.due(self.error, self._clock.monotonic()):
                 self._log.error("processor.start_failed", error=self.error, times=times, again_in=round(delay, 3))
-            with anyio.CancelScope() as self._pause:
-                if not self._stopped:
-                    await self._clock.sleep(delay)
-            if self._stopped:
-                raise StoppedBeforeStart
+            with self.stoppable():
+                await self._clock.sleep(delay)
         raise AssertionError("count() has no end")
+
+    @contextmanager
+    def stoppable(self, waiting_for: str = "store or source") -> Iterator[None]:
+        """Let `stop` cancel the block: once and without a scope, as the block may leave scopes open, and as what was
+        opened before must close.
+
+        Raises:
+            StoppedBeforeStart: `stop` was called, before the block or in it.
+        """
+        if self._stopped:
+            raise self._ended()
+        task: Any = asyncio.current_task()
+        self._waiting = task
+        before = task.cancelling()
+        try:
+            yield
+        except asyncio.CancelledError:
+            if self._waiting is None and task.cancelling() == before + 1:
+                raise self._ended(f", while it waited for {waiting_for}") from None
+            raise
+        finally:
+            if self._waiting is None and task.cancelling() > before:
+                task.uncancel()
+            self._waiting = None
+
+    def _ended(self, at: str = "") -> StoppedBeforeStart:
+        return StoppedBeforeStart(f"stopped before it had started{at}{f': {self.error}' if self.error else ''}")

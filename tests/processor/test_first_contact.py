@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
 import anyio
@@ -10,7 +12,7 @@ import pytest
 import structlog
 
 from actorproc import Processor
-from actorproc.errors import EndNotReached, SourceError, StoreRefused, StoreUnavailable, UsageError
+from actorproc.errors import Aborted, EndNotReached, SourceError, StoreRefused, StoreUnavailable, UsageError
 from actorproc.group.nudge import Nudges
 from actorproc.storage.backend import Stored
 from actorproc.storage.store import Store, StoreLimits
@@ -112,6 +114,70 @@ def test_a_stop_while_the_source_is_away_ends_the_run() -> None:
                 await place.clock.sleep(60)
                 place.processor.stop()
         assert not place.processor.statistics().running
+
+    run(main())
+
+
+def test_a_run_that_is_stopped_before_it_begins_does_not_wait_for_the_source() -> None:
+    async def main() -> None:
+        place = Place(source_away=HOUR)
+        place.processor.stop()
+        with anyio.fail_after(1):
+            await place.processor.run()
+
+    run(main())
+
+
+def test_a_stop_while_a_block_starts_says_what_it_waited_for() -> None:
+    async def main() -> None:
+        place = Place(source_away=HOUR)
+        asyncio.get_running_loop().call_later(60, place.processor.stop)
+        with anyio.fail_after(61), pytest.raises(Aborted, match=r"stopped before it had started.*: OSError: no route"):
+            async with place.processor:
+                pass
+
+    run(main())
+
+
+@pytest.mark.parametrize("hangs", ["open", "shared"])
+def test_a_stop_cancels_a_start_that_hangs(hangs: str) -> None:
+    did: list[str] = []
+
+    async def hang() -> None:
+        try:
+            async with anyio.create_task_group():
+                await anyio.sleep_forever()
+        finally:
+            await anyio.sleep(1)
+            did.append("cleaned up")
+
+    class Hanging(MemorySource):
+        async def open(self) -> None:
+            if hangs == "open":
+                await hang()
+
+        async def close(self) -> None:
+            await anyio.sleep(1)
+            did.append("closed")
+
+    class Pooled(Double):
+        @classmethod
+        @asynccontextmanager
+        async def shared(cls, options: object) -> AsyncIterator[None]:
+            await hang()
+            yield
+
+    async def main() -> None:
+        clock = VirtualClock("a")
+        store = Store(MemoryStore(clock=clock), clock=clock)
+        processor = Processor(Pooled, source=Hanging(1), container=store, clock=clock, nudges=Nudges())
+        asyncio.get_running_loop().call_later(60, processor.stop)
+        with anyio.fail_after(70):
+            await processor.run()
+        assert did == (["cleaned up", "closed"] if hangs == "shared" else ["cleaned up"])
+        task = asyncio.current_task()
+        assert task is not None
+        assert task.cancelling() == 0
 
     run(main())
 
