@@ -37,7 +37,7 @@ from actorproc.host.first_contact import FirstContact, StoppedBeforeStart
 from actorproc.host.run_until_end import RunUntilEnd
 from actorproc.host.startup import check_consumers, check_container, opened, prepare_container, shared_value
 from actorproc.host.statistics import Statistics
-from actorproc.host.supervisor import Supervisor
+from actorproc.host.supervisor import Supervisor, store_outage
 from actorproc.output.source_identity import SourceRecord
 from actorproc.partition.dead_letter_summary import DeadLetterSummary
 from actorproc.partition.handler_threads import HandlerThreads
@@ -270,7 +270,8 @@ class Processor:
         if self._supervisor is not None:
             return self._supervisor.statistics()
         if self._contact is not None:
-            return Statistics(self.name, self.host, error=self._contact.error)
+            outage = store_outage(self._store, self.clock)
+            return Statistics(self.name, self.host, error=self._contact.error or (outage and outage.text))
         return self._last_statistics
 
     @property

@@ -9,7 +9,9 @@ Stopping the server drains: current batches are finished and committed, and leas
 
 from __future__ import annotations
 
+import asyncio
 import os
+import signal
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -18,6 +20,7 @@ from typing import Any
 from fastapi import FastAPI, Response
 
 from actorproc import Batch, PartitionContext, PartitionHandler, Processor
+from actorproc.errors import UsageError
 
 seen: Counter[str] = Counter()
 
@@ -36,10 +39,22 @@ class Users(PartitionHandler):
 
 @asynccontextmanager
 async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+    """The host runs beside the server, which answers also while the host waits for its store or its source."""
     source = os.environ.get("SOURCE", "events")
     container = os.environ.get("CONTAINER", "state")
-    async with Processor(Users, source=source, container=container) as app.state.processor:
+    processor = app.state.processor = Processor(Users, source=source, container=container)
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(run(processor))
         yield
+        processor.stop()
+
+
+async def run(processor: Processor) -> None:
+    try:
+        await processor.run()
+    except UsageError:  # for example a schema that does not fit the stored one: end the server, which logs the error
+        signal.raise_signal(signal.SIGTERM)
+        raise
 
 
 app = FastAPI(lifespan=lifespan)
@@ -50,8 +65,8 @@ async def health(response: Response) -> dict[str, Any]:
     """Health of the host.
 
     A host that cannot continue ends, for example when another host has taken its name. The server keeps running, so an
-    orchestrator must restart it. A host that cannot read the group or its source retries, so restart only after several
-    failed checks.
+    orchestrator must restart it. A host that cannot reach its store or its source retries, so restart only after
+    several failed checks.
     """
     statistics = app.state.processor.statistics()
     error = statistics.error

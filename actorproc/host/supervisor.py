@@ -65,6 +65,14 @@ class Failing(NamedTuple):
     since: float
 
 
+def store_outage(store: Store, clock: Clock) -> Failing | None:
+    """An outage that lasts, although its requests are still repeated."""
+    for outage in (store.reads, store.writes):
+        if outage.since is not None and clock.wall() - outage.since > OUTAGE_SHOWN:
+            return Failing(f"requests to the store fail: {outage.error}", outage.since)
+    return None
+
+
 class Supervisor(Actor[Message]):
     """Keeps this host in the group, and makes the partitions that run here match the leases of this host."""
 
@@ -116,10 +124,7 @@ class Supervisor(Actor[Message]):
 
     def _failing(self) -> Failing | None:
         """The present failure of this host: store, group or source. An outage of the store shows during retries."""
-        for outage in (self._context.store.reads, self._context.store.writes):
-            if outage.since is not None and self._clock.wall() - outage.since > OUTAGE_SHOWN:
-                return Failing(f"requests to the store fail: {outage.error}", outage.since)
-        return self._error or self._renewal_error
+        return store_outage(self._context.store, self._clock) or self._error or self._renewal_error
 
     def _failed(self, before: Failing | None, error: str) -> Failing:
         """The failure, with its beginning."""

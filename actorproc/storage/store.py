@@ -110,10 +110,13 @@ class Store:
         give_up = self.clock.monotonic() + self.limits.patience
         with first_contact():
             for attempt in count(1):
+                sent_at = self.clock.wall()
                 try:
                     await self.backend.open()
+                    self.reads.end()
                     break
                 except StoreUnavailable as error:
+                    self.reads.note(error, sent_at)
                     delay = self.limits.backoff.delay(attempt, self.clock.random)
                     if self.clock.monotonic() + delay >= give_up:
                         raise
