@@ -186,16 +186,16 @@ class Processor:
             )
         try:
             with self._cancellation_logged(), signalled.handled() if signalled else nullcontext():
-                async with AsyncExitStack() as stack:
-                    supervisor = await stack.enter_async_context(self._started(end))
-                    tasks = await stack.enter_async_context(anyio.create_task_group())
-                    if signalled:
-                        signalled.started()
-                        tasks.start_soon(self._stop_after, signalled)
-                    if end:
-                        tasks.start_soon(end.watch, supervisor)
-                    await supervisor.run()
-                    tasks.cancel_scope.cancel()
+                async with self._started(end) as supervisor:
+                    async with anyio.create_task_group() as tasks:
+                        if signalled:
+                            signalled.started()
+                            tasks.start_soon(self._stop_after, signalled)
+                        if end:
+                            tasks.start_soon(end.watch, supervisor)
+                        await supervisor.run()
+                        tasks.cancel_scope.cancel()
+                    supervisor.check_left()
         except StoppedBeforeStart:
             pass
         except ExceptionGroup as group:
@@ -240,19 +240,21 @@ class Processor:
     @asynccontextmanager
     async def _in_background(self) -> AsyncIterator[None]:
         with self._cancellation_logged():
-            async with self._started() as supervisor, anyio.create_task_group() as tasks:
-                ended = anyio.Event()
-                tasks.start_soon(_run_to_end, supervisor, ended)
-                try:
-                    yield
-                except INTERRUPTIONS:
-                    raise
-                except BaseException:  # it would cancel the drain
+            async with self._started() as supervisor:
+                async with anyio.create_task_group() as tasks:
+                    ended = anyio.Event()
+                    tasks.start_soon(_run_to_end, supervisor, ended)
+                    try:
+                        yield
+                    except INTERRUPTIONS:
+                        raise
+                    except BaseException:  # it would cancel the drain
+                        self.stop()
+                        await ended.wait()
+                        raise
                     self.stop()
                     await ended.wait()
-                    raise
-                self.stop()
-                await ended.wait()
+                supervisor.check_left()
 
     def stop(self) -> None:
         """Drain, commit and hand the leases over; `run` then returns. Called before `run`, it takes effect there.
@@ -311,7 +313,7 @@ class Processor:
             with warn_while_slow(self._log, "register() of the source"):
                 await contact(lambda: source.register(self.name, store.url))
             if clock is SYSTEM:
-                await stack.enter_async_context(
+                stack.enter_context(
                     loop_watchdog(
                         settings.loop_block_warning, self._log, self._say_blocked, settings.lease_renew_interval / 4
                     )

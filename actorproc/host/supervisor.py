@@ -160,7 +160,15 @@ class Supervisor(Actor[Message]):
                 if mirror is not None:
                     await mirror.finish()
                 tasks.cancel_scope.cancel()
-        if not self._has_left:  # a task that ends cancelled ends its group without an error
+        self.check_left()
+
+    def check_left(self) -> None:
+        """A task that ends cancelled ends its group without an error.
+
+        Raises:
+            ActorprocError: this host has ended before it left its group.
+        """
+        if not self._has_left:
             raise ActorprocError(
                 "this host has ended, and nobody stopped it: other code of this process has cancelled one of its "
                 "tasks, for example a handler that cancels all tasks"

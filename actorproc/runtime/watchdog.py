@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
-
-import anyio
 
 from actorproc.runtime.stacks import shown, thread_stack
 
 
-@asynccontextmanager
-async def loop_watchdog(
+@contextmanager
+def loop_watchdog(
     warn_after: float, log: Any, tell: Callable[[str, float], None] | None = None, tell_after: float = 0.0
-) -> AsyncIterator[None]:
+) -> Iterator[None]:
     """Log the stack of this thread whenever its event loop was blocked for `warn_after` seconds.
 
     Args:
@@ -24,6 +23,8 @@ async def loop_watchdog(
         tell_after: seconds of blockage after which it is called.
     """
     beat = time.monotonic()  # noqa: TID251  # real time: a simulated loop cannot block
+    loop = asyncio.get_running_loop()
+    due: asyncio.TimerHandle | None = None
     stop = threading.Event()
     thread = threading.get_ident()
 
@@ -42,19 +43,18 @@ async def loop_watchdog(
                 where = [f"{at.filename}:{at.lineno}, in {at.name}" for at in thread_stack(thread)[-1:]]
                 threading.Thread(target=tell, args=(*where, silent), name="actorproc-blocked", daemon=True).start()
 
-    async def tick() -> None:
-        nonlocal beat
-        while True:
-            beat = time.monotonic()  # noqa: TID251
-            await anyio.sleep(warn_after / 4)  # noqa: TID251
+    def tick() -> None:  # no task: whoever cancels all tasks would end the host by it
+        nonlocal beat, due
+        beat = time.monotonic()  # noqa: TID251
+        due = loop.call_later(warn_after / 4, tick)
 
+    tick()
     watcher = threading.Thread(target=watch, name="actorproc-watchdog", daemon=True)
     watcher.start()
     try:
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(tick)
-            yield
-            tasks.cancel_scope.cancel()
+        yield
     finally:
+        if due is not None:
+            due.cancel()
         stop.set()
         watcher.join()

@@ -167,6 +167,45 @@ async def test_a_host_with_a_cancelled_task_ends_with_an_error(task: str) -> Non
         await host(Meddling, fed(), Store(MemoryStore()), "a").run()
 
 
+async def test_a_block_whose_host_is_cancelled_ends_with_an_error() -> None:
+    store = Store(MemoryStore())
+    with anyio.fail_after(60), pytest.raises(errors.ActorprocError, match="this host has ended, and nobody stopped it"):
+        async with host(Double, fed(), store, "a"):
+            await until_done(store, 40)
+            for each in asyncio.all_tasks() - {asyncio.current_task()}:
+                each.cancel()
+            await anyio.sleep_forever()
+
+
+@pytest.mark.parametrize("task", ["_stop_after", "RunUntilEnd.watch"])
+async def test_a_run_with_a_cancelled_task_ends_with_an_error(task: str) -> None:
+    class Meddling(Double):
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            for each in asyncio.all_tasks():
+                if each.get_name().endswith(task):
+                    each.cancel()
+            await anyio.sleep_forever()
+
+    run = host(Meddling, fed(), Store(MemoryStore()), "a").run(signals=True, until_end=True)
+    with anyio.fail_after(60), pytest.raises(errors.ActorprocError, match="this host has ended, and nobody stopped it"):
+        await run
+
+
+async def test_a_host_survives_the_cancellation_of_its_watchdog() -> None:
+    class Meddling(Double):
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            for each in asyncio.all_tasks():
+                if "watchdog" in each.get_name():
+                    each.cancel()
+            await super().process(batch, ctx)
+
+    store, done = Store(MemoryStore()), False
+    async with host(Meddling, fed(), store, "a"):
+        await until_done(store, 40)
+        done = True
+    assert done
+
+
 async def clean_up() -> None:
     """As one writes it: the error is that the task's cancellation comes out here."""
     task = asyncio.ensure_future(anyio.sleep_forever())
