@@ -308,8 +308,8 @@ class Processor:
                     store, self.layout, source, self.start, self.schema, state_types(self.handler), self._log
                 )
             )
-            with warn_while_slow(self._log, "shared() of the handler"), contact.stoppable("shared() of the handler"):
-                shared = await stack.enter_async_context(shared_value(self.handler, self.options))
+            with contact.stoppable("shared() of the handler"):
+                shared = await stack.enter_async_context(shared_value(self.handler, self.options, self._log))
             with warn_while_slow(self._log, "register() of the source"):
                 await contact(lambda: source.register(self.name, store.url))
             if clock is SYSTEM:

@@ -23,6 +23,8 @@ from actorproc.storage.names import ProcessorLayout
 from actorproc.storage.probe import ensure_safe
 from actorproc.storage.store import Store
 
+_SHARED_ENDS = "shared() of the handler, after its yield"
+
 
 async def check_container(store: Store, name: str) -> None:
     """Raises UsageError: processor `name` cannot live in this container."""
@@ -100,28 +102,28 @@ async def prepare_container(
 
 
 @asynccontextmanager
-async def shared_value(handler: type[PartitionHandler], options: Any) -> AsyncIterator[Any]:
-    """Enter the handler's `shared`. Errors that pass through it stay as they are.
+async def shared_value(handler: type[PartitionHandler], options: Any, log: Any) -> AsyncIterator[Any]:
+    """Enter the handler's `shared`, and leave it at the end. Errors that pass through it stay as they are.
 
     Raises:
         HandlerError: `shared` itself failed, at its beginning or its end.
     """
     name = f"{handler.__name__}.shared"
-    with user_code(name, HandlerError, application_task=True):
+    with warn_while_slow(log, "shared() of the handler"), user_code(name, HandlerError, application_task=True):
         shared = handler.shared(options)
         value = await shared.__aenter__()
     try:
         yield value
     except BaseException as error:
         try:
-            with user_code(name, HandlerError, application_task=True):
+            with warn_while_slow(log, _SHARED_ENDS), user_code(name, HandlerError, application_task=True):
                 if await shared.__aexit__(type(error), error, error.__traceback__):
                     return
         except HandlerError as failure:
             if failure.__cause__ is None or _cause(failure.__cause__) is not _cause(error):
                 raise
         raise
-    with user_code(name, HandlerError, application_task=True):
+    with warn_while_slow(log, _SHARED_ENDS), user_code(name, HandlerError, application_task=True):
         await shared.__aexit__(None, None, None)
 
 

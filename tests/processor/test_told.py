@@ -113,7 +113,7 @@ async def test_a_heartbeat_shows_the_beginning_of_a_long_error() -> None:
     assert len(failing["0"]) < 700
 
 
-@pytest.mark.parametrize("method", ["open", "register", "close", "shared"])
+@pytest.mark.parametrize("method", ["open", "register", "close", "shared", "shared at its end"])
 def test_a_slow_method_of_the_handler_is_logged(method: str) -> None:
     async def slow(*_: Any) -> None:
         await anyio.sleep(25)
@@ -125,10 +125,12 @@ def test_a_slow_method_of_the_handler_is_logged(method: str) -> None:
             if method == "shared":
                 await slow()
             yield
+            if method == "shared at its end":
+                await slow()
 
     async def main() -> list[Any]:
         clock = VirtualClock("a")
-        source = type("SlowSource", (MemorySource,), {} if method == "shared" else {method: slow})(1)
+        source = type("SlowSource", (MemorySource,), {} if "shared" in method else {method: slow})(1)
         with structlog.testing.capture_logs() as logs:
             processor = Processor(
                 Slow,
@@ -142,7 +144,7 @@ def test_a_slow_method_of_the_handler_is_logged(method: str) -> None:
 
     told = run(main())
     assert [seconds for _, seconds in told] == [10, 20]
-    assert all(what.startswith(f"{method}() of the ") for what, _ in told)
+    assert all(what.startswith(f"{method.split()[0]}() of the ") for what, _ in told)
 
 
 def test_a_run_until_the_end_logs_partitions_without_progress() -> None:
