@@ -23,7 +23,7 @@ class Statistics:
     """Hosts of the group, as this one saw it last."""
     error: str | None = None
     """Why this host cannot start yet, or why the latest look at the group or at the source's partitions, or the latest
-    heartbeat failed, or why the store does not answer. Running partitions go on."""
+    heartbeat failed, or why the store does not answer; running partitions go on then. Or why this host has ended."""
     error_since: float | None = None
     """Since when, in seconds since 1970; None: no error, or this host has not started yet."""
     records: int = 0

@@ -36,6 +36,7 @@ from actorproc.partition.host_context import HostContext
 from actorproc.runtime.actor import Actor
 from actorproc.runtime.clock import Clock
 from actorproc.runtime.logger import LogThrottle, get_logger
+from actorproc.runtime.tasks import first_cause
 from actorproc.storage.store import Store
 
 log = get_logger(__name__)
@@ -84,10 +85,11 @@ class Supervisor(Actor[Message]):
         self._clock: Clock = context.clock
         self._members: list[str] = []
         self._fences = 0
-        self._has_left = False
+        self._has_left = False  # the group
+        self._has_ended = False  # also by an error
         self._renewed = anyio.Event()
         self._looking: anyio.CancelScope | None = None
-        self._error: Failing | None = None  # of the looks, if the latest one failed
+        self._error: Failing | None = None  # of the looks, if the latest one failed; or why this host has ended
         self._renewal_error: Failing | None = None  # of the heartbeats, if the latest one failed
         self._group_needs_repair = False  # its document is corrupt, or the store refuses it
         self._failing_since = 0.0  # of the looks, by the monotonic clock
@@ -112,8 +114,8 @@ class Supervisor(Actor[Message]):
         slots = self.partitions
         done = slots.totals()
         return Statistics(
-            processor=context.processor, host=context.host, running=running, incarnation=self._group.incarnation,
-            fenced=slots.fenced, members=tuple(self._members),
+            processor=context.processor, host=context.host, running=running and not self._has_ended,
+            incarnation=self._group.incarnation, fenced=slots.fenced, members=tuple(self._members),
             error=None if error is None else error.text, error_since=None if error is None else error.since,
             records=done.records, rows=done.rows, dead_letters=done.dead_letters, skipped=done.skipped,
             partitions=tuple(slot.statistics() for slot in slots.by_name()), given_up=slots.given_up(),
@@ -139,6 +141,15 @@ class Supervisor(Actor[Message]):
             CorruptObject: the group's document is corrupt as this host begins.
             ActorprocError: other code of this process has cancelled one of its tasks.
         """
+        try:
+            await self._run()
+        except Exception as error:
+            self._error = self._failed(None, str(first_cause(error)))
+            raise
+        finally:
+            self._has_ended = True
+
+    async def _run(self) -> None:
         # Stores and sources do not know processor and host; their log lines get both from here.
         with structlog.contextvars.bound_contextvars(processor=self._context.processor, host=self._context.host):
             async with anyio.create_task_group() as tasks:
@@ -169,10 +180,12 @@ class Supervisor(Actor[Message]):
             ActorprocError: this host has ended before it left its group.
         """
         if not self._has_left:
-            raise ActorprocError(
+            error = (
                 "this host has ended, and nobody stopped it: other code of this process has cancelled one of its "
                 "tasks, for example a handler that cancels all tasks"
             )
+            self._error = self._failed(None, error)
+            raise ActorprocError(error)
 
     def _offset_mirror(self) -> OffsetMirror | None:
         group = self._settings.mirror_offsets

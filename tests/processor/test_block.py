@@ -30,6 +30,15 @@ async def test_embedded_it_runs_in_the_background_and_drains_when_the_block_ends
     assert (await store.list("Double/hosts/")).entries == []
 
 
+async def test_a_host_that_is_stopped_within_its_block_runs_no_more() -> None:
+    async with Processor(Double, source=fed(), container=Store(MemoryStore()), **QUICK) as processor:
+        processor.stop()
+        with anyio.fail_after(60):
+            while processor.statistics().running:
+                await anyio.sleep(0.01)
+        assert processor.statistics().error is None
+
+
 @pytest.mark.parametrize("fails", [False, True])
 @pytest.mark.parametrize("cancel", ["anyio", "asyncio"])
 async def test_a_block_that_is_cancelled_while_it_drains_leaves_nothing_running(cancel: str, fails: bool) -> None:

@@ -42,9 +42,12 @@ async def test_two_hosts_without_names_in_one_process_share_the_partitions() -> 
 
 async def test_a_second_host_of_a_name_replaces_the_first() -> None:
     store, source = Store(MemoryStore()), fed()
+    first = Processor(Double, source=source, container=store, host="a", **QUICK)
     with pytest.raises(errors.Fenced, match=r"another host.*'a'"):
-        async with Processor(Double, source=source, container=store, host="a", **QUICK):
+        async with first:
             await anyio.sleep(0.1)
             async with Processor(Double, source=source, container=store, host="a", **QUICK):
                 with anyio.fail_after(60):
                     await anyio.sleep_forever()
+    assert not first.statistics().running
+    assert "another host named 'a'" in (first.statistics().error or "")

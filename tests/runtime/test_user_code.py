@@ -169,12 +169,14 @@ async def test_a_host_with_a_cancelled_task_ends_with_an_error(task: str) -> Non
 
 async def test_a_block_whose_host_is_cancelled_ends_with_an_error() -> None:
     store = Store(MemoryStore())
+    processor = host(Double, fed(), store, "a")
     with anyio.fail_after(60), pytest.raises(errors.ActorprocError, match="this host has ended, and nobody stopped it"):
-        async with host(Double, fed(), store, "a"):
+        async with processor:
             await until_done(store, 40)
             for each in asyncio.all_tasks() - {asyncio.current_task()}:
                 each.cancel()
             await anyio.sleep_forever()
+    assert "nobody stopped it" in (processor.statistics().error or "")
 
 
 @pytest.mark.parametrize("task", ["_stop_after", "RunUntilEnd.watch"])
