@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from typing import Any
 
 import pyarrow as pa
 
-from actorproc.errors import HandlerError, SourceError, StoreError, UsageError
+from actorproc.errors import HandlerDefinitionError, HandlerError, SourceError, StoreError, UsageError
 from actorproc.handler.base import PartitionHandler
 from actorproc.output.schema import StateTypes, agree_on_schema
 from actorproc.output.source_identity import SourceRecord, agree_on_source
@@ -106,11 +106,17 @@ async def shared_value(handler: type[PartitionHandler], options: Any, log: Any) 
     """Enter the handler's `shared`, and leave it at the end. Errors that pass through it stay as they are.
 
     Raises:
+        HandlerDefinitionError: `shared` returns no async context manager.
         HandlerError: `shared` itself failed, at its beginning or its end.
     """
     name = f"{handler.__name__}.shared"
     with warn_while_slow(log, "shared() of the handler"), user_code(name, HandlerError, application_task=True):
         shared = handler.shared(options)
+        if not isinstance(shared, AbstractAsyncContextManager):
+            raise HandlerDefinitionError(
+                f"{name} must return an async context manager, not {type(shared).__name__}: make it an `async def` "
+                "that yields, with @asynccontextmanager between @classmethod and it"
+            )
         value = await shared.__aenter__()
     try:
         yield value

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any, ClassVar
 
 import anyio
@@ -30,6 +30,23 @@ async def test_a_failure_in_shared_names_the_handler_and_the_place() -> None:
         errors.HandlerError, match=r"Sharing.shared failed: ConnectionError: no database \(in .*py:\d+\)"
     ):
         await Processor(Sharing, source=fed(), container=Store(MemoryStore()), **QUICK).run()
+
+
+async def a_generator(cls: type[Double], options: Any) -> AsyncIterator[None]:
+    yield
+
+
+@contextmanager
+def a_plain_one(cls: type[Double], options: Any) -> Iterator[None]:
+    yield
+
+
+@pytest.mark.parametrize("shared", [a_generator, a_plain_one])
+async def test_a_shared_without_asynccontextmanager_is_refused(shared: Any) -> None:
+    sharing = type("Sharing", (Double,), {"shared": classmethod(shared)})
+    says = "Sharing.shared must return an async context manager.* with @asynccontextmanager"
+    with pytest.raises(errors.HandlerDefinitionError, match=says):
+        await Processor(sharing, source=fed(), container=Store(MemoryStore()), **QUICK).run(until_end=True)
 
 
 async def test_an_error_at_the_end_of_shared_is_the_handlers() -> None:
