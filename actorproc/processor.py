@@ -33,11 +33,12 @@ from actorproc.host.arguments import (
     check_types,
     default_host,
 )
+from actorproc.host.failing import store_outage
 from actorproc.host.first_contact import FirstContact, StoppedBeforeStart
 from actorproc.host.run_until_end import RunUntilEnd
 from actorproc.host.startup import check_consumers, check_container, opened, prepare_container, shared_value
 from actorproc.host.statistics import Statistics
-from actorproc.host.supervisor import Supervisor, store_outage
+from actorproc.host.supervisor import Supervisor
 from actorproc.output.source_identity import SourceRecord
 from actorproc.partition.dead_letter_summary import DeadLetterSummary
 from actorproc.partition.handler_threads import HandlerThreads

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from itertools import islice
 from math import inf
-from typing import NamedTuple
 
 import anyio
 import anyio.abc
@@ -25,6 +24,7 @@ from actorproc.errors import (
 from actorproc.group.group import Group
 from actorproc.group.reports import HostReport
 from actorproc.host.end_watch import EndWatch
+from actorproc.host.failing import Failing, store_outage
 from actorproc.host.history_writer import HistoryWriter
 from actorproc.host.offset_mirror import OffsetMirror
 from actorproc.host.owned_partitions import GiveUp, Message, OwnedPartitions, RaiseEpoch, Vanished, Wake
@@ -47,9 +47,6 @@ HAND_OVER_PAUSE = 0.05
 FAILING_IN_HEARTBEAT = 50
 """Failing partitions that a heartbeat names: enough to see that something is wrong, and it stays small."""
 
-OUTAGE_SHOWN = 5.0
-"""Seconds for which no request to the store was answered before the host says so: shorter ones come and go."""
-
 _ERROR_IN_HEARTBEAT = 600  # characters
 
 LEAVING_TIME = 5.0
@@ -57,21 +54,6 @@ LEAVING_TIME = 5.0
 
 _GROUP_UNUSABLE = (StoreError, CorruptObject)
 """The group's document cannot be read or written. A corrupt one does not revoke leases."""
-
-
-class Failing(NamedTuple):
-    """Something that this host cannot do. `since`: seconds since 1970."""
-
-    text: str
-    since: float
-
-
-def store_outage(store: Store, clock: Clock) -> Failing | None:
-    """An outage that lasts, although its requests are still repeated."""
-    for outage in (store.reads, store.writes):
-        if outage.since is not None and clock.wall() - outage.since > OUTAGE_SHOWN:
-            return Failing(f"requests to the store fail: {outage.error}", outage.since)
-    return None
 
 
 class Supervisor(Actor[Message]):
@@ -144,7 +126,7 @@ class Supervisor(Actor[Message]):
         try:
             await self._run()
         except Exception as error:
-            self._error = self._failed(None, str(first_cause(error)))
+            self._error = Failing(str(first_cause(error)), self._clock.wall())
             raise
         finally:
             self._has_ended = True
@@ -184,7 +166,7 @@ class Supervisor(Actor[Message]):
                 "this host has ended, and nobody stopped it: other code of this process has cancelled one of its "
                 "tasks, for example a handler that cancels all tasks"
             )
-            self._error = self._failed(None, error)
+            self._error = Failing(error, self._clock.wall())
             raise ActorprocError(error)
 
     def _offset_mirror(self) -> OffsetMirror | None:

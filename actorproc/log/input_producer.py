@@ -99,11 +99,10 @@ class InputProducer:
             failed = min(block.bad) if block.bad and self._on_bad_line == "fail" else None
             chosen = self._chosen(block) if failed is None else block.before(failed)
             await self._send(chosen, producer, began, progress)
+            self._next_line = chosen.next_line
             if failed is not None:
-                self._next_line = block.numbers[failed]
                 await producer.flush()
                 raise block.bad[failed]
-            self._next_line = block.next_line
         await producer.flush()
         return self.produced
 

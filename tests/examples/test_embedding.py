@@ -107,7 +107,7 @@ async def test_a_service_answers_while_its_store_is_away(tmp_path: Path, monkeyp
     monkeypatch.setenv("ACTORPROC_S3_ENDPOINT", "http://127.0.0.1:9")
     monkeypatch.setenv("ACTORPROC_S3_ACCESS_KEY", "a" * 16)
     monkeypatch.setenv("ACTORPROC_S3_SECRET_KEY", "b" * 16)
-    monkeypatch.setattr("actorproc.host.supervisor.OUTAGE_SHOWN", 0.1)
+    monkeypatch.setattr("actorproc.host.failing.OUTAGE_SHOWN", 0.1)
     from examples.fastapi_service import app
 
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://here") as client:
