@@ -28,8 +28,12 @@ class Topic:
         self.admin = AdminClient({"bootstrap.servers": broker.address})
         # Forwarded messages keep their old timestamps, by which the broker would delete them within the test.
         kept = {"retention.ms": "-1"} | config
-        self.admin.create_topics([NewTopic(self.name, partitions, 1, config=kept)])[self.name].result(30)
+        self.create(NewTopic(self.name, partitions, 1, config=kept))
         self.producer = Producer({"bootstrap.servers": broker.address})
+
+    def create(self, topic: NewTopic) -> None:
+        self.admin.create_topics([topic])[topic.topic].result(30)
+        self._wait_until(topic.topic, listed=True)  # the broker answers before it lists it
 
     def send(self, numbers: range, partition: int | None = None, **more: Any) -> None:
         for n in numbers:
@@ -58,8 +62,8 @@ class Topic:
     def grow(self, partitions: int) -> None:
         self.admin.create_partitions([NewPartitions(self.name, partitions)])[self.name].result(30)
 
-    def _wait_until(self, *, listed: bool) -> None:
-        while (self.name in self.admin.list_topics(timeout=30).topics) is not listed:
+    def _wait_until(self, name: str, *, listed: bool) -> None:
+        while (name in self.admin.list_topics(timeout=30).topics) is not listed:
             time.sleep(0.05)
 
     def messages(self) -> list[Message]:
@@ -90,13 +94,12 @@ class Topic:
 
     def delete(self) -> None:
         self.admin.delete_topics([self.name])[self.name].result(30)
-        self._wait_until(listed=False)
+        self._wait_until(self.name, listed=False)
 
     def create_again(self) -> None:
         """Delete it, and create a topic of the same name."""
         self.delete()
-        self.admin.create_topics([NewTopic(self.name, 1, 1)])[self.name].result(30)
-        self._wait_until(listed=True)
+        self.create(NewTopic(self.name, 1, 1))
         self.producer = Producer(self._properties())
 
 

@@ -168,7 +168,7 @@ async def test_new_partitions_and_new_topics_are_found(broker: Broker) -> None:
     source = await opened(KafkaSource(f"kafka://{broker.address}/^topic-"))
     assert {f"{first.name}-0", f"{second.name}-0"} <= set(await source.partitions())
     first.grow(3)
-    first.admin.create_topics([NewTopic(prefix, 1, 1)])[prefix].result(30)
+    first.create(NewTopic(prefix, 1, 1))
     with anyio.fail_after(20):
         while not {f"{first.name}-2", f"{prefix}-0"} <= set(await source.partitions()):
             await anyio.sleep(0.1)
