@@ -45,7 +45,7 @@ def test_every_help_teaches_by_an_example() -> None:
 
 
 def test_urls_in_the_help_are_well_formed() -> None:
-    urls = {url for path, _ in ALL for url in re.findall(r"s3://[\w/.-]+", shown(120, *path))}
+    urls = {url for path, _ in ALL for url in re.findall(r"s3://[\w/.-]+", shown(80, *path))}
     assert urls
     for url in urls:
         open_store(url)

@@ -320,6 +320,7 @@ def test_a_corrupt_log_file_is_named_and_stops_its_partition(run: Run, folder: P
 
 
 @pytest.mark.servers
+@pytest.mark.slow
 async def test_an_unusable_bucket_is_an_error_without_a_traceback(seaweedfs: S3Server, run: Run, folder: Path) -> None:
     url = await seaweedfs.new_url()
     good = [part for name, value in seaweedfs.settings.items() for part in ("--set", f"{name}={value}")]

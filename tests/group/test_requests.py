@@ -61,6 +61,7 @@ def test_an_idle_group_costs_one_put_one_list_and_one_get(partitions: int, monke
     run(main())
 
 
+@pytest.mark.slow
 def test_a_hundred_hosts_that_start_at_once_need_few_writes() -> None:
     async def main() -> None:
         fleet = SimulatedGroup(200)

@@ -116,6 +116,7 @@ def test_committing_without_put_if_absent_is_found(monkeypatch: pytest.MonkeyPat
     assert "was overwritten" in first_broken("thread", stream="positions")
 
 
+@pytest.mark.slow
 def test_forgetting_the_put_id_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """After a refusal, what is there is taken for one's own without a look at whose it is."""
     create = Store.create
@@ -339,6 +340,7 @@ def test_keeping_the_changes_of_a_failed_attempt_is_found(monkeypatch: pytest.Mo
     assert OUTDATED in first_broken("state", stream="positions", hours=0.5)
 
 
+@pytest.mark.slow
 def test_dropping_deleted_keys_from_a_merge_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """An older object, which is not merged, still has their values."""
     merged = PartitionState._merged_keys
@@ -367,6 +369,7 @@ def test_appending_again_under_a_new_put_id_is_found(monkeypatch: pytest.MonkeyP
     assert "which is in the log already" in first_broken("loop", stream="log")
 
 
+@pytest.mark.slow
 def test_purging_dead_letters_that_no_checkpoint_has_passed_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dead_letters, "number_of", lambda key: -1)
     assert "was purged before a checkpoint passed it" in first_broken("columns", stream="positions")

@@ -103,6 +103,7 @@ def test_a_forgotten_partition_that_is_left_alone_is_found(monkeypatch: pytest.M
         run(story())
 
 
+@pytest.mark.slow
 def test_running_an_ended_partition_again_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     walk = Committer._walk
 
@@ -115,6 +116,7 @@ def test_running_an_ended_partition_again_is_found(monkeypatch: pytest.MonkeyPat
     assert "follows the end of the partition" in broken(first=4)
 
 
+@pytest.mark.slow
 def test_a_growth_that_does_not_end_the_old_partitions_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     async def forget(store: Store, hints: HintWriter, partition: str) -> None:
         pass

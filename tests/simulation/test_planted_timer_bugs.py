@@ -18,6 +18,7 @@ def broken(style: str = "timers", stream: str = "positions", hours: float = 0.3)
     return first_broken(style, stream=stream, hours=hours, seeds=8)
 
 
+@pytest.mark.slow
 def test_timers_that_a_new_owner_forgets_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     init = Timers.__init__
 

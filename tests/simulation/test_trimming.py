@@ -204,6 +204,7 @@ class Story:
             await SYSTEM.sleep(self.random.uniform(1, 20))
 
 
+@pytest.mark.slow
 def test_readers_get_each_row_once_while_read_files_are_trimmed() -> None:
     void, seeds = 0, 0
     while seeds < 2 or not void:  # until a late write has landed where a file was trimmed, as it does on most seeds

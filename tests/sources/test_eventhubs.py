@@ -141,6 +141,7 @@ class Refuses(PartitionHandler):
                 ctx.dead_letter(record, "refused")
 
 
+@pytest.mark.slow
 async def test_letters_are_replayed_to_their_partition_with_key_and_headers(hub: Hub, tmp_path: Path) -> None:
     keyed = EventData(b"\xffvalue")
     keyed.properties = {"a": "1", "raw": b"\xfe"}

@@ -114,6 +114,7 @@ def blobs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BlobServer]:
         pytest.skip(str(reason))
 
 
+@pytest.mark.slow
 async def test_a_processor_begins_where_azures_event_processors_are(
     broker: Broker, blobs: BlobServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

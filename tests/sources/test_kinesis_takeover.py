@@ -96,6 +96,7 @@ async def rest(stream: Stream, leases: Leases, shard: str = FIRST) -> list[int] 
         return None if position is None else (await read(source, shard, position))[0]
 
 
+@pytest.mark.slow
 async def test_reading_goes_on_after_the_checkpoint(stream: Stream, leases: Leases) -> None:
     await stream.put(range(10))
     numbers = await sequence_numbers(stream)

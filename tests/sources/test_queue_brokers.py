@@ -149,6 +149,7 @@ async def test_a_stopped_host_is_replaced_and_repeats_nothing_when_it_goes_on(
     check(queue, tmp_path)
 
 
+@pytest.mark.slow
 async def test_lost_connections_and_acknowledgements_repeat_nothing(queue: Queue, tmp_path: Path) -> None:
     """A proxy keeps back what the host sends, acknowledgements too, for a while, and then cuts the connection."""
     queue.send(1000)

@@ -55,6 +55,7 @@ async def test_both_readers_find_the_same_rows_in_compacted_files(spark: SparkSe
         }
 
 
+@pytest.mark.slow
 async def test_trimmed_rows_of_a_compacted_file_are_not_read(spark: SparkSession, tmp_path: Path) -> None:
     fleet = Fleet(str(tmp_path))
     await fleet.commit(p0=50, p1=20)

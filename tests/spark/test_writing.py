@@ -116,6 +116,7 @@ async def test_rows_become_records_where_a_producer_would_put_them(spark: SparkS
     assert sum(map(len, (await records(url)).values())) == 8
 
 
+@pytest.mark.slow
 async def test_a_task_that_fails_and_is_tried_again_repeats_nothing(spark: SparkSession, tmp_path: Path) -> None:
     url = str(tmp_path / "events")
     frame = failing(numbers(spark, 300), lambda task: task.attemptNumber() == 0 and task.partitionId() != 1)
