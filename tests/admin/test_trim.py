@@ -310,6 +310,7 @@ class AllOld(RetainedOutput):
         return 10**9
 
 
+@pytest.mark.slow
 async def test_a_plan_lists_large_pages_in_constant_memory() -> None:
     count = 60_000
     store = Store(Many(count))

@@ -30,6 +30,7 @@ def pytest_on(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.slow
 def test_the_written_test_fails_as_the_letter_did_and_passes_once_the_handler_is_mended(
     run: Run, place: list[object], folder: Path, letter: str
 ) -> None:

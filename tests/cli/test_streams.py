@@ -142,11 +142,13 @@ def test_a_full_disk_behind_stdout_is_one_line(command: str, unbuffered: str, mo
 
 
 @pytest.mark.skipif(not FULL.exists(), reason="this system has no /dev/full")
+@pytest.mark.slow
 def test_what_is_appended_is_appended_although_it_cannot_be_said() -> None:
     assert shell("actorproc produce --log events flights.jsonl > /dev/full").returncode == 0
     assert shell("actorproc produce --log events flights.jsonl >&-").returncode == 0
 
 
+@pytest.mark.slow
 def test_a_command_whose_stdout_or_stderr_is_closed_works() -> None:
     assert shell("actorproc trim --log events >&-").returncode == 0
     assert shell("actorproc trim --log events 2>&-").returncode == 0

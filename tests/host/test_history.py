@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import anyio
+import pytest
 import structlog
 
 from actorproc import Batch, PartitionContext, PartitionHandler, Processor
@@ -93,6 +94,7 @@ def test_a_partition_that_moves_has_both_owners_and_both_starts_are_marks() -> N
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_samples_and_files_are_kept_for_a_day() -> None:
     async def scenario() -> tuple[list[int], int, int]:
         clock = VirtualClock("history")

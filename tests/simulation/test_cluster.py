@@ -42,7 +42,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "simulation.md"
 
 @pytest.mark.parametrize(
     ("seed", "style"),
-    [pytest.param(n, style, marks=[pytest.mark.slow] if n % 2 else []) for n, style in enumerate(STYLES)],
+    [pytest.param(n, style, marks=[pytest.mark.slow] if n % 3 else []) for n, style in enumerate(STYLES)],
 )
 def test_every_record_has_one_result_despite_faults(seed: int, style: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(context, "PIECE", 5)  # batches are small here

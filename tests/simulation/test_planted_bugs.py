@@ -216,6 +216,7 @@ def test_committing_records_that_map_still_works_on_is_found(monkeypatch: pytest
     assert re.search("record .* ended as|should have .* rows|holds records", first_broken("map, commits"))
 
 
+@pytest.mark.slow
 def test_forgetting_dead_letters_at_a_commit_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     commit = BatchRun._commit_alone
 
@@ -315,6 +316,7 @@ def test_losing_a_record_that_was_not_in_flight_is_found(monkeypatch: pytest.Mon
 OUTDATED = "its state is not that of the rows before it"
 
 
+@pytest.mark.slow
 def test_not_restoring_the_deltas_of_the_walk_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     async def skip(self: PartitionState, number: int, commit: Commit) -> None:
         pass

@@ -25,6 +25,7 @@ def broken(first: int = 0, seeds: int = 12) -> str:
     return first_broken("records awaited", stream="splits", hours=0.5, first=first, seeds=seeds)
 
 
+@pytest.mark.slow
 def test_a_child_that_begins_beside_its_parent_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     def all_new(partitions: Any, leases: Any) -> list[str]:
         return [name for name in partitions if name not in leases]

@@ -111,6 +111,7 @@ async def test_reading_goes_on_after_the_checkpoint(stream: Stream, leases: Leas
         assert await rest(stream, leases) == left
 
 
+@pytest.mark.slow
 async def test_leases_of_an_application_of_several_streams_count(stream: Stream, leases: Leases) -> None:
     await stream.put(range(5))
     numbers = await sequence_numbers(stream)
@@ -131,6 +132,7 @@ async def test_an_aggregated_record_comes_again_unless_all_of_it_is_processed(st
     assert (await rest(stream, leases) or [])[-5:] == [1, 2, 3, 4, 5]
 
 
+@pytest.mark.slow
 async def test_shards_that_are_finished_are_passed_over(stream: Stream, leases: Leases) -> None:
     """The lease of the first shard was removed, that of one child says that it has ended; the newest has none yet."""
     await stream.put(range(20))

@@ -235,6 +235,7 @@ class Doubles(PartitionHandler):
             ctx.emit(record, {"n": 2 * record.json()})
 
 
+@pytest.mark.slow
 async def test_from_spark_to_a_log_to_a_processor_and_back_on_s3(
     spark: SparkSession, s3_server: S3Server, tmp_path: Path
 ) -> None:
