@@ -25,7 +25,7 @@ async def start_position(context: HostContext, partition: str, parents: Mapping[
     async with in_time(context.settings, "start() of the source has not ended", "infrastructure"):
         known = context.latest_partitions
         came_later = known is not None and partition not in known
-        ends = {name: kept.cursor.position for name, kept in parents.items()}
+        ends = {name: kept.cursor for name, kept in parents.items()}
         if ends and (position := await context.source.start_after(partition, ends)) is not None:
             return position
         return await first_position(context.source, partition, context.start, context.start_from, came_later=came_later)

@@ -88,7 +88,7 @@ class GuardedSource(Source):
         self._check_position("start", position)
         return str(position)
 
-    async def start_after(self, partition: str, parents: Mapping[str, str]) -> str | None:
+    async def start_after(self, partition: str, parents: Mapping[str, Cursor]) -> str | None:
         position = await self._await("start_after", partition, parents)
         if position is not None:
             self._check_position("start_after", position)

@@ -154,14 +154,15 @@ class Source(ABC):
             UsageError: the source does not support this start.
         """
 
-    async def start_after(self, partition: str, parents: Mapping[str, str]) -> str | None:
+    async def start_after(self, partition: str, parents: Mapping[str, Cursor]) -> str | None:
         """Position at which a partition begins that was never read before, and whose parents were.
 
         Override it if a partition has the records of its parents, too: then it must begin where they have ended. None,
         the default: it begins with its first record.
 
         Args:
-            parents: the last position of each parent that was read, in the order of `Partition.parents`.
+            parents: the last cursor of each parent that was read, in the order of `Partition.parents`. Records from its
+                position on may be done, too, up to its sequence: a parent can end within a page.
         """
         return None
 

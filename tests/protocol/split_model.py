@@ -156,6 +156,8 @@ class Rules:
     """A child that has its parents' records begins where they have ended (`start_after`)."""
     each: bool = True
     """It reads the records of each parent on from that parent's own position: those of several do not compare."""
+    within: bool = True
+    """It begins behind what its parent has committed, not at the page that its parent would read next."""
     keep: bool = True
     """The checkpoint and the chain of a partition stay when its name leaves group.json."""
     ahead: bool = True
@@ -163,6 +165,9 @@ class Rules:
 
 
 Parents = tuple[tuple[str, Names], ...]
+
+PAGE = 2
+"""Records of a page, whose beginning is the position of each."""
 
 SPLIT: Parents = (("P", ()), ("C", ("P",)), ("D", ("P",)))
 ONE: Parents = (("P", ()), ("C", ("P",)))
@@ -232,8 +237,16 @@ class Model:
         """What a child leaves out that is claimed for the first time."""
         if not (self.inherits and self.rules.after):
             return ()
-        ends = tuple(c.position if (c := self.chain(s, p).checkpoint) else 0 for p in self.parents_of(partition))
+        ends = tuple(
+            self.read_from(p, c.position) if (c := self.chain(s, p).checkpoint) else 0
+            for p in self.parents_of(partition)
+        )
         return ends if self.rules.each else tuple(max(ends) for _ in ends)
+
+    def read_from(self, partition: str, position: int) -> int:
+        """Where the records that a child leaves out end."""
+        at_page = self.rules.within or position == len(self.kinds_of(partition))
+        return position if at_page else position // PAGE * PAGE
 
     def start_of(self, s: State, partition: str) -> int:
         if self.rules.resolve or not self.latest:
@@ -595,6 +608,9 @@ BREAKS: Mapping[str, Model] = {
     "an ended partition that is run again": Model(ONE, "R", rules=_without("last")),
     "a child that begins with its parent's records": Model(ONE, "R", inherits=True, rules=_without("after")),
     "parents' positions that are compared": Model(MERGE, "R", inherits=True, forget=False, rules=_without("each")),
+    "a child that begins at a page of its parent": Model(
+        ONE, "RR", inherits=True, forget=False, rules=_without("within")
+    ),
     "a checkpoint that goes with its name": Model(ONE, "R", removes=True, rules=_without("keep")),
     "at most once, the checkpoint after the handler": Model(ONE, "R", once=True, forget=False, rules=_without("ahead")),
     "at most once, an end that is only a checkpoint": Model(ONE, "R", once=True, forget=False, rules=_without("seal")),

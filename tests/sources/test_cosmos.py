@@ -23,6 +23,7 @@ pytest.importorskip("azure.cosmos", reason="azure-cosmos is not installed")
 
 from azure.core.exceptions import ClientAuthenticationError
 
+from actorproc.records import Cursor
 from actorproc.sources.cosmos import CosmosSource
 from actorproc.sources.cosmos.position import NO_KEYS, SEQUENCE_BITS, Position, Span, clipped, sequences
 from tests.cosmos_server import Container, CosmosServer, cosmos
@@ -83,6 +84,8 @@ async def read_all(source: CosmosSource, partition: str, position: str) -> list[
 
 async def test_a_container_keeps_the_contract_of_a_source(server: CosmosServer, container: Container) -> None:
     flights(container, range(50))
+
+    container.write({"id": "a", "plane": "N1"}, {"id": "b", "plane": "N1"})  # the end is behind both
 
     async def add() -> None:
         flights(container, range(50, 51))
@@ -202,7 +205,7 @@ async def test_a_split_ends_the_parent_and_its_children_read_on(server: CosmosSe
         assert await source.partitions() == [Partition("1", ("0",)), Partition("2", ("0",))]
         found = [record.json()["n"] for record in first.batch]
         for child in ("1", "2"):
-            start = await source.start_after(child, {"0": ended.next})
+            start = await source.start_after(child, {"0": Cursor(ended.next)})
             assert start is not None
             found += await read_all(source, child, start)
     assert sorted(found) == list(range(40)), "each once"
@@ -231,7 +234,7 @@ async def test_grandchildren_read_on_where_the_nearest_ancestor_ended(
         _, chunk = await read(source, "0", await source.start("0", "earliest"))
         container.split("0")
         [low, _] = [one.name for one in await source.partitions() if isinstance(one, Partition)]
-        start = await source.start_after(low, {"0": chunk.next})
+        start = await source.start_after(low, {"0": Cursor(chunk.next)})
         assert start is not None
         flights(container, range(20, 40))
         _, later = await read(source, low, start)
@@ -239,7 +242,9 @@ async def test_grandchildren_read_on_where_the_nearest_ancestor_ended(
         flights(container, range(40, 60))
         children = [one.name for one in await source.partitions() if isinstance(one, Partition) and low in one.parents]
         found = [
-            await read_all(source, child, str(await source.start_after(child, {"0": chunk.next, low: later.next})))
+            await read_all(
+                source, child, str(await source.start_after(child, {"0": Cursor(chunk.next), low: Cursor(later.next)}))
+            )
             for child in children
         ]
     planes = {f"N{n % 10}" for part in found for n in part}
@@ -257,7 +262,7 @@ async def test_a_merged_range_reads_each_half_on_and_then_both_as_one(
         child = container.merge("1", "2")
         flights(container, range(30, 40))
         assert (await anext(source.read("1", left.next))).ended
-        start = str(await source.start_after(child, {"1": left.next, "2": right.next}))
+        start = str(await source.start_after(child, {"1": Cursor(left.next), "2": Cursor(right.next)}))
         assert len(Position.parse(start)) == 2
         documents, chunk = await read(source, child, start)
         assert len(Position.parse(chunk.next)) == 1
@@ -276,17 +281,17 @@ async def test_a_range_that_is_merged_before_it_is_opened_neither_loses_nor_repe
         ends = {name: (await read(source, name, await source.start(name, "earliest")))[1].next for name in "01"}
         container.split("0")
         flights(container, range(40, 80))
-        start = str(await source.start_after("2", {"0": ends["0"]}))
+        start = str(await source.start_after("2", {"0": Cursor(ends["0"])}))
         documents, chunk = await read(source, "2", start)
         ends["2"] = chunk.next
         container.merge("3", "1")
         flights(container, range(80, 120))
-        ends["3"] = str(await source.start_after("3", {"0": ends["0"]}))
+        ends["3"] = str(await source.start_after("3", {"0": Cursor(ends["0"])}))
         ended = await anext(source.read("3", ends["3"]))
         assert (ended.ended, len(ended.batch), ended.next) == (True, 0, ends["3"])
         found = [document["n"] for document in documents]
         [merged] = [one for one in await source.partitions() if isinstance(one, Partition) and "3" in one.parents]
-        parents = {name: ends[name] for name in merged.parents}
+        parents = {name: Cursor(ends[name]) for name in merged.parents}
         found += await read_all(source, merged.name, str(await source.start_after(merged.name, parents)))
         found += await read_all(source, "2", ends["2"])
     assert sorted(found) == list(range(40, 120))
@@ -300,7 +305,7 @@ async def test_transactions_of_two_parents_with_the_same_number_are_both_read(
     async with opened(server, container, max_items=3) as source:
         child = container.merge("1", "2")
         flights(container, range(40, 50))
-        start = str(await source.start_after(child, {"1": f"-{_MIDDLE}:0", "2": f"{_MIDDLE}-FF:0"}))
+        start = str(await source.start_after(child, {"1": Cursor(f"-{_MIDDLE}:0"), "2": Cursor(f"{_MIDDLE}-FF:0")}))
         documents, _ = await read(source, child, start)
     assert len({document["_lsn"] for document in documents}) < 40
     assert sorted(document["n"] for document in documents) == list(range(50))

@@ -28,6 +28,7 @@ from tests.cosmos_server import Container, CosmosServer, cosmos
 
 _NAMES = count()
 ACQUIRE = 3.0  # seconds
+QUICK: dict[str, Any] = {"partition_refresh_interval": 0.1, "lease_acquire_interval": 0.5}
 
 
 @pytest.fixture(scope="module")
@@ -59,9 +60,8 @@ class Feed:
 
     async def process(self, **settings: Any) -> list[int]:
         """Run until the end. Returns all numbers in output and dead letters."""
-        more = {"partition_refresh_interval": 0.1, "lease_acquire_interval": 0.5} | settings
         with anyio.fail_after(60):
-            await self.processor(Changes, **more).run(until_end=True)
+            await self.processor(Changes, **(QUICK | settings)).run(until_end=True)
         return self.numbers()
 
     def numbers(self) -> list[int]:
@@ -104,6 +104,36 @@ async def test_each_change_becomes_one_row_also_after_splits_and_merges(server: 
     feed.check_order()
 
 
+class Halting(Changes):
+    """Fails from the twentieth change on, until it is another handler."""
+
+    def process(self, batch: Batch, ctx: PartitionContext) -> None:
+        if any(record.json()["n"] >= 20 for record in batch):
+            raise OSError("not yet")
+        super().process(batch, ctx)
+
+
+async def test_a_split_within_a_page_that_is_committed_in_part_repeats_nothing(
+    server: CosmosServer, tmp_path: Path
+) -> None:
+    feed = Feed(server, tmp_path)
+    feed.write(range(40), bad=None)
+    async with feed.processor(Halting, max_batch_records=5, commit_interval=0.05, max_attempts=1_000):
+        while len(feed.numbers()) < 20:
+            await anyio.sleep(0.05)
+    feed.container.split("0")
+    assert await feed.process() == list(range(40))
+    feed.check_order()
+
+
+class Slowly(Changes):
+    """Takes some time for each batch."""
+
+    def process(self, batch: Batch, ctx: PartitionContext) -> None:
+        time.sleep(0.02)
+        super().process(batch, ctx)
+
+
 class Changing:
     """A container that is written to, and whose ranges split and merge, at random."""
 
@@ -142,7 +172,11 @@ async def test_splits_and_merges_at_any_time_lose_and_repeat_nothing(
             changing.step()
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(changing.while_processed)
-            await feed.process()
+            if pick.random() < 0.5:
+                await feed.process()
+            else:  # stopped anywhere, also within a page
+                async with feed.processor(Slowly, max_batch_records=3, commit_interval=0.02, **QUICK):
+                    await anyio.sleep(pick.uniform(0.2, 1))
     assert await feed.process() == list(range(changing.written))
     feed.check_order()
 

@@ -13,6 +13,7 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 from actorproc.errors import SourceError
+from actorproc.records import Cursor
 
 SEQUENCE_BITS = 16
 """A sequence is the number of a transaction (LSN), and that of the document in the transaction in so many bits."""
@@ -98,6 +99,12 @@ def joined(spans: Iterable[Span]) -> Position:
         else:
             found.append(span)
     return Position(found)
+
+
+def processed(cursor: Cursor) -> Position:
+    """How far each span is processed, by a cursor that may be within a page. Transactions are committed whole."""
+    done = cursor.sequence >> SEQUENCE_BITS
+    return Position(span._replace(lsn=max(span.lsn, done)) for span in Position.parse(cursor.position))
 
 
 def clipped(spans: Iterable[Span], low: str, high: str) -> Position | None:

@@ -28,6 +28,7 @@ from actorproc.sources.cosmos.position import (
     clipped,
     joined,
     last_sequence,
+    processed,
     sequences,
 )
 from actorproc.sources.entra_login import EntraLogin
@@ -173,8 +174,8 @@ class CosmosSource(Source):
         page = await _answer(self._name(partition), self._feed.page_from(span, time))
         return span._replace(lsn=lsn_of_document(page.documents[0]) - 1 if page.documents else page.lsn)
 
-    async def start_after(self, partition: str, parents: Mapping[str, str]) -> str | None:
-        """Where the parents' positions leave off, cut to the keys of this partition.
+    async def start_after(self, partition: str, parents: Mapping[str, Cursor]) -> str | None:
+        """Where the parents' cursors leave off, cut to the keys of this partition.
 
         The service does not say any more which keys a range had that was split or merged. A host that has never seen
         it leaves it to those that follow it, which know its parents, too. Keys that nobody has read begin at 0.
@@ -182,7 +183,7 @@ class CosmosSource(Source):
         await self._holders(partition)
         if (place := self._seen.get(partition)) is None:
             return str(NO_KEYS)
-        read = [span for text in parents.values() for span in Position.parse(text)]
+        read = [span for cursor in parents.values() for span in processed(cursor)]
         if self._leaves_gaps and any(span.low < place.high and place.low < span.high for span in read):
             read.insert(0, Span(place.low, place.high, 0))
         return _clipped(read, place)
@@ -203,7 +204,7 @@ class CosmosSource(Source):
     async def end(self, partition: str) -> End:
         spans = [await self._span_from(partition, span, "Now") for span in await self._spans(partition)]
         position = joined(spans)
-        return End(str(position), position.lsn << SEQUENCE_BITS if position.lsn else None)
+        return End(str(position), last_sequence(position.lsn) if position.lsn else None)
 
     async def time_at(self, partition: str, position: str) -> datetime | None:
         """Time of the first change from `position` on. Reads one page of the feed."""
