@@ -225,7 +225,7 @@ class CosmosSource(Source):
     async def read(self, partition: str, position: str) -> AsyncGenerator[Chunk, None]:
         """Read page by page, and end where the range was split or merged.
 
-        The service answers for a child then, whose page is dropped: the child reads on from the same position. But the
+        The service answers for a child then, whose page is dropped: the child reads on from the same cursor. But the
         client may also have asked a parent, since it remembers ranges. So only a new list of the ranges tells.
         """
         if position == str(NO_KEYS):
