@@ -165,6 +165,10 @@ class Batch:
     timestamp_type: TimestampType | None = None
     """Of all timestamps: when the producer made the record, or when the broker appended it. None: not known."""
 
+    refused: pa.StringArray | None = None
+    """Why a record cannot become columns as it is, one text or null for each record; None: all can. The source gives
+    what it can of such a record, for its dead letter. A handler never sees one. See `Batch.refusing`."""
+
     def __init__(self, partition: str, data: pa.RecordBatch, sequences: pa.Int64Array) -> None:
         if data.num_rows != len(sequences):
             raise ValueError(f"{data.num_rows} records but {len(sequences)} sequences")
@@ -225,10 +229,42 @@ class Batch:
         whole = cls(batches[0].partition, pa.concat_batches([batch.data for batch in batches]), sequences)
         types = {batch.timestamp_type for batch in batches}
         whole.timestamp_type = types.pop() if len(types) == 1 else None
+        if any(batch.refused is not None for batch in batches):
+            none = (pa.nulls(len(batch), pa.string()) if batch.refused is None else batch.refused for batch in batches)
+            whole.refused = pa.concat_arrays(list(none))
         return whole
 
+    def refusing(self, reasons: Mapping[int, str]) -> Batch:
+        """This batch, in which some records are refused: each becomes a dead letter, whatever the handler is.
+
+        For sources. A record whose header, time or body has no place in the columns must not stop its partition: give
+        null, or the bytes as they came, in place of that part, and say here why.
+
+        Args:
+            reasons: why, by the record's index in this batch. They take the place of earlier ones. None: no change.
+
+        Raises:
+            IndexError: there is no record of that index.
+        """
+        if not reasons:
+            return self
+        texts: list[str | None] = [None] * len(self)
+        for index, why in reasons.items():
+            texts[index] = why.encode("utf-8", "backslashreplace").decode()  # may quote the record
+        self.refused = pa.array(texts, pa.string())
+        return self
+
+    def without_refused(self) -> tuple[Batch, dict[int, str]]:
+        """The other records, and why each refused one is refused, by sequence."""
+        if self.refused is None:
+            return self, {}
+        kept = self.refused.is_null()
+        sequences = self.sequence_array.filter(pc.invert(kept)).to_pylist()
+        reasons = dict(zip(sequences, self.refused.drop_null().to_pylist(), strict=True))
+        return self.take([index for index, is_kept in enumerate(kept.to_pylist()) if is_kept]), reasons
+
     def __reduce__(self) -> tuple[object, ...]:
-        facts = {"read": self.read, "timestamp_type": self.timestamp_type}
+        facts = {"read": self.read, "timestamp_type": self.timestamp_type, "refused": self.refused}
         return Batch, (self.partition, self.data, self.sequence_array), facts
 
     def __len__(self) -> int:
@@ -248,7 +284,8 @@ class Batch:
             if step != 1:
                 raise ValueError("a batch is sliced in order, step 1")
             size = max(0, stop - start)
-            return self._part(self.data.slice(start, size), self.sequence_array.slice(start, size))
+            refused = None if self.refused is None else self.refused.slice(start, size)
+            return self._part(self.data.slice(start, size), self.sequence_array.slice(start, size), refused)
         index = at if at >= 0 else at + len(self)
         if index < 0:
             raise IndexError(f"record {at} of a batch of {len(self)}")
@@ -257,12 +294,19 @@ class Batch:
     def take(self, indices: Sequence[int]) -> Batch:
         """The records at `indices` (growing), as a batch of their own."""
         chosen = pa.array(indices, pa.int64())
-        return self._part(self.data.take(chosen), self.sequence_array.take(chosen))
+        refused = None if self.refused is None else self.refused.take(chosen)
+        return self._part(self.data.take(chosen), self.sequence_array.take(chosen), refused)
 
-    def _part(self, data: pa.RecordBatch, sequences: pa.Int64Array) -> Batch:
+    def numbered(self, sequences: pa.Int64Array) -> Batch:
+        """The same records under other sequences."""
+        return self._part(self.data, sequences, self.refused)
+
+    def _part(self, data: pa.RecordBatch, sequences: pa.Int64Array, refused: pa.StringArray | None) -> Batch:
         part = Batch(self.partition, data, sequences)
         part.read = self.read
         part.timestamp_type = self.timestamp_type
+        if refused is not None and refused.null_count < len(refused):
+            part.refused = refused
         return part
 
     def after(self, sequence: int) -> Batch:

@@ -18,6 +18,9 @@ from actorproc.records import Batch, Cursor
 from actorproc.rows.row_buffer import RowBuffer
 from actorproc.runtime.error_text import format_error
 
+UNREADABLE = "UnreadableRecord"
+"""Error type of the dead letter of a record that its source refuses. See `Batch.refused`."""
+
 
 class BatchProcessor:
     """Processes the batches of one partition, one at a time."""
@@ -68,13 +71,16 @@ class BatchRun(AttemptRun):
         super().__init__(batch, opened, opened.handler.process)
         self._cuts = cuts
         self._at_most_once = opened.settings.delivery == "at-most-once"
-        self._parts = Parts(batch, opened.settings, opened.handler.on_error, opened.info.log)
+        readable, self._refused = batch.without_refused()
+        self._parts = Parts(readable, opened.settings, opened.handler.on_error, opened.info.log)
         self.results = BatchResults(batch, opened, limit)
         self._committed = -1  # sequence up to which the handler has committed the batch
         self.wanted = -1
         """Sequence up to which the handler asked for a commit."""
 
     async def process(self) -> Pending:
+        for sequence, reason in self._refused.items():
+            self.results.give_up(0, sequence, reason, Decision.DEAD_LETTER, UNREADABLE)
         for part in self._parts:
             await self._attempt(part)
         return self.results.take()
@@ -111,7 +117,7 @@ class BatchRun(AttemptRun):
         self.results.add(attempt)
         for sequence, (reason, kind) in attempt.uncommitted(attempt.letters).items():
             if sequence not in failures:
-                self.results.give_up(attempt, sequence, reason, Decision.DEAD_LETTER, kind)
+                self.results.give_up(attempt.number, sequence, reason, Decision.DEAD_LETTER, kind)
         if failures:
             await self._failed_alone(part, failures, attempt, others=False)
 
@@ -152,7 +158,7 @@ class BatchRun(AttemptRun):
 
     async def _follow(self, given_up: GivenUp, attempt: Attempt, *, pause: bool) -> None:
         for sequence, (error, decision) in given_up.items():
-            self.results.give_up(attempt, sequence, error, decision)
+            self.results.give_up(attempt.number, sequence, error, decision)
         if pause:
             await self._on.pause(attempt.number, len(self._batch))
 

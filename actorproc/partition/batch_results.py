@@ -37,9 +37,12 @@ class BatchResults:
             self._done.tables.append(table)
 
     def give_up(
-        self, attempt: Attempt, sequence: int, error: Exception | str, decision: Decision, kind: str | None = None
+        self, attempts: int, sequence: int, error: Exception | str, decision: Decision, kind: str | None = None
     ) -> None:
         """The record is skipped, or becomes a dead letter.
+
+        Args:
+            attempts: at this record; 0 if the handler was never called for it.
 
         Raises:
             TooManyDeadLetters: the limit is exceeded.
@@ -51,9 +54,7 @@ class BatchResults:
             return
         index = int(self._batch.sequence_array.to_numpy().searchsorted(sequence))
         (record,) = self._batch[index : index + 1]
-        self._done.letters[sequence] = render_letter(
-            record, error, attempt.number, self._on.info, self._on.clock, kind=kind
-        )
+        self._done.letters[sequence] = render_letter(record, error, attempts, self._on.info, self._on.clock, kind=kind)
         if not was_dead(record):  # a replay before the cause is fixed must not stop the partition
             self._limit.failed(sequence, error)
 
@@ -65,7 +66,7 @@ class BatchResults:
         """
         for sequence, (reason, kind) in attempt.letters.items():
             if attempt.committed < sequence <= upto:
-                self.give_up(attempt, sequence, reason, Decision.DEAD_LETTER, kind)
+                self.give_up(attempt.number, sequence, reason, Decision.DEAD_LETTER, kind)
         now, self._done = self._done.split(upto)
         now.changes = attempt.state.take()
         if (table := attempt.good_rows()) is not None:

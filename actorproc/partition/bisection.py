@@ -46,7 +46,7 @@ class Parts:
     """
 
     def __init__(self, batch: Batch, settings: Settings, decide: Decide, log: Any) -> None:
-        self._left = deque([Part(batch)])
+        self._left = deque([Part(batch)] if len(batch) else [])
         self._max_attempts = settings.max_attempts
         self._at_most_once = settings.delivery == "at-most-once"
         self._decide = decide

@@ -123,7 +123,7 @@ class QueueReader:
             self._log.info("queue.recognized", messages=repeats)
         batch = deliveries.batch if not repeats else deliveries.batch.take(new)
         sequences = pa.array(range(self._numbered + 1 - len(new), self._numbered + 1), pa.int64())
-        return Batch(self._partition, batch.data, sequences)
+        return batch.numbered(sequences)
 
     # Committing
 

@@ -283,4 +283,5 @@ def _with_declared_types(batch: Batch) -> Batch:
     data = pa.RecordBatch.from_arrays(columns, schema=RECORD_SCHEMA)
     declared = Batch(batch.partition, data, batch.sequence_array.cast(SEQUENCE.type))
     declared.timestamp_type = batch.timestamp_type
+    declared.refused = batch.refused
     return declared

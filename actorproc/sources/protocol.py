@@ -74,7 +74,8 @@ Parents = Mapping[str, tuple[str, ...]]
 class Chunk:
     """Records of a partition, and the position at which reading goes on after them.
 
-    An empty batch means that the reader has reached the current end of the partition.
+    An empty batch means that the reader has reached the current end of the partition. A record that has no place in
+    the columns is given all the same, and refused with its reason: see `Batch.refusing`.
 
     Attributes:
         cost: as far as the source knows it. Handlers see it as `batch.read`. `seconds` are measured by the processor.
