@@ -29,6 +29,7 @@ ActorprocError
     HandlerMisuse          fix the handler: it misuses the API; the partition stops, and no record becomes a dead letter
       RowsLost             fix the handler: it emitted rows after it had committed their records, or had returned
     RowMismatch            fix the handler or the schema: a row does not fit `output_schema`
+    StateMismatch          fix the handler or the record: a key, a value or a time does not fit `ctx.state`
     DecodeError            fix the record or the setting `decode`: a value is not in the format that the setting names
     TooManyDeadLetters     look at the dead letters: the partition stopped, because too many records fail
     PartitionStuck         fix the handler: it made no progress for `max_process_time`
@@ -236,6 +237,10 @@ class RowMismatch(HandlerError):
     def __init__(self, column: str, why: str) -> None:
         super().__init__(f"column {column!r}: {why}" if column else why)
         self.column = column
+
+
+class StateMismatch(HandlerError, ValueError):
+    """A key, a value or a time that came from a record does not fit `ctx.state` or `ctx.wake`. The record fails."""
 
 
 class DecodeError(HandlerError, ValueError):

@@ -317,6 +317,12 @@ class Batch:
         """How many records have this sequence or a lower one."""
         return int(self.sequence_array.to_numpy().searchsorted(sequence, side="right"))
 
+    def has(self, sequence: int) -> bool:
+        """Whether a record of the batch has this sequence."""
+        sequences = self.sequence_array.to_numpy()
+        index = sequences.searchsorted(sequence)
+        return bool(index < len(sequences) and sequences[index] == sequence)
+
     def disorder(self, above: int) -> tuple[int, int] | None:
         """The first two neighbours whose sequences do not grow, after the sequence `above`; None: all grow."""
         if not len(self):

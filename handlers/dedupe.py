@@ -12,6 +12,7 @@ from actorproc.config.settings import Seconds
 from actorproc.handler.base import PartitionHandler
 from actorproc.handler.context import PartitionContext
 from actorproc.handler.info import PartitionInfo
+from actorproc.handler.one_by_one import OneByOne
 from actorproc.handler.state import Key
 from actorproc.handler.wake_context import WakeContext
 from actorproc.handlers.keyed import KeyOptions, keyed, record_key_of, time_of
@@ -49,17 +50,19 @@ class Dedupe(PartitionHandler):
         """Emit the records that pass."""
         within = timedelta(seconds=ctx.options.within)
         passed: set[int] = set()
+        alone = OneByOne(ctx)
         for record, key, _ in keyed(batch, ctx, ctx.options.key):
+            alone.begin()
             try:
                 time = time_of(record)
-            except ValueError as error:
-                ctx.fail(record, error, again=False)
-                continue
-            first = ctx.state.get(key)
-            if first is None or time >= first + within:
-                ctx.state.set(key, time)
-                ctx.wake(key, time + within)
-                passed.add(record.sequence)
+                first = ctx.state.get(key)
+                if first is None or time >= first + within:
+                    ctx.state.set(key, time)
+                    ctx.wake(key, time + within)
+                    passed.add(record.sequence)
+            except (ValueError, OverflowError) as error:  # a time near the year 9999 overflows
+                passed.discard(record.sequence)
+                alone.failed(record, error, again=False)
         if passed:
             kept = batch.take([index for index, sequence in enumerate(batch.sequences) if sequence in passed])
             ctx.emit_arrow(kept.to_arrow() if ctx.options.output_schema is None else ctx.decode_arrow(kept))

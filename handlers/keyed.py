@@ -41,7 +41,7 @@ def keyed(
         try:
             key = _text_key(record) if field is None else _field_key(value, field)
         except ValueError as error:
-            ctx.fail(record, error, again=False)
+            ctx._refuse(record, error)
         else:
             yield record, key, value
 
@@ -56,6 +56,8 @@ def _field_key(value: Any, field: str) -> str:
     found = value.get(field) if isinstance(value, dict) else None
     if found is None:
         raise ValueError(f"the value has no field {field!r}, which the option key names")
+    if isinstance(found, list | dict):
+        raise ValueError(f"field {field!r}, which the option key names, is {found!r:.80}, and not a single value")  # noqa: TRY004
     return found if isinstance(found, str) else str(found)
 
 

@@ -11,6 +11,7 @@ from pydantic import Field
 from actorproc.handler.base import PartitionHandler
 from actorproc.handler.context import PartitionContext
 from actorproc.handler.info import PartitionInfo
+from actorproc.handler.one_by_one import OneByOne
 from actorproc.handler.state import Key
 from actorproc.handlers.keyed import KeyOptions, keyed, record_key_of
 from actorproc.records import Batch, Record
@@ -55,15 +56,23 @@ class Latest(PartitionHandler):
             record.sequence: (key, self._fields(value, record.value, names))
             for record, key, value in keyed(values, ctx, ctx.options.key, decode=names is not None)
         }
+        alone = OneByOne(ctx)
         for record in batch:
-            if record.value is None:
-                self._forget(record, columns, ctx)
-            elif record.sequence in found:
-                key, fields = found[record.sequence]
-                before = ctx.state.get(key)
-                if before != fields and before != as_stored(fields):
-                    ctx.state.set(key, fields)
-                    ctx.emit(record, (key, *fields))
+            alone.begin()
+            try:
+                if record.value is None:
+                    self._forget(record, columns, ctx)
+                elif record.sequence in found:
+                    self._remember(record, *found[record.sequence], ctx)
+            except (ValueError, OverflowError) as error:
+                alone.failed(record, error, again=False)
+
+    @staticmethod
+    def _remember(record: Record, key: str, fields: list[Any], ctx: PartitionContext) -> None:
+        before, stored = ctx.state.get(key), as_stored(fields)
+        if before != stored:
+            ctx.state.set(key, stored)
+            ctx.emit(record, (key, *fields))
 
     @staticmethod
     def _fields(value: Any, raw: bytes | None, names: list[str] | None) -> list[Any]:
@@ -73,8 +82,8 @@ class Latest(PartitionHandler):
 
     def _forget(self, record: Record, columns: int, ctx: PartitionContext) -> None:
         if record.key is None:
-            ctx.fail(record, ValueError("the record has neither a value nor a key that it would forget"), again=False)
-        elif (key := record.key.decode()) in ctx.state:
+            raise ValueError("the record has neither a value nor a key that it would forget")
+        if (key := record.key.decode()) in ctx.state:
             ctx.state.delete(key)
             ctx.emit(record, (key, *[None] * columns))
 

@@ -18,10 +18,11 @@ from actorproc.errors import HandlerDefinitionError, HandlerMisuse
 from actorproc.handler.base import PartitionHandler
 from actorproc.handler.context import PartitionContext
 from actorproc.handler.decoder import Values, values_of
-from actorproc.handler.returned_rows import Returned, emit_returned, refuse_coroutines
+from actorproc.handler.one_by_one import OneByOne, Writers
+from actorproc.handler.returned_rows import Returned, emit_fitting, emit_returned, refuse_coroutines
 from actorproc.records import Batch, Record
 from actorproc.rows.row_buffer import PIECE
-from actorproc.runtime.user_code import failure_of
+from actorproc.runtime.user_code import failure_of, user_code
 
 T = TypeVar("T", default=Record)
 
@@ -32,6 +33,10 @@ _current: ContextVar[Record] = ContextVar("record")  # of the task that awaits `
 class RecordHandler(PartitionHandler, ABC, Generic[T]):
     """Processes record by record. If a record fails, the others continue, and only that record is retried.
 
+    A handler that uses `ctx.state` (or declares `State`, or has `on_wake`) keeps the order: the record that failed is
+    tried again, after a pause, before the next record is processed. Its changes of state and its rows are dropped
+    first; no other record is called again.
+
     Subclass it and write `process_record`, as plain `def` (which runs in a worker thread) or as `async def`.
 
     `RecordHandler[Flight]` decodes each value into a `Flight`, and passes that instead of the record: a
@@ -41,7 +46,10 @@ class RecordHandler(PartitionHandler, ABC, Generic[T]):
     """
 
     concurrency: ClassVar[int] = 1
-    """Records of a batch that an `async def process_record` works on at once. Rows keep the order of the records."""
+    """Records of a batch that an `async def process_record` works on at once. Rows keep the order of the records.
+
+    With more than 1, a record that failed is tried again after the others. If it has changed state before it failed,
+    the whole batch is processed again, in order: its changes cannot be told from those of the others."""
 
     _arguments: ClassVar[Mapping[str, tuple[str, ...]]] = {
         **PartitionHandler._arguments,
@@ -50,6 +58,8 @@ class RecordHandler(PartitionHandler, ABC, Generic[T]):
     _kind: ClassVar[Any] = Record
     _parameter: ClassVar[Any] = T  # type: ignore[misc]  # the variable itself
     """The type variable that stands for the kind in subclasses of this class; None: they cannot change it."""
+    _in_order = False
+    """Whether the handler is known to use state."""
 
     @abstractmethod
     def process_record(self, record: T, ctx: PartitionContext, /) -> Returned | Awaitable[Returned]:
@@ -106,7 +116,11 @@ class RecordHandler(PartitionHandler, ABC, Generic[T]):
             self.__dict__.pop("_at", None)
 
     def _process(self, batch: Batch, ctx: PartitionContext) -> None:
-        done = 0
+        alone, done = OneByOne(ctx, in_order=self._keeps_order()), 0
+        if self._keeps_order():
+            self._process_in_order(batch, ctx, alone)
+            return
+        used = ctx._attempt.state.views
         results: list[Any] = []
         append = results.append
 
@@ -119,11 +133,53 @@ class RecordHandler(PartitionHandler, ABC, Generic[T]):
                 try:
                     append(work(argument, ctx))
                 except BaseException as error:  # noqa: BLE001  # any error is this record's failure
-                    ctx.fail(self.record, failure_of(error))
+                    alone.failed(self.record, failure_of(error))
                     append(None)
+                if used:
+                    break
+            first = results.pop() if used else None
             self._emit(batch[done : done + len(results)], results, ctx)
             done += len(results)
             results.clear()
+            if used:  # for the first time
+                self._in_order = True
+                self._at = at_work  # type: ignore[method-assign]
+                if not (self._is_last(first, ctx, alone) or alone.back_to_first_failure()):
+                    self._process_in_order(batch[done + 1 :], ctx, alone)
+                return
+
+    def _keeps_order(self) -> bool:
+        return self._in_order or self.State is not None or type(self).on_wake is not PartitionHandler.on_wake
+
+    def _process_in_order(self, batch: Batch, ctx: PartitionContext, alone: OneByOne) -> None:
+        """Settle each record before the next one begins."""
+        done = 0
+
+        def at_work() -> Record:
+            return batch[done : done + 1][0]
+
+        self._at = at_work  # type: ignore[method-assign]
+        for given, work in self._given(batch, ctx):
+            for argument in given:
+                alone.begin()
+                try:
+                    result = work(argument, ctx)
+                except BaseException as error:  # noqa: BLE001  # any error is this record's failure
+                    result = None
+                    alone.failed(self.record, failure_of(error))
+                if self._is_last(result, ctx, alone):
+                    return
+                done += 1
+                ctx.alive()
+
+    def _is_last(self, result: Any, ctx: PartitionContext, alone: OneByOne) -> bool:
+        """Emit the rows of the record at work. Returns whether the attempt ends there."""
+        if result is not None:
+            try:
+                emit_fitting(result, self.record, ctx)
+            except BaseException as error:  # noqa: BLE001  # the user's code, in a generator of rows
+                alone.failed(self.record, failure_of(error))
+        return alone.ends_at(self._at)
 
     def _given(
         self, batch: Batch, ctx: PartitionContext
@@ -149,7 +205,7 @@ class RecordHandler(PartitionHandler, ABC, Generic[T]):
         try:
             parsed = typed.parse(value)
         except ValueError as error:
-            return ctx.fail(self.record, error, again=False)
+            return ctx._refuse(self.record, error)
         return self.process_record(parsed, ctx)
 
     async def _process_async(self, batch: Batch, ctx: PartitionContext) -> None:
@@ -165,10 +221,37 @@ class RecordHandler(PartitionHandler, ABC, Generic[T]):
             try:
                 given: Any = record if typed is None else typed.parse(record.value)
             except ValueError as error:
-                return ctx.fail(record, error, again=False)
+                return ctx._refuse(record, error)
             return await self.process_record(given, ctx)  # type: ignore[misc]  # it is `async def`, or we were not here
 
+        if self.concurrency == 1:
+            await self._await_in_order(batch, ctx, work)
+            return
+        writers = ctx._attempt.state.journal = Writers(_current)
         self._emit(batch, await ctx.map(batch, work, concurrency=self.concurrency), ctx)
+        self._in_order = self._in_order or bool(ctx._attempt.state.views)
+        ctx._attempt.traceless.update(ctx._attempt.failures.keys() - writers.sequences)
+
+    async def _await_in_order(
+        self, batch: Batch, ctx: PartitionContext, work: Callable[[Record], Awaitable[Any]]
+    ) -> None:
+        """Settle each record before the next one begins."""
+        alone = OneByOne(ctx, in_order=self._keeps_order())
+        for record in batch:
+            alone.begin()
+            result = None
+            try:
+                with user_code("the handler"):
+                    result = await work(record)
+            except Exception as error:  # noqa: BLE001  # any error is this record's failure
+                alone.failed(record, error)
+            if self._is_last(result, ctx, alone):
+                return
+            if not self._in_order and ctx._attempt.state.used:
+                self._in_order = True
+                if alone.back_to_first_failure():
+                    return
+            ctx.alive()
 
     def _emit(self, batch: Batch, results: list[Any], ctx: PartitionContext) -> None:
         """Emit the rows that `process_record` returned for each record."""

@@ -13,6 +13,7 @@ from actorproc.errors import HandlerDefinitionError, SettingsError
 from actorproc.handler.base import PartitionHandler
 from actorproc.handler.context import PartitionContext
 from actorproc.handler.info import PartitionInfo
+from actorproc.handler.one_by_one import OneByOne
 from actorproc.handler.returned_rows import Returned
 from actorproc.handler.state import Key
 from actorproc.handler.wake_context import WakeContext
@@ -114,14 +115,16 @@ class SequenceHandler(PartitionHandler, ABC):
 
     def process(self, batch: Batch, ctx: PartitionContext) -> None:
         """Keep each record with the open sequence of its key."""
+        alone = OneByOne(ctx)
         for record in batch:
+            alone.begin()
             try:
                 key, first, last = self.key_of(record), self.is_first(record), self.is_last(record)
                 self._check_time(record)
-            except BaseException as error:  # noqa: BLE001  # the user's code
-                ctx.fail(record, failure_of(error))
-            else:
                 self._keep(record, key, first, last, ctx)
+            except BaseException as error:  # noqa: BLE001  # the user's code
+                if alone.failed(record, failure_of(error)):
+                    return
 
     def _check_time(self, record: Record) -> None:
         if self._deadline is not None and self.deadline_clock == "stream" and record.timestamp is None:
@@ -136,7 +139,8 @@ class SequenceHandler(PartitionHandler, ABC):
             number = f"{ctx.partition}/{record.sequence}"
             found = [number, 0, first, self._set_deadline(number, key, record, ctx)]
         number, count, whole, due = found
-        fields = [record.sequence, record.value, record.key, record.headers, record.timestamp]
+        headers = [list(header) for header in record.headers]
+        fields = [record.sequence, record.value, record.key, headers, record.timestamp]
         ctx.state(_RECORDS).set(_record_key(number, count, key), fields)
         count += 1
         if last:

@@ -14,6 +14,7 @@ from actorproc.config.settings import Seconds
 from actorproc.handler.base import PartitionHandler
 from actorproc.handler.context import PartitionContext
 from actorproc.handler.info import PartitionInfo
+from actorproc.handler.one_by_one import OneByOne
 from actorproc.handler.state import Key
 from actorproc.handler.wake_context import WakeContext
 from actorproc.handlers.keyed import KeyOptions, keyed, record_key_of, time_of
@@ -64,14 +65,14 @@ class Sessions(PartitionHandler):
     def process(self, batch: Batch, ctx: PartitionContext) -> None:
         """Add each record to the session of its key."""
         fields: list[str] = ctx.options.sum
-        gap = timedelta(seconds=ctx.options.gap)
+        gap, alone = timedelta(seconds=ctx.options.gap), OneByOne(ctx)
         for record, key, value in keyed(batch, ctx, ctx.options.key, decode=bool(fields)):
+            alone.begin()
             try:
                 time, numbers = time_of(record), [_number(value, name) for name in fields]
-            except ValueError as error:
-                ctx.fail(record, error, again=False)
-            else:
                 self._add(record, key, Session(time, time, 1, numbers), gap, ctx)
+            except (ValueError, OverflowError) as error:  # a time near the year 9999 overflows
+                alone.failed(record, error, again=False)
 
     def _add(self, record: Record, key: str, new: Session, gap: timedelta, ctx: PartitionContext) -> None:
         held: Session | None = ctx.state.get(key)
@@ -98,4 +99,4 @@ def _number(value: Any, field: str) -> float:
     found = value.get(field) if isinstance(value, dict) else None
     if isinstance(found, bool) or not isinstance(found, int | float):
         raise ValueError(f"field {field!r}, which the option sum names, is {found!r:.80}, not a number")  # noqa: TRY004
-    return found
+    return float(found)

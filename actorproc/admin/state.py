@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 
 from actorproc.handler.state import Key
+from actorproc.handler.timers import utc
 from actorproc.state.reading import key_text, read_state, without_passed_on
 from actorproc.state.table import state_batch
 from actorproc.storage.names import ProcessorLayout
@@ -43,9 +44,7 @@ async def state_entries(
             expires = found.expiring(name)
             for key, value in sorted(found.items(name), key=lambda item: key_text(item[0])):
                 until = expires.get(key)
-                yield StateEntry(
-                    partition, name, key, value, None if until is None else datetime.fromtimestamp(until, UTC)
-                )
+                yield StateEntry(partition, name, key, value, None if until is None else utc(until))
 
 
 async def state_batches(

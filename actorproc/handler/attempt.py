@@ -14,7 +14,7 @@ from actorproc.errors import HandlerError, HandlerMisuse, RowMismatch, RowsLost
 from actorproc.handler.state import AttemptState
 from actorproc.records import SEQUENCE, Batch
 from actorproc.rows.row_buffer import RowBuffer
-from actorproc.rows.sequence_order import joined
+from actorproc.rows.sequence_order import joined, rows_upto
 
 T = TypeVar("T")
 
@@ -47,6 +47,12 @@ class Attempt:
     """Records that failed alone, by sequence."""
     hopeless: set[int] = field(default_factory=set)
     """Sequences of the failed records that another attempt would not help."""
+    traceless: set[int] = field(default_factory=set)
+    """Sequences of the failed records that have left no trace in state, so that the others need no new attempt."""
+    may_stop: bool = False
+    """Whether the attempt may end at a record that failed, so that it is tried again before the next one."""
+    stopped: int | None = None
+    """Sequence of the failed record at which the attempt has ended: nothing counts of the records after it."""
     mapping: Counter[int] = field(default_factory=Counter)
     """How many calls of `map` work on a record, by sequence."""
     cut_off: set[int] = field(default_factory=set)
@@ -86,9 +92,15 @@ class Attempt:
         """Errors of the records that failed, by sequence; without those that are committed, and without rows that do
         not fit of records that the handler gave up: these rows are dropped."""
         failures = self.uncommitted(self.failures)
+        if self.stopped is not None:
+            failures = {sequence: error for sequence, error in failures.items() if self.counts(sequence)}
         if not self.letters:
             return failures
         return {s: e for s, e in failures.items() if s not in self.letters or not isinstance(e, RowMismatch)}
+
+    def counts(self, sequence: int) -> bool:
+        """Whether the attempt has come to the end of this record."""
+        return self.stopped is None or sequence <= self.stopped
 
     def unfinished(self) -> set[int]:
         """Sequences of the records that the handler may not be done with."""
@@ -128,10 +140,12 @@ class Attempt:
         self.encoded += tables
 
     def good_rows(self) -> pa.Table | None:
-        """The encoded rows, ordered by sequence, without those of records that failed or were given up."""
+        """The encoded rows, ordered by sequence, of the records that are done."""
         if not self.encoded:
             return None
         table = joined(self.encoded)
+        if self.stopped is not None:
+            table = rows_upto(table, self.stopped)
         if dropped := self.failures.keys() | self.letters.keys():
             unwanted = pc.is_in(table[SEQUENCE.name], value_set=pa.array(sorted(dropped), pa.int64()))
             table = table.filter(pc.invert(unwanted))

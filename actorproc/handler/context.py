@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import count
 from typing import Any, TypeVar
 
@@ -73,7 +73,9 @@ class PartitionContext(PartitionInfo):
             after: seconds from now on, by the wall clock; 0: right after this batch.
 
         Raises:
-            HandlerMisuse: neither or both were given, `at` has no zone, or the handler has no `on_wake`.
+            StateMismatch: neither was given (`record.timestamp` may be None), `at` has no zone, `after` is negative or
+                more than a hundred years, or the key cannot be stored.
+            HandlerMisuse: both were given, or the handler has no `on_wake`.
         """
         set_timer(self._attempt.state, key, at, after)
 
@@ -149,6 +151,7 @@ class PartitionContext(PartitionInfo):
             values = values_of(self.decoder, kind)
         except TypeError as error:
             raise HandlerMisuse(f"ctx.decode: values cannot become {safe_repr(kind)}: {error}") from None
+        refuse = self._refuser()
         for start, decoded in zip(count(0, PIECE), values.parse_pieces(batch.data.column("value"), PIECE)):
             piece = batch[start : start + PIECE]
             if decoded is not None:
@@ -158,7 +161,7 @@ class PartitionContext(PartitionInfo):
                 try:
                     value = values.parse(record.value)
                 except ValueError as why:
-                    self.fail(record, why, again=False)
+                    refuse(record, why)
                 else:
                     yield record, value
 
@@ -179,9 +182,10 @@ class PartitionContext(PartitionInfo):
             columns = columns_of(decoder, schema)
         except SchemaError as error:  # whatever the record: none shall become a dead letter for it
             raise HandlerMisuse(f"values cannot be decoded into these columns: {error}") from None
+        refuse = self._refuser()
         table, errors = columns.parse(batch.data.column("value"), batch.sequence_array)
         for sequence, wrong in errors.items():
-            self.fail(batch[bisect_left(batch.sequences, sequence)], wrong, again=False)
+            refuse(batch[bisect_left(batch.sequences, sequence)], wrong)
         return table, columns.is_columnar and not errors
 
     # Records that fail
@@ -213,6 +217,20 @@ class PartitionContext(PartitionInfo):
         if not again:
             self._attempt.hopeless.add(record.sequence)
 
+    def _check_row(self, row: Row) -> None:
+        """Raises RowMismatch if the row does not fit `output_schema`."""
+        if (misfit := self._buffer.misfit(row)) is not None:
+            raise misfit
+
+    def _refuser(self) -> Callable[[Record, Exception], None]:
+        """`_refuse`, unless the handler may have changed state for the record already."""
+        return partial(self.fail, again=False) if self._attempt.state.used else self._refuse
+
+    def _refuse(self, record: Record, error: Exception) -> None:
+        """Fail a record that no state was changed for, as `fail(..., again=False)` does."""
+        self.fail(record, error, again=False)
+        self._attempt.traceless.add(record.sequence)
+
     def _check_open(self) -> None:
         if self._attempt.closed is not None:
             raise self._refusal()
@@ -237,8 +255,7 @@ class PartitionContext(PartitionInfo):
     def _check_at_hand(self, record: Record) -> None:
         self._check(record)
         batch = self._attempt.batch
-        index = bisect_left(batch.sequences, record.sequence)
-        if index == len(batch) or batch.sequences[index] != record.sequence:
+        if not batch.has(record.sequence):
             raise HandlerMisuse(
                 f"record {record.sequence} is not among those at hand ({batch.first} to {batch.last}): it was done "
                 "before, or is tried apart from them"

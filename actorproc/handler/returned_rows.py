@@ -39,6 +39,28 @@ def emit_returned(result: Any, record: Record, ctx: PartitionContext, method: st
         ctx.emit_many(record, result)
 
 
+def emit_fitting(result: Any, record: Record, ctx: PartitionContext) -> None:
+    """Emit the rows that `process_record` returned for `record`, which are not None, if each fits the schema.
+
+    Raises:
+        RowMismatch: a row does not fit; none was emitted.
+        HandlerError, HandlerMisuse, Exception: as `emit_returned` and `refuse_coroutines`.
+    """
+    if type(result) is dict or type(result) is tuple:
+        rows: list[Row] = [result]
+    elif isinstance(result, Mapping | tuple) or fields_of(result) is not None:
+        rows = [result]
+    else:
+        if inspect.isawaitable(result):
+            refuse_coroutines([result], "process_record")
+        if isinstance(result, str | bytes) or not isinstance(result, Iterable):
+            emit_returned(result, record, ctx, "process_record")
+        rows = list(result)
+    for row in rows:
+        ctx._check_row(row)
+    ctx.emit_many(record, rows)
+
+
 def refuse_coroutines(results: Iterable[Any], method: str) -> NoReturn:
     """Raise HandlerMisuse: a plain `def` returned a coroutine, which has not run."""
     for result in filter(inspect.iscoroutine, results):

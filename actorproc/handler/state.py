@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 import pyarrow as pa
 
-from actorproc.errors import HandlerMisuse
+from actorproc.errors import StateMismatch
 from actorproc.handler.state_columns import joined_columns, packed_keys, packed_values
+from actorproc.handler.state_values import check_kept, packed_value
 from actorproc.runtime.clock import SYSTEM
 from actorproc.runtime.error_text import safe_repr
 
@@ -24,6 +25,9 @@ _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder().decode
 _PLAIN = frozenset({str, bytes, int})
 _UNCHANGED = b""  # no value is packed into no bytes
+
+MOST_SECONDS = 100 * 366 * 86_400
+"""Longest time to live, and longest wait for a timer: a hundred years. No datetime may hold a later time."""
 
 
 @dataclass(slots=True)
@@ -83,11 +87,11 @@ class StateKinds:
     wakes: bool = False
 
     def kind(self, name: str) -> StateKind:
-        """Raises HandlerMisuse if the handler may not have a state of this name."""
+        """Raises StateMismatch if the handler may not have a state of this name."""
         found = self.declared.get(name)
         if found is None and name not in ("", TIMERS) and not self.others:
             known = ", ".join(sorted(map(repr, self.declared)))
-            raise HandlerMisuse(f"ctx.state({name!r}): the handler's State declares {known}")
+            raise StateMismatch(f"ctx.state({name!r}): the handler's State declares {known}")
         return found or StateKind()
 
 
@@ -98,11 +102,14 @@ def pack_key(key: Key) -> bytes:
     """The key as stored.
 
     Raises:
-        HandlerMisuse: a key of another type.
+        StateMismatch: a key of another type, an integer outside of 64 bits, or text that UTF-8 cannot encode.
     """
     if type(key) in _PLAIN or (type(key) is tuple and _PLAIN.issuperset(map(type, key))):
-        return _encode(key)
-    raise HandlerMisuse(
+        try:
+            return _encode(key)
+        except (OverflowError, ValueError) as error:
+            raise StateMismatch(f"ctx.state: key {safe_repr(key):.80} cannot be stored: {error}") from None
+    raise StateMismatch(
         f"ctx.state: key {safe_repr(key):.80} ({type(key).__name__}): str, bytes, int or a tuple of these"
     )
 
@@ -115,9 +122,9 @@ def unpack_key(packed: bytes) -> Key:
 class KeyedState:
     """State by key, committed with position and rows, or not at all.
 
-    Keys are str, bytes, int, or tuples of these. Values are those of msgpack (numbers, text, bytes, None, lists,
-    dicts, datetimes), or the type that the handler declares as `State`. A value that is read is a copy: `set` it again
-    to change it.
+    Keys are str, bytes, int, or tuples of these. Values are None, bool, int, float, str, bytes, datetimes with a zone,
+    and lists and dicts of these; or the type that the handler declares as `State`. A value that is read is a copy:
+    `set` it again to change it.
 
     A failed attempt leaves no changes.
     """
@@ -135,7 +142,7 @@ class KeyedState:
     def __call__(self, name: str) -> KeyedState:
         """The state of this name. Each has its own keys."""
         if name == TIMERS:
-            raise HandlerMisuse(f"ctx.state({name!r}) holds the timers: use ctx.wake and ctx.cancel_wake")
+            raise StateMismatch(f"ctx.state({name!r}) holds the timers: use ctx.wake and ctx.cancel_wake")
         return self._of.view(name)
 
     # Reading
@@ -198,7 +205,8 @@ class KeyedState:
             on: column of the keys; several columns make a tuple.
 
         Raises:
-            HandlerMisuse: `State` has no columns, a column is missing, has nulls or another type, or is there already.
+            HandlerMisuse: `State` has no columns, or a column is missing, or is there already.
+            StateMismatch: a key column has nulls, or a type that is no type of keys.
         """
         packed = packed_keys(table, on)
         found = list(map(self._found if self._changed else self._held.get, packed))
@@ -214,16 +222,16 @@ class KeyedState:
 
         Raises:
             HandlerMisuse: a column is no field of `State`; or as `join`.
+            StateMismatch: as `set` and `join`.
             msgspec.ValidationError: a value is not of its declared type.
         """
         if self._of.closed is not None:
             raise self._of.closed()
         packed = packed_keys(table, on)
         changed = dict(zip(packed, packed_values(table, self._kind.type, on), strict=True))
-        ttl = self._kind.ttl if ttl is None else self._checked_ttl(ttl)
-        self._changed.update(changed)
-        for key in changed if ttl is not None or self._lives else ():
-            self._live(key, ttl)
+        ttl = self._kind.ttl if ttl is None else checked_ttl(ttl)
+        for key, value in changed.items():
+            self._change(key, value, ttl)
 
     # Changing
 
@@ -235,58 +243,63 @@ class KeyedState:
                 `state_ttl`, else never.
 
         Raises:
-            HandlerMisuse: a key or value of a type that cannot be stored.
+            StateMismatch: the key, the value or the time cannot be stored, or a part of the value would come back as
+                another type.
             msgspec.ValidationError: a field of the value is not of its declared type.
         """
         if self._of.closed is not None:
             raise self._of.closed()
-        ttl = self._kind.ttl if ttl is None else self._checked_ttl(ttl)
+        ttl = self._kind.ttl if ttl is None else checked_ttl(ttl)
         packed = _encode(key) if type(key) is str else pack_key(key)
-        self._changed[packed] = self._pack(key, value)
-        if ttl is not None or self._lives:
-            self._live(packed, ttl)
-
-    def _checked_ttl(self, ttl: float) -> float:
-        if not 0 < ttl < float("inf"):
-            raise HandlerMisuse(f"ctx.state: ttl = {ttl!r}: seconds, more than 0")
-        return ttl
-
-    def _live(self, packed: bytes, ttl: float | None) -> None:
-        if ttl is not None:
-            self._lives[packed] = ttl
+        stored = self._pack(key, value) if self._typed else packed_value(key, value)
+        if ttl is None and not self._lives and self._of.journal is None:
+            self._changed[packed] = stored
         else:
-            self._lives.pop(packed, None)
+            self._change(packed, stored, ttl)
+
+    def _change(self, packed: bytes, value: bytes | None, ttl: float | None) -> None:
+        changed, lives = self._changed, self._lives
+        if (journal := self._of.journal) is not None:
+            journal.append((changed, lives, packed, changed.get(packed, _UNCHANGED), lives.get(packed)))
+        changed[packed] = value
+        if ttl is not None:
+            lives[packed] = ttl
+        elif lives:
+            lives.pop(packed, None)
 
     def __setitem__(self, key: Key, value: Any) -> None:
         self.set(key, value)
 
     def _pack(self, key: Key, value: Any) -> bytes:
-        if self._typed and not isinstance(value, self._kind.type):
-            raise HandlerMisuse(
+        if not isinstance(value, self._kind.type):
+            raise StateMismatch(
                 f"ctx.state: the value of {safe_repr(key):.80} is a {type(value).__name__}, and State is "
                 f"{self._kind.type.__name__}"
             )
         try:
             packed = _encode(value)
-        except TypeError as error:
-            raise HandlerMisuse(f"ctx.state: the value of {safe_repr(key):.80} cannot be stored: {error}") from None
-        if self._typed:
-            self._decode(packed)  # a struct does not check its fields
+        except (TypeError, ValueError, OverflowError, RecursionError) as error:
+            raise StateMismatch(f"ctx.state: the value of {safe_repr(key):.80} cannot be stored: {error}") from None
+        check_kept(key, value, self._decode(packed))  # a struct does not check its fields
         return packed
 
     def delete(self, key: Key) -> None:
         """Delete `key`, if it exists."""
         if self._of.closed is not None:
             raise self._of.closed()
-        packed = pack_key(key)
-        self._changed[packed] = None
-        if self._lives:
-            self._lives.pop(packed, None)
+        self._change(pack_key(key), None, None)
 
     def __delitem__(self, key: Key) -> None:
         if key not in self:
             raise KeyError(key)
         self.delete(key)
+
+
+def checked_ttl(ttl: Any) -> float:
+    """Seconds to live. Raises StateMismatch: no number, not more than 0, or more than a hundred years."""
+    if isinstance(ttl, int | float) and not isinstance(ttl, bool) and 0 < ttl <= MOST_SECONDS:
+        return float(ttl)
+    raise StateMismatch(f"ctx.state: ttl = {safe_repr(ttl):.80}: seconds, more than 0 and at most {MOST_SECONDS:,}")
 
 
 def _begins(key: Key, prefix: str | bytes | tuple[Plain, ...]) -> bool:
@@ -297,6 +310,31 @@ def _begins(key: Key, prefix: str | bytes | tuple[Plain, ...]) -> bool:
 
 def _nothing(name: str) -> Mapping[bytes, bytes]:
     return {}
+
+
+Change = tuple[dict[bytes, bytes | None], dict[bytes, float], bytes, bytes | None, float | None]
+"""The dicts of one state, and the key, value and time to live before a change."""
+
+
+class Journal(Protocol):
+    """Notes each change, so that it can be undone."""
+
+    def append(self, change: Change, /) -> None:
+        """Note a change before it is made."""
+
+
+def undo(journal: list[Change], mark: int) -> None:
+    """Take back all changes after the first `mark` ones."""
+    while len(journal) > mark:
+        changed, lives, key, value, life = journal.pop()
+        if value is _UNCHANGED:
+            del changed[key]
+        else:
+            changed[key] = value
+        if life is None:
+            lives.pop(key, None)
+        else:
+            lives[key] = life
 
 
 class AttemptState:
@@ -319,14 +357,17 @@ class AttemptState:
         self.kinds = kinds
         self.now = now
         self._changes = {name: some.copy() for name, some in changes.items()} if changes else {}
-        self._views: dict[str, KeyedState] = {}
+        self.views: dict[str, KeyedState] = {}
+        """The states that the handler has looked at in this attempt, by name."""
         self.closed: Callable[[], Exception] | None = None
         """Once the attempt is closed: makes the error for a change that comes too late."""
+        self.journal: Journal | None = None
+        """Notes the changes, if they can be undone record by record."""
 
     @property
     def used(self) -> bool:
         """Whether the handler has looked at any state in this attempt: then its results depend on the order."""
-        return bool(self._views)
+        return bool(self.views)
 
     @property
     def changed(self) -> bool:
@@ -341,15 +382,15 @@ class AttemptState:
         """The state of this name.
 
         Raises:
-            HandlerMisuse: the handler declares its states, and none of this name.
+            StateMismatch: the handler declares its states, and none of this name.
         """
-        found = self._views.get(name)
+        found = self.views.get(name)
         if found is None:
             if type(name) is not str:
-                raise HandlerMisuse(f"ctx.state({safe_repr(name):.80}): the name of a state is a str")
+                raise StateMismatch(f"ctx.state({safe_repr(name):.80}): the name of a state is a str")
             kind = self.kinds.kind(name)
             changes = self._changes.setdefault(name, Changes())
-            found = self._views[name] = KeyedState(self, kind, self._held(name), changes)
+            found = self.views[name] = KeyedState(self, kind, self._held(name), changes)
         return found
 
     def changes(self) -> StateChanges:

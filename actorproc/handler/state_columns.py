@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.types as pt
 from msgspec import msgpack
 
-from actorproc.errors import HandlerMisuse
+from actorproc.errors import HandlerMisuse, StateMismatch
 from actorproc.handler.state_schema import value_type
 from actorproc.rows.schema import nullable
 from actorproc.runtime.error_text import safe_repr
@@ -36,7 +36,8 @@ def packed_keys(table: pa.Table, on: str | Sequence[str]) -> list[bytes]:
     """The packed key of each row. Several columns make a tuple.
 
     Raises:
-        HandlerMisuse: there is no such column, a null in it, or its type is no type of keys.
+        HandlerMisuse: there is no such column.
+        StateMismatch: it has a null, or its type is no type of keys.
     """
     names = [on] if isinstance(on, str) else list(on)
     columns = [_key_column(table, name) for name in names]
@@ -48,10 +49,10 @@ def _key_column(table: pa.Table, name: str) -> list[Any]:
         raise HandlerMisuse(f"ctx.state: on = {name!r}, and the table has {', '.join(table.column_names)}")
     column = table[name]
     kind = column.type.value_type if pt.is_dictionary(column.type) else column.type
-    if not any(fits(kind) for fits in (pt.is_string, pt.is_large_string, pt.is_binary, pt.is_integer)):
-        raise HandlerMisuse(f"ctx.state: key column {name!r} is {kind}: string, binary or integer")
     if column.null_count:
-        raise HandlerMisuse(f"ctx.state: key column {name!r} has {column.null_count} nulls: filter them out first")
+        raise StateMismatch(f"ctx.state: key column {name!r} has {column.null_count} nulls: filter them out first")
+    if not any(fits(kind) for fits in (pt.is_string, pt.is_large_string, pt.is_binary, pt.is_integer)):
+        raise StateMismatch(f"ctx.state: key column {name!r} is {kind}: string, binary or integer")
     return column.to_pylist()  # type: ignore[no-any-return]
 
 

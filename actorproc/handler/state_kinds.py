@@ -11,7 +11,7 @@ import pyarrow as pa
 from actorproc.config.units import seconds
 from actorproc.errors import HandlerDefinitionError
 from actorproc.handler.base import PartitionHandler
-from actorproc.handler.state import StateKind, StateKinds
+from actorproc.handler.state import StateKind, StateKinds, checked_ttl
 from actorproc.handler.state_schema import value_type
 
 
@@ -57,11 +57,10 @@ def _ttl(handler: type, name: str, given: object) -> float | None:
         return None
     try:
         ttl = seconds(given)
-        if isinstance(ttl, int | float) and not isinstance(ttl, bool) and 0 < ttl < float("inf"):
-            return float(ttl)
+        return checked_ttl(ttl)
     except ValueError:
         pass
     raise HandlerDefinitionError(
-        f"{handler.__name__}.state_ttl = {given!r}{f' of state {name!r}' if name else ''}: seconds, more than 0, or "
-        "text with a unit, such as '30m'"
+        f"{handler.__name__}.state_ttl = {given!r}{f' of state {name!r}' if name else ''}: seconds, more than 0 "
+        "and at most a hundred years, or text with a unit, such as '30m'"
     )

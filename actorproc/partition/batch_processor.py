@@ -92,7 +92,10 @@ class BatchRun(AttemptRun):
         rows = RowBuffer(self._on.encoder)
         committer = self._on.committer
         state = AttemptState(committer.state.held, self._on.state_kinds, self.results.changes, committer.now)
-        attempt = Attempt(batch, rows, part.attempt, committed=self._committed, late=self._on.late, state=state)
+        attempt = Attempt(
+            batch, rows, part.attempt, committed=self._committed, late=self._on.late, state=state,
+            may_stop=not self._at_most_once,
+        )  # fmt: skip
         error = await self._call(attempt)
         async with self._committing:  # wait for a commit that the handler has begun and not awaited
             pass
@@ -109,14 +112,17 @@ class BatchRun(AttemptRun):
 
     async def _returned(self, part: Part, attempt: Attempt) -> None:
         failures = attempt.failed()
-        if failures and attempt.state.used and not self._at_most_once:
-            # Later records saw state without the failed ones, so nothing of the attempt counts.
+        if failures.keys() - attempt.traceless and attempt.state.used and not self._at_most_once:
+            # Later records saw the changes of failed ones, so nothing of the attempt counts.
+            self._on.retries.log_rerun(len(part.batch), attempt.number)
             part.batch = part.batch.after(attempt.committed)
             await self._failed_alone(part, failures, attempt, others=True)
             return
         self.results.add(attempt)
+        if attempt.stopped is not None:
+            self._parts.put_off(part.batch.after(attempt.stopped))
         for sequence, (reason, kind) in attempt.uncommitted(attempt.letters).items():
-            if sequence not in failures:
+            if sequence not in failures and attempt.counts(sequence):
                 self.results.give_up(attempt.number, sequence, reason, Decision.DEAD_LETTER, kind)
         if failures:
             await self._failed_alone(part, failures, attempt, others=False)
@@ -149,7 +155,7 @@ class BatchRun(AttemptRun):
     async def _failed_alone(
         self, part: Part, failures: dict[int, Exception], attempt: Attempt, *, others: bool
     ) -> None:
-        in_order = attempt.state.used and not self._at_most_once
+        in_order = others and attempt.state.used and not self._at_most_once
         given_up = self._parts.failed_alone(part, failures, hopeless=attempt.hopeless, others=others, in_order=in_order)
         again = sorted(failures.keys() - given_up.keys())
         if again:

@@ -59,6 +59,11 @@ class Parts:
         while self._left:
             yield self._left.popleft()
 
+    def put_off(self, batch: Batch) -> None:
+        """These records were not called yet. They wait until those that failed before them are done."""
+        if len(batch):
+            self._left.appendleft(Part(batch))
+
     @property
     def waiting(self) -> list[int]:
         """First sequences of the parts that wait."""
@@ -120,9 +125,9 @@ class Parts:
         given_up: GivenUp = {}
         self._tried.update(set(map(_kind, failures.values())))
         again: list[int] = []
-        for index, sequence in enumerate(part.batch.sequences):
-            if (error := failures.get(sequence)) is None:
-                continue
+        order = part.batch.sequence_array.to_numpy()
+        for sequence in sorted(failures):
+            index, error = int(order.searchsorted(sequence)), failures[sequence]
             decision = self._decision(error, part.batch[index : index + 1], part.attempt)
             self._failed_alone[sequence] += 1
             if self._tries_again(decision, self._failed_alone[sequence], helps=sequence not in hopeless):

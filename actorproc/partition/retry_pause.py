@@ -36,6 +36,7 @@ class RetryPause:
         self._log = log
         self._draining = draining
         self._waited = 0.0  # seconds of pauses since a drain began
+        self._rerun = False  # logged
         self._repeats, self._skips = LogThrottle(), LogThrottle()
         self._again: Trouble | None = None
         self._no_thread: Trouble | None = None  # none is free
@@ -56,6 +57,16 @@ class RetryPause:
         say(
             "partition.attempt_failed", attempt=attempt, records=len(failed), first=failed[0], error=format_error(error)
         )
+
+    def log_rerun(self, records: int, attempt: int) -> None:
+        """Log once that good records are called again, because a failed one may have changed the state before them."""
+        if not self._rerun:
+            self._rerun = True
+            self._log.warning(
+                "partition.batch_rerun", records=records, attempt=attempt,
+                why="a record failed alone after the handler had used ctx.state, so the whole attempt is undone, and "
+                "its records are all processed again. A RecordHandler undoes and repeats only the record that failed",
+            )  # fmt: skip
 
     def log_skipped(self, sequence: int, error: Exception | str) -> None:
         """Log that `on_error` skipped this record. A repeated warning is logged only now and then."""

@@ -61,6 +61,10 @@ class RowBuffer:
         in_tables: int = sum(table.num_rows * table.num_columns for table in self.tables)
         return rows * self._encoder.width + in_tables // _TABLES_ARE_FASTER
 
+    def misfit(self, row: Row) -> RowMismatch | None:
+        """Why the row does not fit; None: it does."""
+        return self._encoder.misfit(row)
+
     def add(self, rows: Sequence[Row], sequences: pa.Int64Array) -> None:
         """Add many rows at once. Raises as `gather`."""
         if len(self.rows) + len(rows) >= PIECE:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from datetime import UTC, date, datetime
+from datetime import date, datetime
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.types as pt
 
 from actorproc.errors import UsageError
+from actorproc.handler.timers import utc
 from actorproc.rows.schema import nullable
 from actorproc.state.reading import CommittedState, key_text, value_text
 
@@ -55,7 +56,7 @@ def state_batch(found: CommittedState, name: str, value: pa.DataType | None) -> 
 
 
 def _time(seconds: float | None) -> datetime | None:
-    return None if seconds is None else datetime.fromtimestamp(seconds, UTC)
+    return None if seconds is None else utc(seconds)
 
 
 def _revived(value: Any, kind: pa.DataType) -> Any:

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from actorproc.config.settings import Settings
-from actorproc.errors import HandlerError, HandlerMisuse
+from actorproc.errors import HandlerError, HandlerMisuse, StateMismatch
 from actorproc.handler.base import PartitionHandler
 from actorproc.handler.context import PartitionContext
 from actorproc.handlers.record_handler import RecordHandler
@@ -238,26 +238,6 @@ def used(call: Any, **traits: Any) -> Awaitable[Any]:
     return finished(type("Handler", (Handler,), traits)(), 1)
 
 
-@pytest.mark.parametrize("key", [None, 1.5, True, ["a"], ("a", 1.5), ("a", ("b",))])
-async def test_a_key_of_another_type_is_refused(key: Any) -> None:
-    with pytest.raises(HandlerMisuse, match="str, bytes, int or a tuple of these"):
-        await used(lambda state: state.set(key, 1))
-
-
-async def test_a_wrong_time_to_live_is_refused_and_changes_nothing() -> None:
-    def call(state: Any) -> None:
-        with pytest.raises(HandlerMisuse, match="ttl = 0: seconds, more than 0"):
-            state.set("a", 1, ttl=0)
-
-    run, _, dead = await used(call)
-    assert (state(run), dead) == ({}, set())
-
-
-async def test_a_value_that_cannot_be_stored_is_refused() -> None:
-    with pytest.raises(HandlerMisuse, match="value of 'a' cannot be stored"):
-        await used(lambda state: state.set("a", object()))
-
-
 async def test_a_read_value_is_a_copy() -> None:
     def call(state: Any) -> None:
         state["a"] = {"n": 1}
@@ -308,19 +288,9 @@ async def test_a_declared_type_comes_back_as_declared() -> None:
     await used(call, State=Session)
 
 
-async def test_a_value_of_another_than_the_declared_type_is_refused() -> None:
-    with pytest.raises(HandlerMisuse, match="is a dict, and State is Session"):
-        await used(lambda state: state.set("a", {"clicks": 1}), State=Session)
-
-
 async def test_a_field_of_another_type_fails_its_record() -> None:
     run, _, dead = await used(lambda state: state.set("a", Session("one")), State=Session)  # type: ignore[arg-type]
     assert (dead, state(run)) == ({100}, {})
-
-
-async def test_a_state_that_is_not_declared_is_refused() -> None:
-    with pytest.raises(HandlerMisuse, match="State declares 'sessions'"):
-        await used(lambda state: state("sesions").get(1), State={"sessions": Session})
 
 
 async def test_only_named_states_may_be_declared() -> None:
@@ -374,8 +344,8 @@ async def test_columns_of_several_keys_and_of_a_type_without_fields() -> None:
     [
         ({"k": ["a"], "cent": [1]}, HandlerMisuse, "column 'cent' is no field of State: cents, names"),
         ({"k": ["a"]}, HandlerMisuse, "Missing required argument 'cents'"),
-        ({"k": [None, "a"], "cents": [1, 2]}, HandlerMisuse, "key column 'k' has 1 nulls"),
-        ({"k": [0.5], "cents": [1]}, HandlerMisuse, "key column 'k' is double"),
+        ({"k": [None, "a"], "cents": [1, 2]}, StateMismatch, "key column 'k' has 1 nulls"),
+        ({"k": [0.5], "cents": [1]}, StateMismatch, "key column 'k' is double"),
         ({"account": ["a"], "cents": [1]}, HandlerMisuse, "on = 'k', and the table has account, cents"),
         ({"k": ["a"], "cents": ["1"]}, msgspec.ValidationError, "Expected `int`, got `str`"),
         ({"k": ["a", "b"], "cents": [1, None]}, msgspec.ValidationError, "Expected `int`, got `null`"),
