@@ -8,9 +8,10 @@ from typing import Any, ClassVar
 
 from actorproc.handler.context import PartitionContext
 from actorproc.handler.wake_context import WakeContext
+from actorproc.handlers.record_handler import RecordHandler
 from actorproc.records import Batch, Record
 from actorproc.runtime.clock import SYSTEM
-from actorproc.testing.simulation.handler_styles import FLAKY, Committing, Loop, Plain, Reference
+from actorproc.testing.simulation.handler_styles import FLAKY, Committing, Loop, Plain, Reference, returned
 from actorproc.testing.simulation.reference_records import CYCLE, Attempt, PlannedResult, count_key
 from actorproc.testing.simulation.timer_checks import gap_of, timer_row
 
@@ -22,6 +23,10 @@ class Counting(Reference):
     """Whether records that are going to fail are counted, too: then their change must be dropped."""
 
     def grant(self, record: Record, plan: PlannedResult, ctx: PartitionContext, emitted: int = 0) -> None:
+        super().grant(record, self.count(record, plan, ctx), ctx, emitted)
+
+    def count(self, record: Record, plan: PlannedResult, ctx: PartitionContext) -> PlannedResult:
+        """Count the record, and return the plan with the count in its rows."""
         counted = ("row", "many", *(("fail", "misfit") if self.count_failures else ()))
         if plan.kind in counted:
             state, key = ctx.state("counts"), count_key(plan.number)
@@ -33,7 +38,7 @@ class Counting(Reference):
             self.counted(record, key, count, ctx)
             rows = [{**row, "attempt": f"{row['attempt']}#{count}"} for row in plan.rows]
             plan = replace(plan, rows=rows)
-        super().grant(record, plan, ctx, emitted)
+        return plan
 
     def counted(self, record: Record, key: str, count: int, ctx: PartitionContext) -> None:
         """Override: a record of `key` was counted."""
@@ -45,6 +50,25 @@ class CountingLoop(Counting, Loop):
 
 class CountingPlain(Counting, Plain):
     """Counts in a plain `def process`."""
+
+
+class CountingRecords(RecordHandler, Counting):
+    """Counts in `process_record`: a record that fails takes its change back, and alone is tried again."""
+
+    def process_record(self, record: Record, ctx: PartitionContext) -> Any:
+        return returned(self.count(record, Attempt(ctx).plan(record), ctx), record, ctx)
+
+
+class CountingAwaitedRecords(RecordHandler, Counting):
+    """Counts in an `async def process_record`. Some records fail before they are counted."""
+
+    async def process_record(self, record: Record, ctx: PartitionContext) -> Any:
+        attempt = Attempt(ctx)
+        plan = attempt.plan(record)
+        await SYSTEM.sleep(plan.wait)
+        if ctx.attempt < 3 and attempt.draw(plan.number, "early") < FLAKY:
+            raise RuntimeError("a service does not answer")
+        return returned(self.count(record, plan, ctx), record, ctx)
 
 
 class CommittingWhole(Counting, Committing):
@@ -86,6 +110,13 @@ class WakingLoop(Waking, Loop):
 
     async def on_wake(self, key: Any, ctx: WakeContext) -> dict[str, Any]:
         await SYSTEM.sleep(0.3 * Attempt(ctx).draw(key, "wait") ** 4)
+        return self.end_count(key, ctx)
+
+
+class WakingRecords(CountingRecords, Waking):
+    """Sets timers in `process_record`."""
+
+    def on_wake(self, key: Any, ctx: WakeContext) -> dict[str, Any]:
         return self.end_count(key, ctx)
 
 

@@ -18,12 +18,15 @@ from actorproc.testing.simulation.handler_styles import (
 )
 from actorproc.testing.simulation.reference_records import RecordCheck, check_reference, check_reference_once
 from actorproc.testing.simulation.stateful_styles import (
+    CountingAwaitedRecords,
     CountingCommitting,
     CountingLoop,
     CountingPlain,
+    CountingRecords,
     WakingCommitting,
     WakingLoop,
     WakingPlain,
+    WakingRecords,
 )
 
 
@@ -69,5 +72,9 @@ STYLES = {
     "timers": Style(WakingLoop, _NEVER_IDLE, counts=True, wakes=True),
     "timers, idle": Style(WakingPlain, counts=True, wakes=True),
     "timers, commits": Style(WakingCommitting, _NEVER_IDLE, counts=True, wakes=True),
+    "state, records": Style(CountingRecords, counts=True),
+    "state, records awaited": Style(CountingAwaitedRecords, counts=True),
+    "timers, records": Style(WakingRecords, _NEVER_IDLE, counts=True, wakes=True),
+    "state, records, at most once": Style(CountingRecords, _ONCE, check_reference_once, counts=True),
 }
 """By name."""
