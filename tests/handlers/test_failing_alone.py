@@ -196,6 +196,14 @@ async def test_a_failure_before_state_is_first_used_keeps_the_order() -> None:
     assert one.order == [1, 2, 3, 4, 2, 3, 4, 5]
 
 
+async def test_failures_before_state_is_first_used_are_tried_again_once() -> None:
+    events: list[Event | None] = [Event(1, kind="plain", fails=1), Event(2, kind="plain", fails=1), None, Event(4)]
+    one = undeclared(Sums)()
+    _, found = await run(one, events)
+    assert (column(found, "n"), list(found.letters)) == ([1, 2, 4], [102])
+    assert one.order == [1, 2, 4, 1, 2, 4]
+
+
 async def test_a_row_of_a_generator_may_use_state_in_order() -> None:
     class Lazy(RecordHandler):
         output_schema = "n long"

@@ -1,4 +1,4 @@
-"""Bugs of records that fail alone, planted into the product: each one is found within a few seeds, by the right check."""
+"""Planted bugs of records that fail alone: each one is found within a few seeds, by the right check."""
 
 from __future__ import annotations
 
