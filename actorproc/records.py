@@ -271,8 +271,12 @@ class Batch:
         return int(self.data.num_rows)
 
     def __iter__(self) -> Iterator[Record]:
-        sequences, values = _piecewise(_numbers, self.sequence_array), _piecewise(_objects, self.data.column("value"))
-        return map(Record, count(), sequences, values, repeat(self))
+        values = _piecewise(_objects, self.data.column("value"))
+        return map(Record, count(), self.each_sequence(), values, repeat(self))
+
+    def each_sequence(self) -> Iterator[int]:
+        """The sequences in order. Cheaper than `sequences` if not all are wanted."""
+        return _piecewise(_numbers, self.sequence_array)
 
     @overload
     def __getitem__(self, at: int) -> Record: ...

@@ -19,7 +19,7 @@ from actorproc.handler.base import PartitionHandler
 from actorproc.handler.context import PartitionContext
 from actorproc.handler.decoder import Values, values_of
 from actorproc.handler.one_by_one import OneByOne, Writers
-from actorproc.handler.returned_rows import Returned, emit_fitting, emit_returned, refuse_coroutines
+from actorproc.handler.returned_rows import Returned, emit_returned, fitting, refuse_coroutines
 from actorproc.records import Batch, Record
 from actorproc.rows.row_buffer import PIECE
 from actorproc.runtime.user_code import failure_of, user_code
@@ -137,15 +137,16 @@ class RecordHandler(PartitionHandler, ABC, Generic[T]):
                     append(None)
                 if used:
                     break
-            first = results.pop() if used else None
+            if used:  # for the first time
+                self._in_order = True
+                last = batch[done + len(results) - 1]
+                results[-1] = alone.fitting(last, results[-1])
             self._emit(batch[done : done + len(results)], results, ctx)
             done += len(results)
             results.clear()
-            if used:  # for the first time
-                self._in_order = True
-                self._at = at_work  # type: ignore[method-assign]
-                if not (self._is_last(first, ctx, alone) or alone.back_to_first_failure()):
-                    self._process_in_order(batch[done + 1 :], ctx, alone)
+            if used:
+                if not (alone.ends_at(last.sequence) or alone.back_to_first_failure()):
+                    self._process_in_order(batch[done:], ctx, alone)
                 return
 
     def _keeps_order(self) -> bool:
@@ -154,32 +155,35 @@ class RecordHandler(PartitionHandler, ABC, Generic[T]):
     def _process_in_order(self, batch: Batch, ctx: PartitionContext, alone: OneByOne) -> None:
         """Settle each record before the next one begins."""
         done = 0
+        results: list[Any] = []
+        append, begin = results.append, alone.begin
+        failures, is_plain = ctx._attempt.failures, ctx._attempt.rows.is_plain
+        sequences = batch.each_sequence()
 
         def at_work() -> Record:
-            return batch[done : done + 1][0]
+            at = done + len(results)
+            return batch[at : at + 1][0]
 
-        self._at = at_work  # type: ignore[method-assign]
         for given, work in self._given(batch, ctx):
-            for argument in given:
-                alone.begin()
+            self._at = at_work  # type: ignore[method-assign]
+            for argument, sequence in zip(given, sequences, strict=False):  # `given` ends first, and takes no sequence
+                begin()
                 try:
                     result = work(argument, ctx)
+                    if result is not None and not is_plain(result):
+                        result = fitting(result, ctx)
                 except BaseException as error:  # noqa: BLE001  # any error is this record's failure
-                    result = None
                     alone.failed(self.record, failure_of(error))
-                if self._is_last(result, ctx, alone):
-                    return
-                done += 1
-                ctx.alive()
-
-    def _is_last(self, result: Any, ctx: PartitionContext, alone: OneByOne) -> bool:
-        """Emit the rows of the record at work. Returns whether the attempt ends there."""
-        if result is not None:
-            try:
-                emit_fitting(result, self.record, ctx)
-            except BaseException as error:  # noqa: BLE001  # the user's code, in a generator of rows
-                alone.failed(self.record, failure_of(error))
-        return alone.ends_at(self._at)
+                    result = None
+                append(result)
+                if failures and alone.ends_at(sequence):
+                    break
+            self._emit(batch[done : done + len(results)], results, ctx)
+            if ctx._attempt.stopped is not None:
+                return
+            done += len(results)
+            results.clear()
+            ctx.alive()
 
     def _given(
         self, batch: Batch, ctx: PartitionContext
@@ -237,6 +241,7 @@ class RecordHandler(PartitionHandler, ABC, Generic[T]):
     ) -> None:
         """Settle each record before the next one begins."""
         alone = OneByOne(ctx, in_order=self._keeps_order())
+        results: list[Any] = []
         for record in batch:
             alone.begin()
             result = None
@@ -245,13 +250,15 @@ class RecordHandler(PartitionHandler, ABC, Generic[T]):
                     result = await work(record)
             except Exception as error:  # noqa: BLE001  # any error is this record's failure
                 alone.failed(record, error)
-            if self._is_last(result, ctx, alone):
-                return
+            results.append(alone.fitting(record, result))
+            ctx.alive()
+            if alone.ends_at(record.sequence):
+                break
             if not self._in_order and ctx._attempt.state.used:
                 self._in_order = True
                 if alone.back_to_first_failure():
-                    return
-            ctx.alive()
+                    break
+        self._emit(batch[: len(results)], results, ctx)
 
     def _emit(self, batch: Batch, results: list[Any], ctx: PartitionContext) -> None:
         """Emit the rows that `process_record` returned for each record."""

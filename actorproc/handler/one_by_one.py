@@ -5,13 +5,15 @@ Model: tests/protocol/record_model.py.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextvars import ContextVar
+from typing import Any
 
 from actorproc.errors import RowMismatch, StateMismatch
 from actorproc.handler.context import PartitionContext
+from actorproc.handler.returned_rows import fitting
 from actorproc.handler.state import Change, undo
 from actorproc.records import Record
+from actorproc.runtime.user_code import failure_of
 
 
 class OneByOne:
@@ -29,12 +31,11 @@ class OneByOne:
         self._in_order = in_order
         self._attempt = ctx._attempt
         self._journal: list[Change] = []
-        self._mark = 0
         self._attempt.state.journal = self._journal
 
     def begin(self) -> None:
-        """The next record begins."""
-        self._mark = len(self._journal)
+        """The next record begins: the changes of those before it stay."""
+        self._journal.clear()
 
     def failed(self, record: Record, error: Exception, *, again: bool = True) -> bool:
         """This record has failed: drop its changes. Returns whether the attempt ends here.
@@ -42,19 +43,27 @@ class OneByOne:
         Args:
             again: whether another attempt may help. It never does if a row, a key or a value does not fit.
         """
-        undo(self._journal, self._mark)
+        undo(self._journal)
         again = again and not isinstance(error, RowMismatch | StateMismatch)
         self._ctx.fail(record, error, again=again)
         return self._settled(record.sequence, again)
 
-    def ends_at(self, current: Callable[[], Record]) -> bool:
+    def fitting(self, record: Record, result: Any) -> Any:
+        """The rows that were returned for the record; None: there are none, or they do not fit, and it has failed."""
+        if result is None:
+            return None
+        try:
+            return fitting(result, self._ctx)
+        except BaseException as error:  # noqa: BLE001  # the user's code, in an iterator of rows
+            self.failed(record, failure_of(error))
+            return None
+
+    def ends_at(self, sequence: int) -> bool:
         """Whether the attempt ends at the record that was worked on. Also sees to one that failed by `ctx.fail`."""
         attempt = self._attempt
-        if attempt.failures and attempt.stopped is None:
-            sequence = current().sequence
-            if sequence in attempt.failures and sequence not in attempt.traceless:
-                undo(self._journal, self._mark)
-                return self._settled(sequence, sequence not in attempt.hopeless)
+        if sequence in attempt.failures and sequence not in attempt.traceless:
+            undo(self._journal)
+            return self._settled(sequence, sequence not in attempt.hopeless)
         return attempt.stopped is not None
 
     def _settled(self, sequence: int, again: bool) -> bool:
@@ -73,7 +82,7 @@ class OneByOne:
         first = min(attempt.failures.keys() - attempt.hopeless, default=None)
         if first is None or not attempt.may_stop:
             return False
-        undo(self._journal, 0)
+        undo(self._journal)
         attempt.stopped = first
         attempt.traceless.update(attempt.failures)
         return True

@@ -33,32 +33,36 @@ def emit_returned(result: Any, record: Record, ctx: PartitionContext, method: st
     elif (fields := fields_of(result)) is not None:  # before iterables: a pydantic model is iterable
         ctx.emit(record, fields)
     elif isinstance(result, str | bytes) or not isinstance(result, Iterable):
-        what = f"{method} returned {safe_repr(result):.200} ({type(result).__name__})"
-        raise HandlerError(f"{what}; return a dict or tuple, several in a list, or None")
+        raise _no_rows(result, method)
     else:
         ctx.emit_many(record, result)
 
 
-def emit_fitting(result: Any, record: Record, ctx: PartitionContext) -> None:
-    """Emit the rows that `process_record` returned for `record`, which are not None, if each fits the schema.
+def fitting(result: Any, ctx: PartitionContext) -> Any:
+    """A row or rows that `process_record` returned, if each fits the schema: those of an iterator in a list.
 
     Raises:
-        RowMismatch: a row does not fit; none was emitted.
+        RowMismatch: a row does not fit.
         HandlerError, HandlerMisuse, Exception: as `emit_returned` and `refuse_coroutines`.
     """
-    if type(result) is dict or type(result) is tuple:
-        rows: list[Row] = [result]
-    elif isinstance(result, Mapping | tuple) or fields_of(result) is not None:
-        rows = [result]
+    if isinstance(result, Mapping | tuple):
+        rows: list[Any] = [result]
+    elif (fields := fields_of(result)) is not None:
+        rows = [fields]
+    elif inspect.isawaitable(result):
+        refuse_coroutines([result], "process_record")
+    elif isinstance(result, str | bytes) or not isinstance(result, Iterable):
+        raise _no_rows(result, "process_record")
     else:
-        if inspect.isawaitable(result):
-            refuse_coroutines([result], "process_record")
-        if isinstance(result, str | bytes) or not isinstance(result, Iterable):
-            emit_returned(result, record, ctx, "process_record")
-        rows = list(result)
+        rows = result = list(result)
     for row in rows:
         ctx._check_row(row)
-    ctx.emit_many(record, rows)
+    return result
+
+
+def _no_rows(result: object, method: str) -> HandlerError:
+    what = f"{method} returned {safe_repr(result):.200} ({type(result).__name__})"
+    return HandlerError(f"{what}; return a dict or tuple, several in a list, or None")
 
 
 def refuse_coroutines(results: Iterable[Any], method: str) -> NoReturn:

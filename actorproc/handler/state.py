@@ -252,10 +252,13 @@ class KeyedState:
         ttl = self._kind.ttl if ttl is None else checked_ttl(ttl)
         packed = _encode(key) if type(key) is str else pack_key(key)
         stored = self._pack(key, value) if self._typed else packed_value(key, value)
-        if ttl is None and not self._lives and self._of.journal is None:
-            self._changed[packed] = stored
-        else:
+        if ttl is not None or self._lives:
             self._change(packed, stored, ttl)
+            return
+        changed = self._changed
+        if (journal := self._of.journal) is not None:
+            journal.append((changed, self._lives, packed, changed.get(packed, _UNCHANGED), None))
+        changed[packed] = stored
 
     def _change(self, packed: bytes, value: bytes | None, ttl: float | None) -> None:
         changed, lives = self._changed, self._lives
@@ -323,9 +326,9 @@ class Journal(Protocol):
         """Note a change before it is made."""
 
 
-def undo(journal: list[Change], mark: int) -> None:
-    """Take back all changes after the first `mark` ones."""
-    while len(journal) > mark:
+def undo(journal: list[Change]) -> None:
+    """Take back these changes."""
+    while journal:
         changed, lives, key, value, life = journal.pop()
         if value is _UNCHANGED:
             del changed[key]

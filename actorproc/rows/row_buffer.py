@@ -39,6 +39,7 @@ class RowBuffer:
         self.sequences: list[int] = []
         self.tables: list[pa.Table] = []
         self._encoder = encoder
+        self.is_plain = encoder.is_plain
         self._columns: list[list[object]] = [[] for _ in range(encoder.width)]
         self._gathered: list[npt.NDArray[np.int64]] = []  # sequences of the values in the columns
         self._encoded: list[tuple[pa.RecordBatch, dict[int, RowMismatch]]] = []

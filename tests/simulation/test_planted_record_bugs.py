@@ -13,7 +13,7 @@ from tests.simulation.test_planted_bugs import first_broken
 
 
 def test_keeping_the_changes_of_a_failed_record_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(one_by_one, "undo", lambda journal, mark: None)
+    monkeypatch.setattr(one_by_one, "undo", lambda journal: None)
     assert "its state is not that of the rows before it" in first_broken("state, records", hours=0.2)
 
 
