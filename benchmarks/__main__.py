@@ -35,6 +35,9 @@ BENCHMARKS = {
     ),
     "state_restore": Benchmark("a restore of a million keys from S3: requests, bytes, seconds", {"sizes": (20_000,)}),
     "state_handoff": Benchmark("the gap in which a partition with 100,000 keys moves", {"rounds": 1}),
+    "state_failures": Benchmark(
+        "records that fail in a handler with keyed state and a slow service", {"records": 500, "rounds": 1}
+    ),
     "workers": Benchmark("the same with one worker process and with two", {"events": 500_000, "rounds": 1}),
     "cost": Benchmark("store requests and dollars of an idle group", {"intervals": 20}),
     "start": Benchmark("10,000 partitions on one host: start, idle, memory", {"partitions": 2_000, "idle_seconds": 5}),
