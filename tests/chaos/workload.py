@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from actorproc.handler.base import PartitionHandler
 from actorproc.handler.context import PartitionContext
+from actorproc.handler.one_by_one import OneByOne
 from actorproc.handler.wake_context import WakeContext
 from actorproc.records import Batch, Record
 from actorproc.runtime.clock import SYSTEM
@@ -97,7 +98,7 @@ class ChaosHandler(PartitionHandler):
 
     async def process(self, batch: Batch, ctx: PartitionContext) -> None:
         attempt = _Attempt(batch, ctx)
-        match int(ctx.partition.rpartition("-")[2]) % 3:
+        match int(ctx.partition.rpartition("-")[2]) % 4:
             case 0:  # one after the other
                 for record in batch:
                     await attempt.one(record)
@@ -107,6 +108,8 @@ class ChaosHandler(PartitionHandler):
                 third = -(-len(batch) // 3)
                 for start in range(0, len(batch), third):
                     await attempt.columns(batch[start : start + third])
+            case 3:  # one after the other, and a record that fails takes back its own changes alone
+                await attempt.one_by_one(batch)
 
     def on_wake(self, key: Any, ctx: WakeContext) -> dict[str, Any]:
         """The session of a key is over. Some timers fail at first."""
@@ -144,6 +147,21 @@ class _Attempt:
         await SYSTEM.sleep(_hash(f"{self._made['token']}/{record.sequence}") % 8 / 1000)
         self._ctx.emit_many(record, rows[1:])
         self._end(record)
+
+    async def one_by_one(self, batch: Batch) -> None:
+        """As a RecordHandler does."""
+        alone = OneByOne(self._ctx)
+        for record in batch:
+            alone.begin()
+            try:
+                rows = await self._rows(record)
+                self._end(record)
+            except Spoilt as error:
+                alone.failed(record, error)
+            else:
+                self._ctx.emit_many(record, alone.fitting(record, rows) or ())
+            if alone.ends_at(record.sequence):
+                return
 
     async def columns(self, batch: Batch) -> None:
         """The rows of many in one table, in the opposite order of the records."""
