@@ -183,3 +183,27 @@ def test_a_field_with_a_default_may_be_added(sessions: list[object], tmp_path: P
     serve(Later, tmp_path / "copy", "a", "b", "a", "b")
     with pytest.raises(SchemaError, match="field 'seconds' is gone"):
         serve(Sessions, tmp_path / "copy")
+
+
+def test_a_time_to_live_beyond_all_dates_that_is_stored_can_be_read(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Earlier versions stored it."""
+
+    class Long(PartitionHandler):
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            ctx.state.set("a", 1, ttl=1e15)
+            ctx.state.set("b", 2)
+
+    source = MemorySource(1)
+    source.append("0", [b"1"])
+    monkeypatch.setattr("actorproc.handler.state.MOST_SECONDS", 1e16)
+    anyio.run(lambda: Processor(Long, source=source, container=str(tmp_path), **QUICK).run(until_end=True))
+    place = ["--name", "Long", "--container", tmp_path]
+    found = lines(run("state", "show", *place, "--json").stdout)
+    assert [(entry["key"], (entry["expires"] or "never")[:5]) for entry in found] == [("a", "9999-"), ("b", "never")]
+    run("state", "export", *place, tmp_path / "state.parquet")
+    assert [str(time)[:5] for time in pq.read_table(tmp_path / "state.parquet")["expires"].to_pylist()] == [
+        "9999-",
+        "None",
+    ]
