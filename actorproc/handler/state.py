@@ -149,7 +149,7 @@ class KeyedState:
 
     def get(self, key: Key, default: Any = None) -> Any:
         """The value of `key`, or `default`."""
-        packed = _encode(key) if type(key) is str else pack_key(key)
+        packed = _encode(key) if type(key) is str and key.isascii() else pack_key(key)
         found = self._changed.get(packed, _UNCHANGED)
         if found is _UNCHANGED:
             found = self._held.get(packed)
@@ -250,7 +250,7 @@ class KeyedState:
         if self._of.closed is not None:
             raise self._of.closed()
         ttl = self._kind.ttl if ttl is None else checked_ttl(ttl)
-        packed = _encode(key) if type(key) is str else pack_key(key)
+        packed = _encode(key) if type(key) is str and key.isascii() else pack_key(key)
         stored = self._pack(key, value) if self._typed else packed_value(key, value)
         if ttl is not None or self._lives:
             self._change(packed, stored, ttl)

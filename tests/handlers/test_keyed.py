@@ -129,3 +129,26 @@ async def test_latest_gives_up_a_tombstone_without_a_key() -> None:
     result = await run_handler(Latest, Batch.of("0", [b"a", None], range(2), keys=[b"k", None]))
     assert [row["value"] for row in result.rows] == ["a"]
     assert [letter["sequence"] for letter in result.dead_letters] == [1]
+
+
+LAST = (datetime.max.replace(tzinfo=UTC) - NOON).total_seconds() - 1
+
+
+@pytest.mark.parametrize("handler", [Sessions, Dedupe])
+async def test_a_time_at_the_end_of_all_dates_fails_its_record_alone(handler: Any) -> None:
+    result = await run_handler(handler, at(("a", 0, {}), ("b", LAST, {}), ("a", 1, {})))
+    assert [letter["sequence"] for letter in result.dead_letters] == [1]
+    assert set(result.states["" if "" in result.states else "state"]) == {"a"}
+
+
+@pytest.mark.parametrize("key", [[1], {"a": 1}, None])
+async def test_a_field_that_is_no_key_fails_its_record_alone(key: Any) -> None:
+    events = at((None, 0, {"k": "a", "n": 1}), (None, 1, {"k": key, "n": 2}), (None, 2, {"k": "a", "n": 3}))
+    result = await run_handler(Latest, events, options={"key": "k", "output_schema": "n bigint"})
+    assert ([row["n"] for row in result.rows], len(result.dead_letters)) == ([1, 3], 1)
+
+
+async def test_sums_of_numbers_beyond_64_bits_fail_alone_or_are_added() -> None:
+    events = at(("a", 0, {"n": 2**63}), ("a", 1, {"n": 2**63}), ("a", 2, {"n": 1e308}), ("a", 3, {"n": 1}))
+    result = await run_handler(Sessions, events, options={"sum": ["n"]}, advance="1h")
+    assert [(row["records"], row["n"]) for row in result.rows] == [(4, 2.0**64 + 1e308)]

@@ -183,6 +183,36 @@ async def test_a_record_without_usable_key_is_a_dead_letter() -> None:
     assert [letter["sequence"] for letter in result.dead_letters] == [1]
 
 
+@pytest.mark.parametrize("key", [None, 1.5, ["a"], {"a": 1}, 2**70, "\ud800"])
+async def test_a_key_that_is_no_key_fails_its_record_alone(key: Any) -> None:
+    class Odd(Orders):
+        calls = 0
+
+        def key_of(self, record: Record) -> str:
+            Odd.calls += 1
+            return key if record.text == "odd" else record.text[0]
+
+    result = await run_handler(Odd, records("a<", "odd", "a1", "a>"), advance=61)
+    assert found(result.rows) == [("a", "a< a1 a>")]
+    assert [letter["value"] for letter in result.dead_letters] == ["odd"]
+    assert Odd.calls == 4
+
+
+async def test_a_key_that_fails_once_keeps_the_order() -> None:
+    class Flaky(Orders):
+        failed = False
+
+        def key_of(self, record: Record) -> str:
+            if record.text == "a1" and not Flaky.failed:
+                Flaky.failed = True
+                raise ConnectionError("away")
+            return super().key_of(record)
+
+    result = await run_handler(Flaky, records("a<", "a1", "a2", "a>"), advance=61)
+    assert found(result.rows) == [("a", "a< a1 a2 a>")]
+    assert not result.dead_letters
+
+
 def test_a_sequence_whose_records_came_to_three_hosts_is_processed_once() -> None:
     class Wall(Orders):
         deadline_clock = "wall"
