@@ -234,7 +234,7 @@ class RecordHandler(PartitionHandler, ABC, Generic[T]):
         writers = ctx._attempt.state.journal = Writers(_current)
         self._emit(batch, await ctx.map(batch, work, concurrency=self.concurrency), ctx)
         self._in_order = self._in_order or bool(ctx._attempt.state.views)
-        ctx._attempt.traceless.update(ctx._attempt.failures.keys() - writers.sequences)
+        ctx._attempt.traceless |= writers.without_change(ctx._attempt.failures)
 
     async def _await_in_order(
         self, batch: Batch, ctx: PartitionContext, work: Callable[[Record], Awaitable[Any]]

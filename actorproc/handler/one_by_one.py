@@ -5,6 +5,7 @@ Model: tests/protocol/record_model.py.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from contextvars import ContextVar
 from typing import Any
 
@@ -97,8 +98,17 @@ class Writers:
 
     def __init__(self, current: ContextVar[Record]) -> None:
         self._current = current
-        self.sequences: set[int] = set()
+        self._sequences: set[int] = set()
+        self._has_others = False  # a task of the user's own, which works for no record, has changed state
 
     def append(self, change: Change) -> None:
         """See `Journal`."""
-        self.sequences.add(self._current.get().sequence)
+        record = self._current.get(None)
+        if record is None:
+            self._has_others = True
+        else:
+            self._sequences.add(record.sequence)
+
+    def without_change(self, sequences: Iterable[int]) -> set[int]:
+        """Those of the records that have certainly not changed state."""
+        return set() if self._has_others else set(sequences) - self._sequences
