@@ -52,4 +52,6 @@ def _read_stream(value: bytes) -> pa.Table:
     except (pa.ArrowException, OSError, KeyError, TypeError) as error:
         raise DecodeError(str(error)) from None
     table.validate(full=True)  # who uses columns that were damaged on the way can end the process
+    if len(set(table.column_names)) < table.num_columns:  # a dict would keep the last one
+        raise DecodeError(f"two columns have the same name: {', '.join(table.column_names)}")
     return table.drop_columns([name for name in table.column_names if name == SEQUENCE.name])

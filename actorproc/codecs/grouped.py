@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from actorproc.errors import DecodeError
+from actorproc.errors import DecodeError, HandlerMisuse
 from actorproc.handler.decoder import Columns, Decoder, Parsed, Values
 from actorproc.rows.schema import output_schema
 from actorproc.rows.sequence_order import joined
@@ -89,7 +89,10 @@ class _GroupedValues(Values[Any]):
 
     def _values(self, part: Part) -> Values[Any]:
         if part.decoder not in self._of:
-            self._of[part.decoder] = part.decoder.values(self._kind)
+            try:
+                self._of[part.decoder] = part.decoder.values(self._kind)
+            except TypeError as error:  # for each value of this schema
+                raise HandlerMisuse(f"values of {part.name} cannot become {self._kind!r}: {error}") from None
         return self._of[part.decoder]
 
 

@@ -12,9 +12,10 @@ import pyarrow as pa
 from actorproc.codecs.grouped import Group, GroupedDecoder, Part
 from actorproc.codecs.registry import RegistrySchema, SchemaRegistry
 from actorproc.codecs.wire_format import HEADER, NO_ID, no_header, schema_id, schema_ids, without_first
-from actorproc.errors import DecodeError, UsageError
-from actorproc.handler.decoder import Decoder
+from actorproc.errors import DecodeError, SchemaError, UsageError
+from actorproc.handler.decoder import PASSED_ON, Decoder
 from actorproc.runtime.clock import SYSTEM, Clock
+from actorproc.runtime.error_text import format_error
 
 
 class RegistryFormat(ABC):
@@ -81,8 +82,10 @@ class RegistryDecoder(GroupedDecoder):
             return f"{name} is {schema.kind}, and the setting decode expects {self._use.kind}"
         try:
             return Part(name, self._use.decoder(schema, self._reader))
-        except ValueError as error:
-            return f"{name} cannot be used: {error}"
+        except PASSED_ON:
+            raise
+        except BaseException as error:  # noqa: BLE001  # compilers of schemas are libraries, too
+            return f"{name} cannot be used: {error if isinstance(error, ValueError) else format_error(error)}"
 
     def split_one(self, value: bytes) -> tuple[Part, bytes]:
         return self._known(schema_id(value)), value[HEADER:]
@@ -112,7 +115,13 @@ class RegistryDecoder(GroupedDecoder):
         raise DecodeError(part or f"schema id {number} is not in the registry {self._registry.url}")
 
     async def output_schema(self, subject: str) -> pa.Schema:
-        return self._use.columns(await self._version("output_schema", subject))
+        schema = await self._version("output_schema", subject)
+        try:
+            return await self._clock.run_in_thread(self._use.columns, schema)
+        except PASSED_ON:
+            raise
+        except BaseException as error:  # noqa: BLE001  # see `_part`
+            raise SchemaError(f"output_schema = 'registry:{subject}' cannot be used: {format_error(error)}") from None
 
     async def _version(self, setting: str, subject: str) -> RegistrySchema:
         """The schema of `SUBJECT` or `SUBJECT:VERSION`."""

@@ -1,7 +1,11 @@
-"""The contract of decoders: how a handler gets the values of records as Python objects or as columns."""
+"""The contract of decoders: how a handler gets the values of records as Python objects or as columns.
+
+`values_of` and `columns_of` guard a decoder: each failure is one record's ValueError, whatever a library raises.
+"""
 
 from __future__ import annotations
 
+import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from functools import lru_cache
@@ -9,13 +13,20 @@ from typing import Any, Generic, TypeVar
 
 import pyarrow as pa
 
-from actorproc.errors import UsageError
-from actorproc.rows.schema import parse_schema
+from actorproc.errors import DecodeError, HandlerMisuse, UsageError
+from actorproc.rows.schema import output_schema, parse_schema
+from actorproc.runtime.error_text import format_error
 
 T = TypeVar("T")
 
 LISTS_PER_CALL = 4
 """Lists whose values are decoded together: fewer make more calls, and more no longer fit the CPU cache."""
+
+PASSED_ON = (KeyboardInterrupt, SystemExit, GeneratorExit, asyncio.CancelledError, UsageError, HandlerMisuse)
+"""What a decoder raises that is no failure of a value: an end from outside, or use that no other value would mend.
+
+Anything else is a failure, a BaseException, too: libraries in Rust raise a PanicException, which is no Exception.
+"""
 
 Parsed = tuple[pa.Table, dict[int, Exception]]
 """Rows, ordered by their column `_sequence`, and the reasons why other records have none, by sequence."""
@@ -29,7 +40,7 @@ class Values(ABC, Generic[T]):
         """Decode one value.
 
         Raises:
-            ValueError: it does not decode. A user's type may raise other errors.
+            ValueError: it does not decode. Any other error means the same (see `values_of`).
         """
 
     def parse_all(self, values: pa.Array) -> list[T] | None:
@@ -107,13 +118,73 @@ class Decoder(ABC):
         """Release connections."""
 
 
+class _GuardedValues(Values[Any]):
+    """Raises ValueError alone, and decodes one by one what cannot be decoded together."""
+
+    def __init__(self, values: Values[Any]) -> None:
+        self._values = values
+
+    def parse(self, value: bytes | None) -> Any:
+        try:
+            return self._values.parse(value)
+        except (ValueError, *PASSED_ON):
+            raise
+        except BaseException as error:  # whatever a library or a user's type raises
+            raise decode_error(error) from error
+
+    def parse_all(self, values: pa.Array) -> list[Any] | None:
+        return next(self.parse_pieces(values, max(1, len(values))), [])
+
+    def parse_pieces(self, values: pa.Array, size: int) -> Iterator[list[Any] | None]:
+        pieces = self._values.parse_pieces(values, size)
+        for at in range(0, len(values), size):
+            try:
+                piece = next(pieces)
+            except PASSED_ON:
+                raise
+            except BaseException:  # noqa: BLE001  # a value of this piece; the others are still decoded together
+                pieces, piece = self._values.parse_pieces(values[at + size :], size), None
+            yield piece
+
+
+class _GuardedColumns(Columns):
+    """Returns each failure as the ValueError of its record."""
+
+    def __init__(self, columns: Columns, schema: pa.Schema) -> None:
+        self._columns = columns
+        self._none = output_schema(schema).empty_table()
+
+    @property
+    def is_columnar(self) -> bool:  # type: ignore[override]
+        return self._columns.is_columnar
+
+    def parse(self, values: pa.Array, sequences: pa.Int64Array) -> Parsed:
+        try:
+            return self._columns.parse(values, sequences)
+        except PASSED_ON:
+            raise
+        except BaseException as error:  # noqa: BLE001  # of any of the values
+            if len(values) < 2:
+                return self._none, dict.fromkeys(sequences.to_pylist(), decode_error(error))
+        half = len(values) // 2
+        first, errors = self.parse(values[:half], sequences[:half])
+        second, others = self.parse(values[half:], sequences[half:])
+        return pa.concat_tables([first, second]), errors | others
+
+
+def decode_error(error: BaseException) -> DecodeError:
+    """A failure of a library or of a user's type as the reason why a value does not decode."""
+    return DecodeError(format_error(error))
+
+
 @lru_cache(maxsize=64)  # the partitions of a host use the same few
 def values_of(decoder: Decoder, kind: Any) -> Values[Any]:
-    """`decoder.values(kind)`, made once."""
-    return decoder.values(kind)
+    """`decoder.values(kind)`, made once and guarded: for a value that does not decode it raises ValueError alone."""
+    return _GuardedValues(decoder.values(kind))
 
 
 @lru_cache(maxsize=64)
 def columns_of(decoder: Decoder, schema: pa.Schema | str) -> Columns:
-    """`decoder.columns`, made once, of a schema or its DDL."""
-    return decoder.columns(parse_schema(schema))
+    """`decoder.columns`, made once and guarded, of a schema or its DDL. It returns all failures of values as errors."""
+    parsed = parse_schema(schema)
+    return _GuardedColumns(decoder.columns(parsed), parsed)
