@@ -184,6 +184,16 @@ class Settings(BaseModel):
         "`ssl.ca.location`. A table `[schema_registry_options]` in the file, or JSON. `@PATH` takes a value from a "
         "file.",
     )
+    max_value_rows: Count = Field(
+        1_000_000,
+        description="Most rows that a value may unpack to, or elements of arrays and maps. A few hundred bytes can say "
+        "that they are millions of rows. A record beyond it becomes a dead letter.",
+    )
+    max_value_bytes: Size = Field(
+        64 * 2**20,
+        description="Most bytes that a value may unpack to in memory. Compressed columns unpack to a thousand times "
+        "their size. A record beyond it becomes a dead letter.",
+    )
 
     # Handling
     delivery: Literal["at-least-once", "at-most-once"] = Field(
