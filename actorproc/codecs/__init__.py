@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from actorproc.codecs.json import JsonDecoder
+from actorproc.codecs.limits import Limits
 from actorproc.config.secrets import with_secrets
 from actorproc.config.settings import Settings
 from actorproc.errors import SchemaError, SettingsError
@@ -88,8 +89,10 @@ def _plain_decoder(settings: Settings) -> Decoder:
         raise SettingsError(f"decode_schema = {schema!r}: decode = {decode} takes none")
     if decode == "json":
         return JsonDecoder()
-    if decode in ("text", "arrow"):
-        return _load(settings, decode, f"{decode.title()}Decoder")()  # type: ignore[no-any-return]
+    if decode == "text":
+        return _load(settings, "text", "TextDecoder")()  # type: ignore[no-any-return]
+    if decode == "arrow":
+        return _load(settings, "arrow", "ArrowDecoder")(_limits(settings))  # type: ignore[no-any-return]
     if schema is None:
         registry = " or schema_registry" if decode in _REGISTRY_FORMATS else ""
         raise SettingsError(f"decode = {decode} needs decode_schema{registry}")
@@ -101,6 +104,10 @@ def _plain_decoder(settings: Settings) -> Decoder:
     if decode == "avro":
         return _load(settings, "avro", "AvroDecoder")(_load(settings, "avro", "parsed_avro")(text))  # type: ignore[no-any-return]
     return _load(settings, "json_schema", "JsonSchemaDecoder")(text)  # type: ignore[no-any-return]
+
+
+def _limits(settings: Settings) -> Limits:
+    return Limits(settings.max_value_rows, settings.max_value_bytes)
 
 
 def _message(name: str) -> Any:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import struct
+from functools import partial
 from itertools import groupby
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from actorproc.codecs.arrow_stream import extent, repeated_bytes
 from actorproc.codecs.converted_values import ConvertedValues
+from actorproc.codecs.limits import DEFAULT, Limits
 from actorproc.codecs.tables import TableColumns
 from actorproc.errors import DecodeError
 from actorproc.handler.decoder import Columns, Decoder, Values
@@ -19,23 +23,33 @@ class ArrowDecoder(Decoder):
     """Decodes IPC streams: a value is a list of dicts, or as columns all of its rows.
 
     Values of one batch may have different columns: one that a value lacks is null.
+
+    Args:
+        limits: of a value. They are checked before anything is decompressed.
     """
 
+    def __init__(self, limits: Limits = DEFAULT) -> None:
+        self._limits = limits
+
     def values(self, kind: Any = Any) -> Values[Any]:
-        return _StreamValues(kind)
+        return _StreamValues(kind, self._limits)
 
     def columns(self, schema: pa.Schema) -> Columns:
-        return TableColumns(_read_streams, schema)
+        return TableColumns(partial(_read_streams, limits=self._limits), schema)
 
 
 class _StreamValues(ConvertedValues):
+    def __init__(self, kind: Any, limits: Limits) -> None:
+        super().__init__(kind)
+        self._limits = limits
+
     def load(self, value: bytes) -> Any:
-        return _read_stream(value).to_pylist(maps_as_pydicts="strict")
+        return _read_stream(value, self._limits).to_pylist(maps_as_pydicts="strict")
 
 
-def _read_streams(values: pa.Array, sequences: pa.Int64Array) -> list[pa.Table]:
+def _read_streams(values: pa.Array, sequences: pa.Int64Array, limits: Limits) -> list[pa.Table]:
     """A table for neighbours of one schema, so that how a value is read does not depend on the others."""
-    streams = zip([_read_stream(value) for value in values.to_pylist()], sequences.to_pylist(), strict=True)
+    streams = zip([_read_stream(value, limits) for value in values.to_pylist()], sequences.to_pylist(), strict=True)
     tables = []
     for _, run in groupby(streams, key=lambda stream: stream[0].schema):
         read, numbers = zip(*run, strict=True)
@@ -44,14 +58,18 @@ def _read_streams(values: pa.Array, sequences: pa.Int64Array) -> list[pa.Table]:
     return tables
 
 
-def _read_stream(value: bytes) -> pa.Table:
-    """Raises ValueError: it is not an IPC stream. pyarrow's errors are ValueErrors."""
+def _read_stream(value: bytes, limits: Limits) -> pa.Table:
+    """Raises ValueError: it is not an IPC stream, or beyond the limits. pyarrow's errors are ValueErrors."""
     try:
+        found = extent(value)
+        limits.check_rows(found.rows)
+        limits.check_bytes(found.bytes)
         with pa.ipc.open_stream(pa.BufferReader(value)) as stream:
             table = stream.read_all()
-    except (pa.ArrowException, OSError, KeyError, TypeError) as error:
+    except (pa.ArrowException, OSError, KeyError, TypeError, struct.error) as error:
         raise DecodeError(str(error)) from None
     table.validate(full=True)  # who uses columns that were damaged on the way can end the process
+    limits.check_bytes(found.bytes + sum(map(repeated_bytes, table.columns)))
     if len(set(table.column_names)) < table.num_columns:  # a dict would keep the last one
         raise DecodeError(f"two columns have the same name: {', '.join(table.column_names)}")
     return table.drop_columns([name for name in table.column_names if name == SEQUENCE.name])
