@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from confluent_kafka.schema_registry import SchemaRegistryClient
 from confluent_kafka.schema_registry.error import SchemaRegistryError
 
-from actorproc.errors import SettingsError, SourceError
+from actorproc.errors import DecodeError, SettingsError, SourceError
 from actorproc.runtime.clock import SYSTEM, Clock
 from actorproc.runtime.error_text import format_error
 
@@ -18,6 +18,9 @@ T = TypeVar("T")
 
 _SERIALIZED = "serialized"  # Protobuf as a descriptor, which needs no compiler; other formats ignore it
 _NOT_FOUND = (40401, 40402, 40403)  # subject, version, schema; a plain 404 says that the URL is wrong
+
+MOST_REFERENCES = 200
+"""Schemas to which a schema may refer, those of its references included: each is a request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +82,7 @@ class SchemaRegistry:
 
         Raises:
             SourceError: the registry does not answer, or refuses.
+            DecodeError: it has more references than `MOST_REFERENCES`.
         """
         return await self._ask(lambda: self._read(schema_id, self._client.get_schema(schema_id, fmt=_SERIALIZED)))
 
@@ -121,19 +125,25 @@ class SchemaRegistry:
 
     def _read(self, schema_id: Any, schema: Any) -> RegistrySchema:
         references: dict[str, str] = {}
-        self._collect(schema, references)
+        self._collect(schema, references, [])
         return RegistrySchema(schema_id, schema.schema_type or "AVRO", schema.schema_str or "", references)
 
-    def _collect(self, schema: Any, references: dict[str, str]) -> None:
+    def _collect(self, schema: Any, references: dict[str, str], under: list[str]) -> None:
+        """Add the texts of the schemas to which a schema refers. `under`: names that were asked for."""
         for reference in schema.references or ():
             if reference.name not in references:
+                if len(under) >= MOST_REFERENCES or reference.name in under:
+                    raise DecodeError(f"it has more than {MOST_REFERENCES} references, or they lead back to it")
+                under.append(reference.name)
                 found: Any = self._client.get_version(reference.subject, reference.version, True, _SERIALIZED).schema
-                self._collect(found, references)
+                self._collect(found, references, under)
                 references[reference.name] = found.schema_str
 
     async def _ask(self, question: Callable[[], T]) -> T | None:
         try:
             return await self._clock.run_in_thread(question, abandon=True)
+        except DecodeError:
+            raise
         except SchemaRegistryError as error:
             if error.error_code in _NOT_FOUND:
                 return None

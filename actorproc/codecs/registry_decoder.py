@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import deque
 from typing import ClassVar
 
 import anyio
@@ -11,11 +12,15 @@ import pyarrow as pa
 
 from actorproc.codecs.grouped import Group, GroupedDecoder, Part
 from actorproc.codecs.registry import RegistrySchema, SchemaRegistry
+from actorproc.codecs.unknown_ids import UnknownIds
 from actorproc.codecs.wire_format import HEADER, NO_ID, no_header, schema_id, schema_ids, without_first
-from actorproc.errors import DecodeError, SchemaError, UsageError
+from actorproc.errors import DecodeError, SchemaError, SourceError, UsageError
 from actorproc.handler.decoder import PASSED_ON, Decoder
 from actorproc.runtime.clock import SYSTEM, Clock
 from actorproc.runtime.error_text import format_error
+
+AT_ONCE = 16
+"""Schemas that a host asks for at once."""
 
 
 class RegistryFormat(ABC):
@@ -41,6 +46,14 @@ class RegistryFormat(ABC):
         """
 
 
+class _Lookup:
+    """A schema that one partition asks for, and others wait for."""
+
+    def __init__(self) -> None:
+        self.done = anyio.Event()
+        self.failure: SourceError | None = None
+
+
 class RegistryDecoder(GroupedDecoder):
     """Decodes Confluent's wire format. Schemas are fetched once, before the records that need them are handled.
 
@@ -63,18 +76,73 @@ class RegistryDecoder(GroupedDecoder):
         self._reader: RegistrySchema | None = None
         self._clock = clock
         self._parts: dict[int, Part | str] = {}  # by schema id; a text says why it cannot be used
-        self._fetching = anyio.Lock()
+        self._unknown = UnknownIds(registry.url, clock)
+        self._reading = anyio.Lock()
+        self._at_once = anyio.Semaphore(AT_ONCE)
+        self._asked: dict[int, _Lookup] = {}  # by id: other partitions need the same schemas
 
     async def prepare(self, values: pa.Array) -> None:
-        wanted = set(np.unique(schema_ids(values)).tolist()) - self._parts.keys() - {NO_ID}
+        ids, counts = np.unique(schema_ids(values), return_counts=True)
+        wanted = {
+            number: count
+            for number, count in zip(ids.tolist(), counts.tolist(), strict=True)
+            if number not in self._parts and number != NO_ID and number not in self._unknown
+        }
         if not wanted:
             return
-        async with self._fetching:  # other partitions need the same schemas
-            if self._reader is None and self._reader_subject is not None:
-                self._reader = await self._version("decode_schema", self._reader_subject)
-            for number in sorted(wanted - self._parts.keys()):
-                if (schema := await self._registry.schema(number)) is not None:
-                    self._parts[number] = await self._clock.run_in_thread(self._part, schema)
+        if self._reader is None and self._reader_subject is not None:
+            async with self._reading:
+                self._reader = self._reader or await self._version("decode_schema", self._reader_subject)
+        # An id of many records first: it is less likely a random one.
+        queue = deque(sorted(wanted, key=lambda number: (-wanted[number], number)))
+        failures: list[SourceError] = []
+
+        async def ask() -> None:
+            while queue and not failures:
+                try:
+                    await self._look_up(queue.popleft())
+                except SourceError as error:
+                    failures.append(error)
+
+        async with anyio.create_task_group() as group:
+            for _ in range(min(AT_ONCE, len(queue))):
+                group.start_soon(ask)
+        if failures:
+            raise failures[0]
+
+    async def _look_up(self, number: int) -> None:
+        """Ask for a schema, or wait until another partition has."""
+        while (other := self._asked.get(number)) is not None:
+            await other.done.wait()
+            if other.failure is not None:
+                raise SourceError(str(other.failure))
+        if number in self._parts or number in self._unknown:
+            return
+        lookup = self._asked[number] = _Lookup()
+        try:
+            await self._ask(number)
+        except SourceError as error:
+            lookup.failure = error
+            raise
+        finally:
+            del self._asked[number]
+            lookup.done.set()
+
+    async def _ask(self, number: int) -> None:
+        async with self._at_once:
+            if not self._unknown.may_ask():
+                return
+            known = None
+            try:
+                schema = await self._registry.schema(number)
+                known = schema is not None
+            except DecodeError as error:  # of this schema, whenever it is asked for
+                self._parts[number] = f"schema id {number} cannot be used: {error}"
+                return
+            finally:
+                self._unknown.answered(number, known=known)
+        if schema is not None:
+            self._parts[number] = await self._clock.run_in_thread(self._part, schema)
 
     def _part(self, schema: RegistrySchema) -> Part | str:
         name = f"schema id {schema.id}"
@@ -84,6 +152,8 @@ class RegistryDecoder(GroupedDecoder):
             return Part(name, self._use.decoder(schema, self._reader))
         except PASSED_ON:
             raise
+        except OSError as error:  # of this machine, such as a full disk: no schema is at fault
+            raise SourceError(f"{name} cannot be compiled now: {format_error(error)}") from None
         except BaseException as error:  # noqa: BLE001  # compilers of schemas are libraries, too
             return f"{name} cannot be used: {error if isinstance(error, ValueError) else format_error(error)}"
 
@@ -112,7 +182,7 @@ class RegistryDecoder(GroupedDecoder):
         part = self._parts.get(number)
         if isinstance(part, Part):
             return part
-        raise DecodeError(part or f"schema id {number} is not in the registry {self._registry.url}")
+        raise DecodeError(part or self._unknown.reason(number))
 
     async def output_schema(self, subject: str) -> pa.Schema:
         schema = await self._version("output_schema", subject)
@@ -128,7 +198,10 @@ class RegistryDecoder(GroupedDecoder):
         name, _, version = subject.rpartition(":")  # names of subjects may have colons, too
         if not version.isdigit():
             name, version = subject, ""
-        schema = await self._registry.version(name, int(version) if version else None)
+        try:
+            schema = await self._registry.version(name, int(version) if version else None)
+        except DecodeError as error:
+            raise UsageError(f"{setting} = 'registry:{subject}' cannot be used: {error}") from None
         if schema is None:
             raise UsageError(f"{setting} = 'registry:{subject}': {self._registry.url} has no such subject or version")
         return schema
