@@ -42,7 +42,7 @@ STATES = {states!r}
 
 async def run():
     return await run_handler(
-        {path}, BATCH, options=OPTIONS, settings=SETTINGS, states=STATES, epoch={epoch}, raise_errors=True
+        {path}, BATCH, options=OPTIONS, settings=SETTINGS, states=STATES, epoch={epoch!r}, raise_errors=True
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from typing import Any
 
 import pytest
@@ -92,3 +93,17 @@ async def test_a_large_state_is_cut_to_the_keys_of_the_records(monkeypatch: pyte
     source = await _written()
     assert "STATES = {}" in source
     assert "more than 1 keys" in source
+
+
+CODE = '"""\n\'\'\'\n{0}) or __import__("os").abort()\n#\\'
+
+
+def test_no_text_of_a_letter_becomes_code() -> None:
+    record = {"value": CODE, "key": CODE, "headers": [{"key": CODE, "value": CODE}], "timestamp": CODE}
+    record = {**record, "sequence": CODE, "encoding": None, "key_encoding": None}
+    letter = {**record, "partition": CODE, "epoch": CODE, "error": {"type": CODE, "message": CODE}, "earlier": [record]}
+    written = letter_test(letter, HOW, None)
+    called = {ast.unparse(node.func) for node in ast.walk(ast.parse(written)) if isinstance(node, ast.Call)}
+    assert called == {
+        "Batch.of", "datetime.datetime.fromisoformat", "Settings.load", "run_handler", "anyio.run",
+    }  # fmt: skip
