@@ -79,7 +79,7 @@ def _registry_decoder(settings: Settings, clock: Clock) -> Decoder:
     registry_decoder = _load(settings, "registry_decoder", "RegistryDecoder")
     registry_format = _load(settings, *_REGISTRY_FORMATS[settings.decode])
     subject = None if reader is None else reader.removeprefix(FROM_REGISTRY)
-    return registry_decoder(registry, registry_format(), subject, clock=clock)  # type: ignore[no-any-return]
+    return registry_decoder(registry, registry_format(_limits(settings)), subject, clock=clock)  # type: ignore[no-any-return]
 
 
 def _plain_decoder(settings: Settings) -> Decoder:
@@ -99,7 +99,7 @@ def _plain_decoder(settings: Settings) -> Decoder:
     if decode == "csv":
         return _load(settings, "csv", "CsvDecoder")(parse_schema(schema))  # type: ignore[no-any-return]
     if decode == "protobuf":
-        return _load(settings, "protobuf", "ProtobufDecoder")(_message(schema))  # type: ignore[no-any-return]
+        return _load(settings, "protobuf", "ProtobufDecoder")(_message(schema), _limits(settings))  # type: ignore[no-any-return]
     text = Path(schema).read_text()
     if decode == "avro":
         return _load(settings, "avro", "AvroDecoder")(_load(settings, "avro", "parsed_avro")(text))  # type: ignore[no-any-return]

@@ -10,6 +10,8 @@ import pyarrow.compute as pc
 from ptars import HandlerPool, PtarsConfig
 
 from actorproc.codecs.grouped import Group, GroupedDecoder, Part
+from actorproc.codecs.limits import DEFAULT, Limits
+from actorproc.codecs.protobuf_size import MessageSize
 from actorproc.codecs.tables import TableDecoder
 from actorproc.codecs.wire_format import without_first
 from actorproc.errors import DecodeError
@@ -28,14 +30,19 @@ class ProtobufDecoder(TableDecoder):
 
     Args:
         message: descriptor of the type.
+
+    Raises:
+        DecodeError: it has too many columns (see `MessageSize`).
     """
 
-    def __init__(self, message: Any) -> None:
+    def __init__(self, message: Any, limits: Limits = DEFAULT) -> None:
+        self._size = MessageSize(message, limits)
         self._handler = HandlerPool([message.file], config=_CONFIG).get_for_message(message)
         self.schema: pa.Schema = self._handler.schema()
         """Columns of the message."""
 
     def table(self, values: pa.Array) -> pa.Table:
+        self._size.check(values)
         return pa.Table.from_batches([self._handler.array_to_record_batch(values)])
 
 
@@ -48,16 +55,25 @@ class ProtobufFile(GroupedDecoder):
         file: descriptor of the file.
     """
 
-    def __init__(self, file: Any) -> None:
+    def __init__(self, file: Any, limits: Limits = DEFAULT) -> None:
         self._file = file
+        self._limits = limits
+        self._unusable: dict[bytes, DecodeError] = {}
         self._of: dict[bytes, Part] = {}
 
     def split_one(self, value: bytes) -> tuple[Part, bytes]:
         header = _header(value)
         part = self._of.get(header)
         if part is None:
+            if header in self._unusable:
+                raise self._unusable[header]
             message = self.message(_indexes(header))
-            part = self._of[header] = Part(f"message {message.full_name}", ProtobufDecoder(message))
+            try:
+                decoder = ProtobufDecoder(message, self._limits)
+            except DecodeError as error:
+                self._unusable[header] = error
+                raise
+            part = self._of[header] = Part(f"message {message.full_name}", decoder)
         return part, value[len(header) :]
 
     def split(self, values: pa.Array) -> tuple[list[Group], dict[int, DecodeError]]:

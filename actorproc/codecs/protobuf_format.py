@@ -18,7 +18,7 @@ class ProtobufFormat(RegistryFormat):
     kind = "PROTOBUF"
 
     def decoder(self, schema: RegistrySchema, reader: RegistrySchema | None) -> Decoder:
-        return ProtobufFile(parsed_protobuf(schema.text, schema.references))
+        return ProtobufFile(parsed_protobuf(schema.text, schema.references), self.limits)
 
     def columns(self, schema: RegistrySchema) -> pa.Schema:
         file = ProtobufFile(parsed_protobuf(schema.text, schema.references))

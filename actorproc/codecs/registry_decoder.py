@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from actorproc.codecs.grouped import Group, GroupedDecoder, Part
+from actorproc.codecs.limits import DEFAULT, Limits
 from actorproc.codecs.registry import RegistrySchema, SchemaRegistry
 from actorproc.codecs.unknown_ids import UnknownIds
 from actorproc.codecs.wire_format import HEADER, NO_ID, no_header, schema_id, schema_ids, without_first
@@ -24,10 +25,13 @@ AT_ONCE = 16
 
 
 class RegistryFormat(ABC):
-    """How schemas of one kind are used."""
+    """How schemas of one kind are used. `limits`: of a value."""
 
     kind: ClassVar[str]
     """Its name in the registry: AVRO, PROTOBUF or JSON."""
+
+    def __init__(self, limits: Limits = DEFAULT) -> None:
+        self.limits = limits
 
     @abstractmethod
     def decoder(self, schema: RegistrySchema, reader: RegistrySchema | None) -> Decoder:

@@ -99,7 +99,7 @@ CODE = '"""\n\'\'\'\n{0}) or __import__("os").abort()\n#\\'
 
 
 def test_no_text_of_a_letter_becomes_code() -> None:
-    record = {"value": CODE, "key": CODE, "headers": [{"key": CODE, "value": CODE}], "timestamp": CODE}
+    record: dict[str, Any] = {"value": CODE, "key": CODE, "headers": [{"key": CODE, "value": CODE}], "timestamp": CODE}
     record = {**record, "sequence": CODE, "encoding": None, "key_encoding": None}
     letter = {**record, "partition": CODE, "epoch": CODE, "error": {"type": CODE, "message": CODE}, "earlier": [record]}
     written = letter_test(letter, HOW, None)

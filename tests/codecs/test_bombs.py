@@ -7,11 +7,15 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from google.protobuf import descriptor_pb2
+from google.protobuf.descriptor_pool import DescriptorPool
 
 from actorproc.codecs import open_decoder
 from actorproc.codecs.arrow import ArrowDecoder
 from actorproc.codecs.arrow_stream import extent, repeated_bytes
 from actorproc.codecs.limits import Limits
+from actorproc.codecs.protobuf import ProtobufDecoder, ProtobufFile
+from actorproc.codecs.protobuf_size import MessageSize
 from actorproc.config.settings import Settings
 from actorproc.handler.decoder import values_of
 from tests.codecs.samples import FIRST, arrow_stream, arrow_value, handlers, process
@@ -125,3 +129,81 @@ def test_the_limits_are_settings() -> None:
         values.parse(arrow_value(1, 2, 3, 4))
     with pytest.raises(ValueError, match=r"unpacks to 1,\d+ bytes, and max_value_bytes is 1,000"):
         values.parse(arrow_stream(pa.table({"name": ["x" * 1200]})))
+
+
+KINDS = descriptor_pb2.FieldDescriptorProto
+
+
+def proto(**messages: list[tuple[str, str, bool]]) -> Any:
+    """A file with these messages: of each field its name, its type (a message, an enum or int64), and if it repeats."""
+    file = descriptor_pb2.FileDescriptorProto(name="bomb.proto", syntax="proto3")
+    file.enum_type.add(name="Enum").value.add(name="E" * 5000, number=0)
+    for name, fields in messages.items():
+        message = file.message_type.add(name=name)
+        for number, (field, kind, repeats) in enumerate(fields, 1):
+            label = KINDS.LABEL_REPEATED if repeats else KINDS.LABEL_OPTIONAL
+            if kind == "int64":
+                message.field.add(name=field, number=number, type=KINDS.TYPE_INT64, label=label)
+            else:
+                of = KINDS.TYPE_ENUM if kind == "Enum" else KINDS.TYPE_MESSAGE
+                message.field.add(name=field, number=number, type=of, type_name=f".{kind}", label=label)
+    pool = DescriptorPool()
+    pool.Add(file)
+    return pool.FindFileByName("bomb.proto")
+
+
+def message(file: Any, name: str = "M0") -> Any:
+    return file.message_types_by_name[name]
+
+
+DOUBLING = {f"M{n}": [("a", f"M{n + 1}", False), ("b", f"M{n + 1}", False)] for n in range(30)}
+WIDE = proto(
+    M0=[("wide", "Wide", True), ("enums", "Enum", True), ("deep", "M1", False), ("m0", "M0", True)],
+    M1=[("m2", "M2", True)],
+    M2=[("wide", "Wide", False)],
+    Wide=[(f"n{n}", "int64", False) for n in range(300)],
+)
+PROTOBUF_BOMBS = {
+    "rows": b"\x0a\x00" * 100_000,
+    "enums": b"\x12\xa0\x8d\x06" + b"\x00" * 100_000,
+    "single enums": b"\x10\x00" * 100_000,
+    "deep": b"\x1a\xc0\x9a\x0c" + b"\x0a\x00" * 100_000,
+}
+
+
+@pytest.mark.parametrize("name", PROTOBUF_BOMBS)
+async def test_empty_messages_are_counted_before_they_become_rows(name: str) -> None:
+    decoder = ProtobufDecoder(message(WIDE))
+    outcome = await process(handlers("wide array<struct<n0: bigint>>")["columns"], decoder, [b"", PROTOBUF_BOMBS[name]])
+    assert "max_value_bytes" in letters(outcome)[FIRST + 1]["error"]["message"]
+
+
+def test_a_large_message_of_few_rows_is_decoded() -> None:
+    one = b"\x0a\x03\x08\x80\x01"  # wide { n0: 128 }
+    kept = b"\x22\x80\x80\x80\x06" + b"\x00" * (12 * 2**20)  # m0 stays bytes: it contains itself
+    table = ProtobufDecoder(message(WIDE)).table(pa.array([one * 3 + kept], pa.binary()))
+    assert [row["n0"] for row in table["wide"][0].as_py()] == [128] * 3
+
+
+def test_a_schema_with_a_billion_columns_is_refused_before_they_are_made() -> None:
+    file = proto(**DOUBLING, M30=[("n", "int64", False)])
+    with pytest.raises(ValueError, match=r"message M\d+ unpacks to more than 10,000 columns"):
+        ProtobufDecoder(message(file))
+    assert ProtobufDecoder(message(file, "M28")).schema.names == ["a", "b"]
+    decoder = ProtobufFile(file)
+    for _ in range(2):
+        with pytest.raises(ValueError, match="more than 10,000 columns"):
+            decoder.values().parse(b"\x00")
+
+
+def test_messages_that_contain_themselves_have_few_columns() -> None:
+    names = [f"M{n}" for n in range(5)]
+    file = proto(**{name: [(other.lower(), other, False) for other in names] for name in names})
+    size = MessageSize(message(file), Limits())
+    schema = ProtobufDecoder(message(file)).schema
+    assert size._columns == sum(map(fields, schema))
+
+
+def fields(field: pa.Field) -> int:
+    kind = field.type
+    return 1 + sum(fields(kind.field(at)) for at in range(kind.num_fields))
