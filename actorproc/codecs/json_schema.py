@@ -17,6 +17,12 @@ from actorproc.handler.decoder import Columns, Decoder, Parsed, Values
 _BASE = "json-schema:///"
 """The base of names in `$ref`, unless the schema has an `$id`."""
 
+MOST_PARTS = 10_000
+"""Parts of a schema whose columns are wanted."""
+
+_PATTERNS = jsonschema_rs.FancyRegexOptions(backtrack_limit=100_000, size_limit=2**20)
+"""Patterns come from whoever registers a schema: one that takes too long on a value is that value's error."""
+
 
 class JsonSchemaDecoder(Decoder):
     """Decodes JSON that is valid by a schema.
@@ -32,7 +38,10 @@ class JsonSchemaDecoder(Decoder):
     def __init__(self, text: str, references: Mapping[str, str] | None = None) -> None:
         try:
             self._validator = jsonschema_rs.validator_for(
-                orjson.loads(text), registry=_registry(references or {}), retriever=_not_found
+                orjson.loads(text),
+                registry=_registry(references or {}),
+                retriever=_not_found,
+                pattern_options=_PATTERNS,
             )
         except jsonschema_rs.ReferencingError as error:
             raise ValueError(str(error)) from None
@@ -98,21 +107,61 @@ class _ValidColumns(Columns):
 
 
 def resolved(text: str, references: Mapping[str, str]) -> Any:
-    """A schema with those in place to which it refers, except where one contains itself.
+    """A schema with the ones in place to which its properties and items refer, except where one contains itself.
 
     Raises:
-        ValueError: it refers to an unknown one.
+        ValueError: it refers to an unknown one, or has more than `MOST_PARTS` parts: a few references to references
+            would make billions.
     """
+    schema = orjson.loads(text)
+    own = schema.get("$id") if isinstance(schema, dict) else None
+    base = own if isinstance(own, str) and ":" in own else _BASE
     try:
-        return jsonschema_rs.dereference(orjson.loads(text), registry=_registry(references), retriever=_not_found)
+        registry = jsonschema_rs.Registry([*_named(references), (base, schema)], retriever=_not_found)
+        return _Expansion().expanded(schema, registry.resolver(base), ())
     except jsonschema_rs.ReferencingError as error:
         raise ValueError(str(error)) from None
 
 
+class _Expansion:
+    def __init__(self) -> None:
+        self._parts = 0
+
+    def expanded(self, schema: Any, resolver: Any, path: tuple[tuple[str, str], ...]) -> Any:
+        """`path`: the references that led here, by base and name."""
+        self._parts += 1
+        if self._parts > MOST_PARTS:
+            raise ValueError(f"the schema has more than {MOST_PARTS:,} parts, once references are in place")
+        if not isinstance(schema, dict):
+            return schema
+        name = schema.get("$ref")
+        if isinstance(name, str):
+            step = (resolver.base_uri, name)
+            if step in path:
+                return schema
+            found = resolver.lookup(name)
+            others = {key: value for key, value in schema.items() if key != "$ref"}
+            there = self.expanded(found.contents, found.resolver, (*path, step))
+            return {**others, **there} if isinstance(there, dict) else there
+        made = dict(schema)
+        for word in ("items", "additionalProperties"):
+            if word in made:
+                made[word] = self.expanded(made[word], resolver, path)
+        for word in ("oneOf", "anyOf"):
+            if isinstance(made.get(word), list):
+                made[word] = [self.expanded(part, resolver, path) for part in made[word]]
+        if isinstance(made.get("properties"), dict):
+            made["properties"] = {k: self.expanded(part, resolver, path) for k, part in made["properties"].items()}
+        return made
+
+
 def _registry(references: Mapping[str, str]) -> jsonschema_rs.Registry:
+    return jsonschema_rs.Registry(_named(references), retriever=_not_found)
+
+
+def _named(references: Mapping[str, str]) -> list[tuple[str, Any]]:
     """Schemas by their names in `$ref`."""
-    named = [(name if ":" in name else _BASE + name.lstrip("/"), orjson.loads(s)) for name, s in references.items()]
-    return jsonschema_rs.Registry(named, retriever=_not_found)
+    return [(name if ":" in name else _BASE + name.lstrip("/"), orjson.loads(s)) for name, s in references.items()]
 
 
 def _not_found(uri: str) -> NoReturn:
