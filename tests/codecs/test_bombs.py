@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -17,8 +19,8 @@ from actorproc.codecs.limits import Limits
 from actorproc.codecs.protobuf import ProtobufDecoder, ProtobufFile
 from actorproc.codecs.protobuf_size import MessageSize
 from actorproc.config.settings import Settings
-from actorproc.handler.decoder import values_of
-from tests.codecs.samples import FIRST, arrow_stream, arrow_value, handlers, process
+from actorproc.handler.decoder import Values, columns_of, values_of
+from tests.codecs.samples import FIRST, FORMATS, arrow_stream, arrow_value, handlers, process
 from tests.partition.running import letters
 
 LONG = "x" * 10_000
@@ -207,3 +209,24 @@ def test_messages_that_contain_themselves_have_few_columns() -> None:
 def fields(field: pa.Field) -> int:
     kind = field.type
     return 1 + sum(fields(kind.field(at)) for at in range(kind.num_fields))
+
+
+@pytest.mark.parametrize("part", [b"{}", b"[]", b"1.5", b"1e5", b'{"a":{}}', b'"ab"', b"null", b"99999"])
+@pytest.mark.parametrize("name", ["json", "json-schema"])
+def test_json_takes_at_most_forty_times_its_size(name: str, part: bytes) -> None:
+    value = b'{"name": "x", "n": [' + b",".join([part] * 50_000) + b"]}"
+    decoder = FORMATS[name].decoder
+    given, numbers = pa.array([value], pa.binary()), pa.array([1])
+    columns = columns_of(decoder, "name string, n array<double>")
+    columns.parse(given, numbers)
+    for decode in (lambda: columns.parse(given, numbers), lambda: _ignored(values_of(decoder, Any), value)):
+        tracemalloc.start()
+        decode()
+        most = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert most < 40 * len(value)
+
+
+def _ignored(values: Values[Any], value: bytes) -> None:
+    with suppress(ValueError):
+        values.parse(value)
