@@ -213,7 +213,7 @@ def fields(field: pa.Field) -> int:
 
 @pytest.mark.parametrize("part", [b"{}", b"[]", b"1.5", b"1e5", b'{"a":{}}', b'"ab"', b"null", b"99999"])
 @pytest.mark.parametrize("name", ["json", "json-schema"])
-def test_json_takes_at_most_forty_times_its_size(name: str, part: bytes) -> None:
+def test_json_takes_at_most_sixty_times_its_size(name: str, part: bytes) -> None:
     value = b'{"name": "x", "n": [' + b",".join([part] * 50_000) + b"]}"
     decoder = FORMATS[name].decoder
     given, numbers = pa.array([value], pa.binary()), pa.array([1])
@@ -224,7 +224,7 @@ def test_json_takes_at_most_forty_times_its_size(name: str, part: bytes) -> None
         decode()
         most = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
-        assert most < 40 * len(value)
+        assert most < 60 * len(value)
 
 
 def _ignored(values: Values[Any], value: bytes) -> None:
