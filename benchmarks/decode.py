@@ -82,6 +82,8 @@ def make_events(count: int) -> list[dict[str, Any]]:
 class _Registered:
     """A registry that has answered."""
 
+    url = "http://registry"
+
     def __init__(self, kind: str, text: str) -> None:
         self._schema = RegistrySchema(1, kind, text)
 

@@ -6,7 +6,8 @@ one. https://arrow.apache.org/docs/format/Columnar.html#ipc-streaming-format, an
 
 from __future__ import annotations
 
-from struct import unpack_from
+from collections.abc import Callable
+from struct import Struct, unpack_from
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,8 +21,13 @@ CELL = 8
 """Bytes that a cell takes at least: columns of nulls have no buffers, and a list of Python has a pointer for each."""
 
 _DICTIONARY, _RECORDS = 2, 3  # kinds of messages
+_INT, _UINT, _USHORT = Struct("<i").unpack_from, Struct("<I").unpack_from, Struct("<H").unpack_from
+_BYTE, _LONG = Struct("<B").unpack_from, Struct("<q").unpack_from
 _VIEW = 16  # bytes of a view of text
 _MOST = 2**62
+_PLAIN = {kind.id for kind in (pa.string(), pa.binary(), pa.large_string(), pa.large_binary(), pa.bool_(), pa.null())}
+_PLAIN |= {kind.id for kind in (pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.float32(), pa.float64(), pa.date32())}
+_PLAIN |= {pa.timestamp("us").id, pa.decimal128(1).id}
 
 
 class Extent(NamedTuple):
@@ -41,14 +47,14 @@ def extent(value: bytes) -> Extent:
     reader = pa.ipc.MessageReader.open_stream(pa.BufferReader(value))
     while (message := _next(reader)) is not None:
         metadata = memoryview(message.metadata)
-        root = _Table(metadata, unpack_from("<I", metadata)[0])
-        kind, header = root.number("<B", 1), root.table(2)
+        root = _Table(metadata, _UINT(metadata)[0])
+        kind, header = root.number(_BYTE, 1), root.table(2)
         if kind == _DICTIONARY and header is not None:
             header = header.table(1)
         if kind not in (_DICTIONARY, _RECORDS) or header is None:
             continue
         if kind == _RECORDS:
-            rows += _count(header.number("<q", 0))
+            rows += _count(header.number(_LONG, 0))
         compressed = header.table(3) is not None
         cells = sum(map(_count, header.pairs(1)[::2]))
         size += max(CELL * cells, _unpacked(header, memoryview(message.body) if compressed else None))
@@ -73,7 +79,7 @@ def _unpacked(header: _Table, body: memoryview | None) -> int:
             continue
         if not 0 <= start <= len(body) - 8:
             raise DecodeError("a buffer of the stream lies outside of it")
-        unpacked = unpack_from("<q", body, start)[0]
+        unpacked = _LONG(body, start)[0]
         lengths[index] = length if unpacked == -1 else _count(unpacked)
     return sum(lengths)
 
@@ -90,21 +96,21 @@ class _Table:
     def __init__(self, content: memoryview, at: int) -> None:
         self.content = content
         self._at = at
-        self._vtable = at - unpack_from("<i", content, at)[0]
-        self._fields = (unpack_from("<H", content, self._vtable)[0] - 4) // 2
+        self._vtable = at - _INT(content, at)[0]
+        self._fields = (_USHORT(content, self._vtable)[0] - 4) // 2
 
     def _field(self, index: int) -> int | None:
         """Where a field is; None if it has its default."""
-        offset = unpack_from("<H", self.content, self._vtable + 4 + 2 * index)[0] if index < self._fields else 0
+        offset = _USHORT(self.content, self._vtable + 4 + 2 * index)[0] if index < self._fields else 0
         return self._at + offset if offset else None
 
-    def number(self, form: str, index: int) -> int:
+    def number(self, read: Callable[[memoryview, int], tuple[int]], index: int) -> int:
         at = self._field(index)
-        return 0 if at is None else int(unpack_from(form, self.content, at)[0])
+        return 0 if at is None else read(self.content, at)[0]
 
     def _target(self, index: int) -> int | None:
         at = self._field(index)
-        return None if at is None else at + int(unpack_from("<I", self.content, at)[0])
+        return None if at is None else at + _UINT(self.content, at)[0]
 
     def table(self, index: int) -> _Table | None:
         at = self._target(index)
@@ -115,7 +121,7 @@ class _Table:
         at = self._target(index)
         if at is None:
             return ()
-        count = unpack_from("<I", self.content, at)[0]
+        count = _UINT(self.content, at)[0]
         if 16 * count > len(self.content):
             raise DecodeError("a vector of the stream lies outside of it")
         return unpack_from(f"<{2 * count}q", self.content, at + 4)
@@ -123,6 +129,8 @@ class _Table:
 
 def repeated_bytes(array: pa.Array | pa.ChunkedArray) -> int:
     """Bytes of the cells of a column, if each were written out, in which types let cells share a value; else 0."""
+    if array.type.id in _PLAIN:
+        return 0
     if isinstance(array, pa.ChunkedArray):
         return sum(map(repeated_bytes, array.chunks))
     kind = array.type
