@@ -8,6 +8,8 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from hashlib import md5
 from itertools import count
+from random import Random
+from time import process_time
 from typing import Any
 
 import anyio
@@ -409,6 +411,29 @@ def test_aggregated_records_of_another_shard_are_left_out() -> None:
 @pytest.mark.parametrize("data", [b"", b"\xf3\x89\x9a\xc2", aggregated([("k", b"v")])[:-1], b"plain"])
 def test_data_that_only_look_aggregated_stay_whole(data: bytes) -> None:
     assert user_records(data, _ALL) is None
+
+
+def signed(body: bytes) -> bytes:
+    return b"\xf3\x89\x9a\xc2" + body + md5(body).digest()
+
+
+def test_an_aggregated_record_cannot_stand_for_gigabytes() -> None:
+    few = [("k" * 1000, b"")] * 50_000
+    for records in (few, [("k" * 2000, b"v")], [("k" * 100_000, b"")] * 3):
+        assert user_records(aggregated(records), _ALL) is None
+    assert len(user_records(aggregated([("k" * 256, b"")] * 5000), _ALL) or []) == 5000
+    began = process_time()
+    assert user_records(signed(b"\x0a" + b"\xff" * 2**20), _ALL) is None
+    assert process_time() - began < 2, "a number without an end is not read to the end"
+
+
+def test_any_bytes_in_an_aggregated_record_are_records_or_stay_whole() -> None:
+    random, body = Random(7), aggregated([(f"key{n}", b"%d" % n) for n in range(5)], "7")[4:-16]
+    for _ in range(5_000):
+        at, size = random.randrange(len(body)), random.randrange(4)
+        changed = body[:at] + random.choice([random.randbytes(size), b"\xff" * 9, b""]) + body[at + size :]
+        found = user_records(signed(changed), _ALL)
+        assert found is None or all(isinstance(record.value, bytes) for record in found)
 
 
 # Appending
