@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from google.protobuf.descriptor import FieldDescriptor
@@ -16,9 +17,11 @@ MOST_COLUMNS = 10_000
 message has columns, too."""
 
 _CELL = 8
-_VARINT, _FIXED64, _DELIMITED, _FIXED32 = 0, 1, 2, 5  # wire types
+_VARINT, _FIXED64, _DELIMITED, _START, _END, _FIXED32 = range(6)  # wire types
 _TEXTS = {FieldDescriptor.TYPE_STRING, FieldDescriptor.TYPE_BYTES}
 _TEXTS |= {FieldDescriptor.TYPE_MESSAGE, FieldDescriptor.TYPE_GROUP}
+_FIXED = dict.fromkeys((FieldDescriptor.TYPE_DOUBLE, FieldDescriptor.TYPE_FIXED64, FieldDescriptor.TYPE_SFIXED64), 8)
+_FIXED |= dict.fromkeys((FieldDescriptor.TYPE_FLOAT, FieldDescriptor.TYPE_FIXED32, FieldDescriptor.TYPE_SFIXED32), 4)
 _SKIPPED = {_FIXED64: 8, _FIXED32: 4}
 
 
@@ -64,7 +67,7 @@ class _Row:
         self._within: dict[int, _Row] = {}  # messages by field number: single ones are part of the row
         self._lists: dict[int, _Row] = {}
         self._texts: set[int] = set()  # lists of text, or of messages that stay bytes
-        self._numbers: dict[int, int] = {}  # bytes of an element of other lists, which may take one byte
+        self._numbers: dict[int, tuple[int, int]] = {}  # of other lists: bytes of an element, and encoded; 0: a varint
         path = (*path, message.full_name)
         for field in message.fields:
             size.count_column(message)
@@ -84,42 +87,52 @@ class _Row:
                 if field.type in _TEXTS:
                     self._texts.add(field.number)
                 else:
-                    self._numbers[field.number] = cell
+                    self._numbers[field.number] = cell, _FIXED.get(field.type, 0)
 
     def ratio(self) -> float:
         """No value unpacks to more than so many times its size, apart from the row itself."""
         lists = [max(row.width / 2, row.ratio()) for row in self._lists.values()]
         texts = [_CELL / 2] if self._texts else []
+        numbers = [cell / max(1, size) for cell, size in self._numbers.values()]
         within = [row.ratio() for row in self._within.values()]
-        return max([1.0, *lists, *texts, *self._numbers.values(), *within])
+        return max([1.0, *lists, *texts, *numbers, *within])
 
     def unpacked(self, value: memoryview, most: int) -> int:
-        """Bytes of the elements of all lists, or more than `most`. Other errors than this one are left to ptars."""
+        """Bytes of the elements of all lists, or more than `most`. It is for the parser to find what is malformed."""
         total = at = 0
+        row: _Row | None = self  # None: a group that the message does not have
+        around: list[_Row | None] = []
         while at < len(value) and total <= most:
             key, at = _varint(value, at)
             number, kind = key >> 3, key & 7
-            if kind == _VARINT:
-                _, at = _varint(value, at)
-                total += self._numbers.get(number, 0)
-            elif kind == _DELIMITED:
+            if kind == _DELIMITED:
                 length, at = _varint(value, at)
                 part = value[at : at + length]
                 at += length
-                if number in self._lists:
-                    total += self._lists[number].width + self._lists[number].unpacked(part, most - total)
-                elif number in self._within:
-                    total += self._within[number].unpacked(part, most - total)
-                elif number in self._texts:
-                    total += _CELL
-                elif number in self._numbers:  # packed
-                    total += self._numbers[number] * len(part)
-            elif kind in _SKIPPED:
-                at += _SKIPPED[kind]
-                total += self._numbers.get(number, 0)
+                total += 0 if row is None else row._unpacked_part(number, part, most - total)
+            elif kind == _START:
+                around.append(row)
+                total += row._lists[number].width if row is not None and number in row._lists else 0
+                row = None if row is None else row._lists.get(number) or row._within.get(number)
+            elif kind == _END:
+                row = around.pop() if around else self
             else:
-                break
+                at = _varint(value, at)[1] if kind == _VARINT else at + _SKIPPED.get(kind, len(value))
+                total += row._numbers[number][0] if row is not None and number in row._numbers else 0
         return total
+
+    def _unpacked_part(self, number: int, part: memoryview, most: int) -> int:
+        """The same of a field that has a length."""
+        if number in self._lists:
+            row = self._lists[number]
+            return row.width + row.unpacked(part, most)
+        if number in self._within:
+            return self._within[number].unpacked(part, most)
+        if number in self._numbers:  # packed
+            cell, size = self._numbers[number]
+            ends = np.frombuffer(part, np.uint8) < 0x80
+            return cell * (len(part) // size if size else int(np.count_nonzero(ends)))
+        return _CELL if number in self._texts else 0
 
 
 def _is_repeated(field: Any) -> bool:

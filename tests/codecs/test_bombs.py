@@ -144,8 +144,9 @@ def proto(**messages: list[tuple[str, str, bool]]) -> Any:
         message = file.message_type.add(name=name)
         for number, (field, kind, repeats) in enumerate(fields, 1):
             label = KINDS.LABEL_REPEATED if repeats else KINDS.LABEL_OPTIONAL
-            if kind == "int64":
-                message.field.add(name=field, number=number, type=KINDS.TYPE_INT64, label=label)
+            if kind in ("int64", "double", "float"):
+                plain = KINDS.Type.Value(f"TYPE_{kind.upper()}")
+                message.field.add(name=field, number=number, type=plain, label=label)
             else:
                 of = KINDS.TYPE_ENUM if kind == "Enum" else KINDS.TYPE_MESSAGE
                 message.field.add(name=field, number=number, type=of, type_name=f".{kind}", label=label)
@@ -163,12 +164,15 @@ WIDE = proto(
     M0=[("wide", "Wide", True), ("enums", "Enum", True), ("deep", "M1", False), ("m0", "M0", True)],
     M1=[("m2", "M2", True)],
     M2=[("wide", "Wide", False)],
+    Numbers=[("ints", "int64", True), ("doubles", "double", True), ("floats", "float", True)],
     Wide=[(f"n{n}", "int64", False) for n in range(300)],
 )
 PROTOBUF_BOMBS = {
     "rows": b"\x0a\x00" * 100_000,
     "enums": b"\x12\xa0\x8d\x06" + b"\x00" * 100_000,
     "single enums": b"\x10\x00" * 100_000,
+    "behind a group": b"\x7b\x0a\x00\x7c" + b"\x0a\x00" * 100_000,
+    "behind the end of a group": b"\x7c" + b"\x0a\x00" * 100_000,
     "deep": b"\x1a\xc0\x9a\x0c" + b"\x0a\x00" * 100_000,
 }
 
@@ -185,6 +189,17 @@ def test_a_large_message_of_few_rows_is_decoded() -> None:
     kept = b"\x22\x80\x80\x80\x06" + b"\x00" * (12 * 2**20)  # m0 stays bytes: it contains itself
     table = ProtobufDecoder(message(WIDE)).table(pa.array([one * 3 + kept], pa.binary()))
     assert [row["n0"] for row in table["wide"][0].as_py()] == [128] * 3
+
+
+def test_packed_numbers_count_as_many_as_they_are() -> None:
+    wide = WIDE.message_types_by_name["Numbers"]
+    size = MessageSize(wide, Limits(bytes=1000))
+    for number, elements in ((1, b"\x80\x80\x01" * 100), (2, bytes(800)), (3, bytes(400))):
+        one = bytes([number << 3 | 2, len(elements) & 0x7F | 0x80, len(elements) >> 7]) + elements
+        assert size._row.unpacked(memoryview(one), 10**6) == 800
+        size.check(pa.array([one[:1] + b"\x00"]))
+        with pytest.raises(ValueError, match="max_value_bytes is 1,000"):
+            size.check(pa.array([one * 2]))
 
 
 def test_a_schema_with_a_billion_columns_is_refused_before_they_are_made() -> None:
