@@ -39,6 +39,7 @@ class MessageSize:
         self._limits = limits
         self._columns = 0
         self._row = _Row(self, message, ())
+        self._ratio = self._row.ratio()
 
     def count_column(self, message: Any) -> None:
         self._columns += 1
@@ -47,12 +48,15 @@ class MessageSize:
 
     def check(self, values: pa.Array) -> None:
         """Raises DecodeError: at least one of the values unpacks to more than the limit."""
-        ratio, most = self._row.ratio(), self._limits.bytes
-        if (pc.max(pc.binary_length(values)).as_py() or 0) * ratio <= most:
-            return
-        for value in values.to_pylist():
-            if len(value) * ratio > most:
-                self._limits.check_bytes(len(value) + self._row.width + self._row.unpacked(memoryview(value), most))
+        if (pc.max(pc.binary_length(values)).as_py() or 0) * self._ratio > self._limits.bytes:
+            for value in values.to_pylist():
+                self.check_one(value)
+
+    def check_one(self, value: bytes) -> None:
+        """The same for one value."""
+        most = self._limits.bytes
+        if len(value) * self._ratio > most:
+            self._limits.check_bytes(len(value) + self._row.width + self._row.unpacked(memoryview(value), most))
 
 
 class _Row:
