@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -34,10 +35,11 @@ from tests.partition.running import processor
 
 SCHEMA = "name string, n bigint"
 FIRST = 100  # sequence of the first value
-AVRO = parsed_avro(
+AVRO_TEXT = (
     '{"type": "record", "name": "Order", "fields": [{"name": "name", "type": "string"}, {"name": "n", "type": "long"},'
     ' {"name": "tags", "type": {"type": "array", "items": "string"}, "default": []}]}'
 )
+_AVRO = fastavro.parse_schema(json.loads(AVRO_TEXT))
 JSON_SCHEMA = '{"type": "object", "properties": {"name": {"type": "string"}, "n": {"type": "integer"}}}'
 
 
@@ -68,7 +70,7 @@ def protobuf_value(n: int) -> bytes:
 
 def avro_value(n: int) -> bytes:
     stream = io.BytesIO()
-    fastavro.schemaless_writer(stream, AVRO, {"name": f"name {n}", "n": n, "tags": ["a", "b"]})
+    fastavro.schemaless_writer(stream, _AVRO, {"name": f"name {n}", "n": n, "tags": ["a", "b"]})
     return stream.getvalue()
 
 
@@ -99,7 +101,7 @@ class Format:
 FORMATS = {
     "json": Format(JsonDecoder(), json_value),
     "json-schema": Format(JsonSchemaDecoder(JSON_SCHEMA), json_value),
-    "avro": Format(AvroDecoder(AVRO), avro_value),
+    "avro": Format(AvroDecoder(parsed_avro(AVRO_TEXT)), avro_value),
     "protobuf": Format(ProtobufDecoder(MESSAGE), protobuf_value),
     "csv": Format(CsvDecoder(parse_schema(SCHEMA)), lambda n: f"name {n},{n}".encode()),
     "text": Format(TextDecoder(), lambda n: f"name {n}".encode(), "value string"),

@@ -186,7 +186,8 @@ async def test_empty_messages_are_counted_before_they_become_rows(name: str) -> 
 
 def test_a_large_message_of_few_rows_is_decoded() -> None:
     one = b"\x0a\x03\x08\x80\x01"  # wide { n0: 128 }
-    kept = b"\x22\x80\x80\x80\x06" + b"\x00" * (12 * 2**20)  # m0 stays bytes: it contains itself
+    unknown = b"\x7a\x80\x80\x80\x06" + b"\x00" * (12 * 2**20)
+    kept = b"\x22\x85\x80\x80\x06" + unknown  # m0 stays bytes: it contains itself
     table = ProtobufDecoder(message(WIDE)).table(pa.array([one * 3 + kept], pa.binary()))
     assert [row["n0"] for row in table["wide"][0].as_py()] == [128] * 3
 
@@ -204,12 +205,12 @@ def test_packed_numbers_count_as_many_as_they_are() -> None:
 
 def test_a_schema_with_a_billion_columns_is_refused_before_they_are_made() -> None:
     file = proto(**DOUBLING, M30=[("n", "int64", False)])
-    with pytest.raises(ValueError, match=r"message M\d+ unpacks to more than 10,000 columns"):
+    with pytest.raises(ValueError, match="more than 10,000"):
         ProtobufDecoder(message(file))
     assert ProtobufDecoder(message(file, "M28")).schema.names == ["a", "b"]
     decoder = ProtobufFile(file)
     for _ in range(2):
-        with pytest.raises(ValueError, match="more than 10,000 columns"):
+        with pytest.raises(ValueError, match="more than 10,000"):
             decoder.values().parse(b"\x00")
 
 

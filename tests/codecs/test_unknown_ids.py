@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable
 from typing import Any, cast
 
 import anyio
-import orjson
 import pyarrow as pa
 import pytest
 
@@ -16,11 +15,9 @@ from actorproc.codecs.registry_decoder import AT_ONCE, RegistryDecoder
 from actorproc.codecs.unknown_ids import MOST, PERIOD, REFUSED_FOR
 from actorproc.errors import DecodeError, SourceError
 from actorproc.runtime.clock import Clock
-from tests.codecs.samples import AVRO, avro_value, handlers, process
+from tests.codecs.samples import AVRO_TEXT, avro_value, handlers, process
 from tests.codecs.serialized import framed
 from tests.partition.running import letters
-
-TEXT = orjson.dumps({key: value for key, value in AVRO.items() if not key.startswith("__")}).decode()
 
 
 class Time(Clock):
@@ -39,7 +36,7 @@ class Fake:
 
     url = "http://registry"
 
-    def __init__(self, known: Iterable[int] = (), text: str = TEXT) -> None:
+    def __init__(self, known: Iterable[int] = (), text: str = AVRO_TEXT) -> None:
         self.known = set(known)
         self.text = text
         self.asked: list[int] = []
