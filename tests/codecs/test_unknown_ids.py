@@ -13,7 +13,7 @@ from actorproc.codecs.avro_format import AvroFormat
 from actorproc.codecs.registry import RegistrySchema, SchemaRegistry
 from actorproc.codecs.registry_decoder import AT_ONCE, RegistryDecoder
 from actorproc.codecs.unknown_ids import MOST, PERIOD, REFUSED_FOR
-from actorproc.errors import DecodeError, SourceError
+from actorproc.errors import DecodeError, SchemaError, SourceError
 from actorproc.runtime.clock import Clock
 from tests.codecs.samples import AVRO_TEXT, avro_value, handlers, process
 from tests.codecs.serialized import framed
@@ -53,6 +53,9 @@ class Fake:
         finally:
             self._now -= 1
         return RegistrySchema(number, "AVRO", self.text) if number in self.known else None
+
+    async def version(self, subject: str, version: int | None) -> RegistrySchema:
+        return RegistrySchema(3, "AVRO", self.text)
 
 
 def decoder(registry: Fake, clock: Clock | None = None) -> RegistryDecoder:
@@ -204,6 +207,18 @@ async def test_a_full_disk_is_no_fault_of_a_schema(monkeypatch: pytest.MonkeyPat
             await made.prepare(values(3))
     await made.prepare(values(3))
     assert made.values().parse(framed(3, avro_value(1)))["n"] == 1
+
+
+@pytest.mark.parametrize("error", [KeyError("precision"), RecursionError("deep"), BaseException("panic")])
+async def test_a_subject_that_breaks_its_compiler_is_refused_in_one_line(
+    error: BaseException, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(self: AvroFormat, schema: RegistrySchema) -> Any:
+        raise error
+
+    monkeypatch.setattr(AvroFormat, "columns", broken)
+    with pytest.raises(SchemaError, match=f"output_schema = 'registry:orders' cannot be used: {type(error).__name__}"):
+        await decoder(Fake({3})).output_schema("orders")
 
 
 class Client:
