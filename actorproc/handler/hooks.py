@@ -33,9 +33,9 @@ class Event:
     fault: Fault | None = None
     """Of the error: "user" (handler, options, schema) or "infrastructure" (source, store, network)."""
     position: str = ""
-    """Committed position."""
+    """Committed position; for `caught_up` the position that is reached, whose commit may follow."""
     sequence: int = -1
-    """Sequence of the last committed record."""
+    """Sequence of the last record before `position`."""
     rows: int = 0
     """Output rows of this commit."""
     dead_letters: int = 0
@@ -64,7 +64,9 @@ class Hooks:
         return None
 
     def caught_up(self, event: Event) -> Awaitable[None] | None:
-        """The source had nothing more for the first time since the partition was opened here."""
+        """Everything that the source had is processed, up to `position`, for the first time since the partition was
+        opened here, or again after it was behind: after it had unprocessed records for at least `commit_interval`.
+        """
         return None
 
     def committed(self, event: Event) -> Awaitable[None] | None:

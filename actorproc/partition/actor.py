@@ -96,6 +96,7 @@ class PartitionActor(Restartable):
             log=self._log, decoder=context.decoder, processor_id=context.processor_id,
             output_schema=context.schema.remove(context.schema.get_field_index(SEQUENCE.name)),
         )  # fmt: skip
+        self._behind_since = -math.inf  # the first record beyond the end was read then; inf: everything is processed
         self._draining = anyio.Event()
         self._pace = Pace(clock, settings)
         queue = None
@@ -270,9 +271,7 @@ class PartitionActor(Restartable):
                     await self._handle(processor, read)
                 except Interrupted:
                     return
-                if read.at_end and self.statistics.caught_up is None:
-                    self.statistics.caught_up = self._committer.cursor
-                    self._hooks.caught_up()
+                self._note_end(read)
                 if read.ended:
                     self._closing_for = CloseReason.ENDED
                     return
@@ -284,6 +283,19 @@ class PartitionActor(Restartable):
                 await self._flush()
             if self._committer.has_all_committed:
                 self.lag.oldest_time = None
+
+    def _note_end(self, read: Read) -> None:
+        """Note whether everything that the source had is processed, and tell the hooks if the partition was behind."""
+        now = self._clock.monotonic()
+        if not read.at_end:
+            self._behind_since = min(self._behind_since, read.since)
+            return
+        reached = self._committer.cursor
+        self.statistics.caught_up = self.statistics.caught_up or reached
+        since = min(self._behind_since, read.since) if read.records else self._behind_since
+        if now - since >= self._settings.commit_interval:
+            self._hooks.caught_up(reached)
+        self._behind_since = math.inf
 
     def _seconds_until_due(self) -> float | None:
         """Seconds until a commit or a timer is due; None: neither is to come."""

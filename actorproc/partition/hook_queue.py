@@ -13,6 +13,7 @@ from actorproc.errors import fault_of
 from actorproc.handler.hooks import Event, EventKind, Hooks
 from actorproc.partition.dead_letter_summary import DeadLetterSummary
 from actorproc.partition.statistics import PartitionStatistics
+from actorproc.records import Cursor
 from actorproc.runtime.clock import Clock
 from actorproc.runtime.error_text import error_message
 from actorproc.runtime.logger import LogThrottle
@@ -116,8 +117,9 @@ class PartitionHooks:
         self._letters = letters
         self._letters_told = 0
 
-    def caught_up(self) -> None:
-        self._add("caught_up")
+    def caught_up(self, reached: Cursor) -> None:
+        """Everything that the source had is processed, up to this cursor; it may not be committed yet."""
+        self._add("caught_up", reached)
 
     def failed(self, error: Exception) -> None:
         """An attempt failed, and is followed by another one."""
@@ -127,10 +129,9 @@ class PartitionHooks:
         letters = self._statistics.dead_letters - self._letters_told
         self._letters_told += letters
         if letters:
-            self._add("dead_letters", dead_letters=letters, reason=self._letters.example)
-        self._add("committed", rows=rows, dead_letters=letters)
+            self._add("dead_letters", self._statistics.committed, dead_letters=letters, reason=self._letters.example)
+        self._add("committed", self._statistics.committed, rows=rows, dead_letters=letters)
 
-    def _add(self, kind: EventKind, **fields: Any) -> None:
-        found = self._statistics
-        position, sequence = found.committed.position, found.committed.sequence
+    def _add(self, kind: EventKind, cursor: Cursor, **fields: Any) -> None:
+        found, (position, sequence) = self._statistics, cursor
         self._hooks.add(kind, found.partition, found.epoch, position=position, sequence=sequence, **fields)

@@ -77,12 +77,39 @@ def test_one_partition_from_its_lease_to_its_release() -> None:
     assert [kind for kind in notes.called if kind != "user_error"] == [
         "acquired", "caught_up", "dead_letters", "committed", "released",
     ]  # fmt: skip
+    assert notes.of("caught_up")[0].sequence == 2, "reached, and not committed yet"
     failed = notes.of("user_error")[0]
     assert (failed.partition, failed.fault, "invalid literal" in failed.reason) == ("0", "user", True)
     committed = notes.of("committed")[0]
     assert (committed.sequence, committed.rows, committed.dead_letters) == (2, 2, 1)
     assert "ValueError" in notes.of("dead_letters")[0].reason
     assert (notes.events[-1].reason, notes.events[-1].epoch) == ("handed over", 1)
+
+
+def test_each_catch_up_after_a_backlog_is_told_with_the_position_reached() -> None:
+    """Records that are processed at once, one after the other, are no backlog."""
+
+    class Slow(Doubles):
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            await super().process(batch, ctx)
+            if len(batch) > 1:
+                await anyio.sleep(20)
+
+    notes, source = Notes(), MemorySource(1)
+
+    async def scenario() -> None:
+        async with processor(Store(MemoryStore()), notes, source=source, handler=Slow, commit_interval=5):
+            await anyio.sleep(20)
+            for number in range(10):
+                source.append("0", [str(number).encode()])
+                await anyio.sleep(6)
+            source.append("0", [b"10", b"11", b"12"])
+            await anyio.sleep(40)
+
+    run(scenario())
+    caught_up = notes.of("caught_up")
+    assert [event.sequence for event in caught_up] == [-1, 12]
+    assert caught_up[-1].position == notes.of("committed")[-1].position
 
 
 def test_a_lease_of_a_dead_host_is_taken_over() -> None:
