@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Generator, Sequence
 from typing import Any, NamedTuple
 
@@ -234,10 +235,12 @@ class Deliveries:
         return self._count
 
     def counts(self) -> dict[str, int]:
-        """Number of records by the partition for which they were sent."""
-        counts: dict[str, int] = {}
-        for batch, _, indices in self._parts:
-            counts[batch.partition] = counts.get(batch.partition, 0) + len(indices)
+        """Number of confirmed records by the partition that holds them."""
+        counts = Counter[str]()
+        for batch, first, indices in self._parts:
+            if batch.done.is_set() and batch.error is None:
+                where, _ = batch.places(first, len(indices))
+                counts.update({where: len(indices)} if isinstance(where, str) else where.tolist())
         return counts
 
     def __await__(self) -> Generator[Any, Any, list[DeliveryReport]]:

@@ -39,7 +39,7 @@ class Produced(NamedTuple):
     skipped: int
     """Bad lines that were not sent."""
     partitions: Mapping[str, int]
-    """Records by partition."""
+    """Confirmed records by the partition that holds them: all of them once the input is sent."""
 
 
 class Delivered(NamedTuple):
@@ -104,6 +104,8 @@ class InputProducer:
                 await producer.flush()
                 raise block.bad[failed]
         await producer.flush()
+        while self._in_flight:
+            await self._settle_oldest()
         return self.produced
 
     def _chosen(self, block: InputBlock) -> InputBlock:
@@ -132,19 +134,25 @@ class InputProducer:
             await producer.send_many(block.values[part], keys=keys, timestamps=times, into=deliveries)
             after = start + step  # a row of CSV may have several lines
             self._next_line = block.numbers[after] if after < total else block.next_line
-            for partition, count in deliveries.counts().items():
-                self._counts[partition] = self._counts.get(partition, 0) + count
             self.produced = self.produced._replace(
                 records=self.produced.records + len(deliveries),
                 bytes=before + block.size * min(start + step, total) // total,
                 unkeyed=self.produced.unkeyed + (0 if keys is None else keys.count(None)),
             )
             while len(self._in_flight) > _IN_FLIGHT:
-                await self._in_flight[0][0].confirmed()
-                self._confirmed += len(self._in_flight.popleft()[0])
+                await self._settle_oldest()
             if self._rate is not None:
                 await self._clock.sleep(max(0.0, began + self.produced.records / self._rate - self._clock.monotonic()))
             progress(self.produced)
+
+    async def _settle_oldest(self) -> None:
+        """Wait for the oldest send, and count its records where they are: the log may have grown meanwhile."""
+        deliveries = self._in_flight[0][0]
+        await deliveries.confirmed()
+        self._in_flight.popleft()
+        self._confirmed += len(deliveries)
+        for partition, count in deliveries.counts().items():
+            self._counts[partition] = self._counts.get(partition, 0) + count
 
     def delivered(self) -> Delivered:
         """The state of all lines now."""

@@ -13,6 +13,7 @@ import orjson
 import pytest
 
 from actorproc.errors import StoreRefused, UsageError
+from actorproc.log.growth import grow_log
 from actorproc.log.input_csv import CsvRows
 from actorproc.log.input_formats import BLOCK, BadLine, InputBlock, InputFormat, JsonLines, TextLines
 from actorproc.log.input_producer import InputProducer, OnBadLine, Produced
@@ -44,6 +45,18 @@ async def test_json_lines_go_to_the_partition_of_their_key(tmp_path: Path) -> No
     for index, line in enumerate(lines):
         expected[str(partition_of_key(b"N%d" % (index % 50), 4))].append(line)
     assert contents == expected
+
+
+async def test_records_count_where_they_are_after_the_log_has_grown() -> None:
+    """The producer was opened before, and sends to partitions that have ended."""
+    store = Store(MemoryStore())
+    lines = b"\n".join(orjson.dumps({"k": f"key{n}"}) for n in range(200))
+    async with Producer(store, partitions=2) as producer:
+        await grow_log(store, 4)
+        produced = await InputProducer().run(JsonLines(io.BytesIO(lines), "k"), producer)
+    held = {partition: len(values) for partition, values in (await log_contents(store)).items() if values}
+    assert produced.partitions == held
+    assert held.keys() == {"2", "3", "4", "5"}
 
 
 @pytest.mark.parametrize("ending", [b"", b"\n", b"\r\n", b"\n\n  \n"])
