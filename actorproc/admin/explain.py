@@ -34,7 +34,7 @@ _ADVICE = {
 }
 
 _FAULTS = {
-    "user": " The handler, its options or its schema are at fault.",
+    "user": " The handler raised it: its code, options or schema are at fault, or a service that it calls.",
     "infrastructure": " The source, the store or the network is at fault.",
 }
 
@@ -69,9 +69,15 @@ def _progress(view: PartitionView, now: float) -> str:
         at = f", {_ago(now, view.last_commit)} ago" if view.last_commit else ""
         done = f"Everything up to record {view.sequence:,} is committed{at}"
     if view.lag is None:
-        return f"{done}; its lag is not known."
+        return f"{done}; {_unknown_lag(view)}."
     late = f", the oldest {duration(view.lag_seconds)} old" if view.lag_seconds else ""
     return f"{done}; {view.lag:,} records wait{late}." if view.lag else f"{done}; it has caught up."
+
+
+def _unknown_lag(view: PartitionView) -> str:
+    if view.owner is not None and view.state == "running":
+        return "its owner has not reported its lag yet"
+    return "its lag is not known, because no running host reports it (`actorproc explain --source` asks the source)"
 
 
 def _state(view: PartitionView, now: float) -> str:

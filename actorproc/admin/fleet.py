@@ -223,14 +223,16 @@ class FleetWatch:
 
     async def _read_partition(self, name: str) -> PartitionView:
         try:
-            tip = await OutputChain(self._store, self._layout, name).tip()
+            chain = OutputChain(self._store, self._layout, name)
+            tip = await chain.tip()
+            moved = None if tip is None else await chain.moved_at(tip)
         except ActorprocError as error:
             return PartitionView(partition=name, verdict="unreadable", reason=str(error))
         if tip is None:
             return PartitionView(partition=name)
-        time = tip.newest.time if tip.newest is not None else tip.checkpoint.time
         return PartitionView(
-            partition=name, sequence=tip.cursor.sequence, last_commit=int(time) or None, records=tip.totals.records,
+            partition=name, sequence=tip.cursor.sequence, last_commit=None if moved is None else int(moved),
+            records=tip.totals.records,
             rows=tip.totals.rows, dead_letters=tip.totals.dead_letters, skipped=tip.totals.skipped,
         )  # fmt: skip
 

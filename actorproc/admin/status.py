@@ -14,7 +14,7 @@ from actorproc.group.liveness import LivenessTracker
 from actorproc.group.membership import GroupDocument, read_group
 from actorproc.group.reports import HostReport, PartitionReport
 from actorproc.group.wishes import NO_WISHES, Wishes
-from actorproc.output.chain import ChainEnd, OutputChain
+from actorproc.output.chain import OutputChain
 from actorproc.output.checkpoint import Totals
 from actorproc.records import Cursor
 from actorproc.runtime.clock import Clock
@@ -171,6 +171,12 @@ async def read_status(
     return ProcessorStatus(processor, members, list(partitions.values()), group.wishes)
 
 
+async def read_lag(store: Store, layout: ProcessorLayout, partition: str, source: Source) -> PartitionStatus:
+    """The progress of one partition and its lag, by what is committed and what its open source has."""
+    group = await read_group(store, layout) or GroupDocument.of()
+    return await _read_partition(store, layout, partition, group.leases.get(partition) or Lease(None, 0), source, None)
+
+
 def _failing(group: GroupDocument, heartbeats: Iterable[tuple[Heartbeat, float]]) -> dict[str, str]:
     """Partition -> why it fails, as its owner has reported in its latest heartbeat, and how long ago that was."""
     return {
@@ -217,7 +223,7 @@ async def _read_partition(
     try:
         chain = OutputChain(store, layout, partition)
         if (tip := await chain.tip()) is not None:
-            last_commit = await _last_moved(chain, tip)
+            last_commit = await chain.moved_at(tip)
         if tip is None and begin is not None:
             begins_at = await begin(partition)
         if source is not None and end is not None:
@@ -250,16 +256,6 @@ async def _read_partition(
         begins_at=begins_at,
         error="; ".join(errors) or None,
     )
-
-
-async def _last_moved(chain: OutputChain, tip: ChainEnd) -> float | None:
-    """When what is committed came so far."""
-    checkpoint, newest = tip.checkpoint, tip.newest
-    if newest is None and checkpoint.number:  # the commit tells when it was made, the checkpoint when it was written
-        newest = await chain.read(checkpoint.number - 1)
-    if newest is not None and newest.next.sequence >= tip.cursor.sequence:
-        return newest.time
-    return checkpoint.time or None  # moved without rows; or not at all, and bears no time
 
 
 async def _first(source: Source, partition: str, begins_at: str | None) -> Cursor | None:

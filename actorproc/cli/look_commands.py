@@ -67,6 +67,8 @@ def explain(
     partition: Annotated[str, typer.Argument(metavar="PARTITION", help="Name of the partition, such as 3.")],
     name: Name,
     container: Container,
+    source: MaybeSource = None,
+    source_option: SourceOption = None,
     config: Config = None,
     settings: Set = None,
 ) -> None:
@@ -74,11 +76,16 @@ def explain(
 
     \b
       actorproc explain 3 --name Delays --container state
+      actorproc explain 3 --name Delays --container state --source events
+
+    The lag is the one that the partition's host reports. With --source it is the one that the source tells now, also
+    when no host runs.
     """
     from actorproc.cli.common import opened_processor
     from actorproc.cli.top import explain_one
 
-    explain_one(opened_processor(name, container, config, settings), partition)
+    opened = opened_processor(name, container, config, settings, source_options=source_option)
+    explain_one(opened, partition, source)
 
 
 @app.command()

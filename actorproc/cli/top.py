@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
+from msgspec.structs import replace
 from rich.box import SIMPLE_HEAD
 from rich.console import Group, RenderableType
 from rich.live import Live
@@ -13,9 +14,12 @@ from rich.text import Text
 
 from actorproc.admin.explain import duration, explain
 from actorproc.admin.fleet import Fleet, FleetWatch, HostView, PartitionView
+from actorproc.admin.own_source import own_source
 from actorproc.admin.placement import describe
+from actorproc.admin.status import read_lag
 from actorproc.admin.verdict import BAD, WELL
 from actorproc.cli.common import OpenedProcessor, run_async
+from actorproc.cli.loading import load_source
 from actorproc.cli.terminal import console, counted, print_line, text
 from actorproc.errors import UsageError
 from actorproc.group.wishes import NO_WISHES
@@ -26,8 +30,11 @@ _SHOWN = 30  # partitions: what fits a screen
 _SAMPLES = 40  # of lag
 
 
-def explain_one(opened: OpenedProcessor, partition: str) -> None:
+def explain_one(opened: OpenedProcessor, partition: str, source_url: str | None) -> None:
     """Print the explanation of one partition.
+
+    Args:
+        source_url: of the source, which is asked for the lag; None: only the hosts' reports tell it.
 
     Raises:
         UsageError: there is no such partition.
@@ -36,10 +43,15 @@ def explain_one(opened: OpenedProcessor, partition: str) -> None:
     async def work() -> str:
         async with opened as (store, layout, settings):
             fleet = await FleetWatch(store, layout, settings.lease_expiration_interval).look()
-        view = fleet.partitions.get(partition)
-        if view is None:
-            known = ", ".join(list(fleet.partitions)[:20]) or "none yet"
-            raise UsageError(f"no partition {partition!r}; there are: {known}")
+            view = fleet.partitions.get(partition)
+            if view is None:
+                known = ", ".join(list(fleet.partitions)[:20]) or "none yet"
+                raise UsageError(f"no partition {partition!r}; there are: {known}")
+            if source_url is not None:
+                async with own_source(store, layout, settings, load_source(source_url)) as source:
+                    found = await read_lag(store, layout, partition, source)
+                seconds = None if found.lag is None else found.lag_seconds
+                view = replace(view, lag=found.lag, lag_seconds=seconds)
         return explain(view, fleet.hosts, fleet.time)
 
     print_line(run_async(work))

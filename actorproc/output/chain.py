@@ -317,6 +317,18 @@ class OutputChain:
             end = end.after(commit)
         return end
 
+    async def moved_at(self, tip: ChainEnd) -> float | None:
+        """When the newest commit moved the position, in seconds since 1970; None: none ever did.
+
+        The checkpoint has the time at which it was written, for example at a handoff long after that commit.
+        """
+        checkpoint, newest = tip.checkpoint, tip.newest
+        if newest is None and checkpoint.number:
+            newest = await self.read(checkpoint.number - 1)
+        if newest is not None and newest.next.sequence >= tip.cursor.sequence:
+            return newest.time
+        return checkpoint.time or None  # moved without rows; or not at all, and bears no time
+
 
 def _committer(key: str, stored: Stored | None) -> str:
     if stored is None:

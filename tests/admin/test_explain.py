@@ -4,10 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
+import anyio
 import pytest
 
+from actorproc import Batch, PartitionContext, PartitionHandler, Processor
 from actorproc.admin.explain import explain
-from actorproc.admin.fleet import PartitionView
+from actorproc.admin.fleet import FleetWatch, PartitionView
+from actorproc.admin.status import read_status
+from actorproc.output.chain import OutputChain
+from actorproc.output.checkpoint import read_checkpoint
+from actorproc.storage.names import ProcessorLayout
+from actorproc.storage.store import Store
+from actorproc.stores.memory import MemoryStore
+from actorproc.testing.memory_source import MemorySource
 
 
 def explained(**facts: Any) -> str:
@@ -34,8 +43,49 @@ def test_a_partition_without_a_commit_is_called_uncommitted(facts: dict[str, Any
     assert "Nothing is committed yet" in explained(**facts)
 
 
+@pytest.mark.parametrize("verdict", ["failing", "retrying", "stuck"])
+def test_an_error_of_a_called_service_is_not_blamed_on_the_handler_alone(verdict: str) -> None:
+    text = explained(owner="b", state="running", verdict=verdict, reason="ConnectionError", fault="user")
+    assert "or a service that it calls" in text
+    assert "are at fault." not in text
+
+
+def test_an_unknown_lag_says_who_knows_it() -> None:
+    assert "its owner has not reported its lag yet" in explained(owner="b", state="running", sequence=4)
+    assert "`actorproc explain --source` asks the source" in explained(sequence=4)
+    assert "`actorproc explain --source` asks the source" in explained(owner="b", sequence=4, verdict="silent")
+
+
+async def test_a_handoff_later_than_the_last_commit_is_not_told_as_a_commit() -> None:
+    """The checkpoint is written at the handoff. `status` and `explain` tell the time of the same commit."""
+
+    class Doubles(PartitionHandler):
+        output_schema = "n long"
+
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            for record in batch:
+                ctx.emit(record, {"n": 2 * int(record.value or b"0")})
+
+    store, source = Store(MemoryStore()), MemorySource(1)
+    source.append("0", [b"1"])
+    async with Processor(Doubles, name="p", source=source, container=store, commit_interval=0.05) as processor:
+        with anyio.fail_after(20):
+            while not processor.statistics().partitions or not processor.statistics().partitions[0].commits:
+                await anyio.sleep(0.01)
+        await anyio.sleep(1.1)  # times are whole seconds
+    layout = ProcessorLayout("p")
+    view = (await FleetWatch(store, layout, 60.0).look()).partitions["0"]
+    commit = await OutputChain(store, layout, "0").read(0)
+    checkpoint = await read_checkpoint(store, layout, "0")
+    assert commit is not None
+    assert checkpoint is not None
+    assert int(checkpoint.time) > int(commit.time) == view.last_commit
+    status = await read_status(store, layout, "p", expiration=60.0)
+    assert status.partitions[0].last_commit == commit.time
+
+
 def test_the_advice_for_a_silent_source_is_not_that_for_a_handler() -> None:
     stuck = {"owner": "b", "state": "running", "verdict": "stuck", "reason": "it hangs"}
     assert "The handler does not return" in explained(**stuck, fault="user")
     assert "The source does not answer b" in explained(**stuck, fault="infrastructure")
-    assert "The handler" not in explained(**stuck, fault="infrastructure").split("at fault.")[1]
+    assert "The handler" not in explained(**stuck, fault="infrastructure").split("at fault")[1]

@@ -39,6 +39,13 @@ def test_explain_of_an_unknown_partition_names_those_that_exist(run: Run, place:
     assert "no partition '99'; there are: 0, 1, 2" in result.stderr
 
 
+def test_explain_asks_the_source_for_a_lag_that_no_host_reports(run: Run, state: Path) -> None:
+    at = ["explain", "0", "--name", "Delays", "--container", state / "state"]
+    assert "`actorproc explain --source` asks the source" in " ".join(run(*at).stdout.split())
+    known = " ".join(run(*at, "--source", state / "events").stdout.split())
+    assert "it has caught up." in known
+
+
 def test_workers_take_one_port_each() -> None:
     assert address_of_worker("127.0.0.1:8600", 2) == ["--http", "127.0.0.1:8602"]
     assert address_of_worker("[::1]:8600", 1) == ["--http", "[::1]:8601"]
