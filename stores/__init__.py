@@ -77,12 +77,16 @@ def _backend(url: str, settings: Settings, clock: Clock) -> Backend:
             f"processor's output in place of a log, give --name {name or 'PROCESSOR'} "
             f"--container {container or 'CONTAINER'}"
         )
-    if has_credentials(url) and not url.startswith("file:"):
-        raise UsageError("a store URL must not contain credentials: set s3_access_key and s3_secret_key")
     match = _SCHEME.fullmatch(url)
     scheme, slashes, rest = match.groups() if match else ("file", "//", url)
     if not slashes and scheme not in SCHEMES:
         scheme, slashes, rest = "file", "//", url  # a colon in a path
+    if slashes and scheme not in SCHEMES:
+        rest = rest.rpartition("@")[2]  # a secret may be before it
+        meant = f" (did you mean s3://{rest}?)" if scheme.lower() in _S3 else ""
+        raise UsageError(f"store URL {scheme}://{rest} has the unknown scheme {scheme!r}{meant}: {_ALLOWED}")
+    if has_credentials(url) and scheme != "file":
+        raise UsageError("a store URL must not contain credentials: set s3_access_key and s3_secret_key")
     if not slashes or not rest:
         raise UsageError(f"store URL {url!r} is not complete: {_ALLOWED}")
     if scheme == "memory":
@@ -93,11 +97,8 @@ def _backend(url: str, settings: Settings, clock: Clock) -> Backend:
         from actorproc.stores.folder import FolderStore
 
         return FolderStore(rest, clock=clock)
-    if scheme == "s3":
-        from actorproc.stores.s3 import S3Store  # takes 0.3 s to import
+    from actorproc.stores.s3 import S3Store  # takes 0.3 s to import
 
-        bucket, _, prefix = rest.partition("/")
-        prefix = prefix.strip("/")
-        return S3Store(bucket, f"{prefix}/" if prefix else "", settings, clock=clock)
-    meant = f" (did you mean s3://{rest}?)" if scheme.lower() in _S3 else ""
-    raise UsageError(f"store URL {url!r} has the unknown scheme {scheme!r}{meant}: {_ALLOWED}")
+    bucket, _, prefix = rest.partition("/")
+    prefix = prefix.strip("/")
+    return S3Store(bucket, f"{prefix}/" if prefix else "", settings, clock=clock)

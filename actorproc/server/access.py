@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 from hmac import compare_digest
+from typing import Literal
 
 from starlette.datastructures import Headers
 from starlette.responses import JSONResponse
@@ -34,11 +35,16 @@ class Tokens:
     def are_set(self) -> bool:
         return self.write is not None or self.read is not None
 
-    def allow(self, headers: Headers, *, write: bool) -> bool:
-        """Whether the bearer of these headers may read, or also write."""
+    def rights(self, headers: Headers) -> Literal["write", "read"] | None:
+        """What the bearer of these headers may do; who may write may also read."""
         scheme, _, given = headers.get("authorization", "").partition(" ")
-        known = [token for token in (self.write, None if write else self.read) if token is not None]
-        return scheme.lower() == "bearer" and any(compare_digest(given.strip().encode(), t.encode()) for t in known)
+
+        def is_given(token: str | None) -> bool:
+            return token is not None and compare_digest(given.strip().encode(), token.encode())
+
+        if scheme.lower() != "bearer":
+            return None
+        return "write" if is_given(self.write) else "read" if is_given(self.read) else None
 
 
 def _token(name: str, given: str | None) -> str | None:
@@ -108,8 +114,12 @@ class Guard:
         if write and tokens.write is None:
             return _answer(403, "this server has no write token: set ACTORPROC_HTTP_TOKEN where it starts")
         if write or tokens.are_set:
-            is_open = not write and (path == "/" or path.startswith(_OPEN))
-            return None if is_open or tokens.allow(headers, write=write) else _answer(401, "a token is needed")
+            is_open, rights = not write and (path == "/" or path.startswith(_OPEN)), tokens.rights(headers)
+            if rights is None and not is_open:
+                return _answer(401, "a token is needed")
+            if write and rights == "read":
+                return _answer(403, "this token may only read: give the value of ACTORPROC_HTTP_TOKEN")
+            return None
         name = headers.get("host", "").rpartition("]")[0].strip("[") or headers.get("host", "").partition(":")[0]
         if self._own_server and not is_loopback(name):
             return _answer(403, f"without a token only loopback names are answered, not {name!r}")

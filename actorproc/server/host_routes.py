@@ -76,7 +76,7 @@ class HostRoutes:
         """503 with the reasons. They are left out for a caller without a token, where tokens are set."""
         found = self.problems()
         answer: dict[str, object] = {"ready": not found}
-        if not self._tokens.are_set or self._tokens.allow(request.headers, write=False):
+        if not self._tokens.are_set or self._tokens.rights(request.headers):
             answer["problems"] = found
         return json_answer(answer, 503 if found else 200)
 

@@ -73,13 +73,14 @@ def open_source(
         )
     if source.startswith(OUTPUT_SCHEME):
         return OutputSource.of_url(source, settings=settings, clock=clock)
-    scheme, found, _ = source.partition("://")
+    scheme, found, rest = source.partition("://")
     if found and scheme in SERVICES:
         return _source_of(SERVICES[scheme], source, settings or Settings.load(), clock)
     if found and scheme not in SCHEMES:
         forms = ", ".join(service.form for service in SERVICES.values())
+        shown = f"{scheme}://{rest.rpartition('@')[2]}"  # a secret may be before it
         raise UsageError(
-            f"source {source!r}: there is no {scheme!r} source. Allowed are a built-in log (s3://, file:// or a path), "
+            f"source {shown!r}: there is no {scheme!r} source. Allowed are a built-in log (s3://, file:// or a path), "
             f"another processor's output ({OUTPUT_SCHEME}CONTAINER/PROCESSOR), {forms}, and a Source of your own "
             "(docs/sources.md)"
         )

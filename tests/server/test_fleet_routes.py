@@ -128,7 +128,7 @@ async def test_an_act_on_an_unknown_processor_is_refused_and_writes_nothing(
     assert sorted(tmp_path.rglob("*")) == before
 
 
-@pytest.mark.parametrize(("token", "status"), [(None, 401), ("r" * 16, 401), ("w" * 16, 200)])
+@pytest.mark.parametrize(("token", "status"), [(None, 401), ("x" * 16, 401), ("r" * 16, 403), ("w" * 16, 200)])
 async def test_writing_needs_the_write_token(tmp_path: Path, token: str | None, status: int) -> None:
     fleet = FakeFleet(tmp_path)
     await fleet.write()
@@ -136,6 +136,7 @@ async def test_writing_needs_the_write_token(tmp_path: Path, token: str | None, 
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         answer = await http.post(f"{NAME}/dead-letters/purge", json={"all": True}, headers=headers)
         assert answer.status_code == status, answer.text
+        assert ("may only read" in answer.text) == (status == 403)
 
 
 async def test_without_a_write_token_nobody_may_write(tmp_path: Path) -> None:

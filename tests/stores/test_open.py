@@ -16,6 +16,7 @@ from botocore import exceptions as aws
 
 from actorproc.config.settings import Settings
 from actorproc.errors import StoreRefused, StoreUnavailable, UsageError
+from actorproc.sources import open_source
 from actorproc.stores import open_store, overlap
 from actorproc.stores.s3_errors import unanswered
 from tests.servers import S3Server, free_ports
@@ -33,6 +34,22 @@ def test_credentials_in_a_url_are_refused_and_not_shown() -> None:
     with pytest.raises(UsageError, match="credentials") as also:
         open_store("s3://me:hunter2@bucket/state")
     assert "hunter2" not in f"{refused.value}{also.value}"
+
+
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("abfss://c@account.dfs.core.windows.net/state", "unknown scheme 'abfss'"),
+        ("redis://me:hunter2@host/0", "unknown scheme 'redis'"),
+        ("s3a://me:hunter2@bucket/state", r"unknown scheme 's3a' \(did you mean s3://bucket/state\?\)"),
+    ],
+)
+def test_an_unknown_scheme_is_told_first_and_no_secret_is_shown(url: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message) as store:
+        open_store(url)
+    with pytest.raises(UsageError, match=f"there is no '{url.partition(':')[0]}' source") as source:
+        open_source(url)
+    assert "hunter2" not in f"{store.value}{source.value}"
 
 
 async def test_credentials_in_the_endpoint_of_the_environment_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
