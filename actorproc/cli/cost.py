@@ -26,4 +26,3 @@ def run(load: Load, as_json: bool, config: Path | None, given: Sequence[str] | N
     columns = ["requests", "verb", "per month", *(f"$ {price.store}" for price in PRICES)]
     run_async(lambda: print_table(columns, rows_of(rows)))
     print_line(f"{PRICES_FROM}, without storage")
-    print_line("S3 Express is for comparison: actorproc needs listings in the order of keys, which it does not give")

@@ -36,8 +36,8 @@ def test_without_a_log_only_the_group_and_the_commits_cost(run: Run) -> None:
 
 def test_the_table_ends_with_the_sum_and_the_origin_of_the_prices(run: Run) -> None:
     shown = run("cost", *FLEET).stdout.splitlines()
-    assert shown[-3].split()[0] == "all"
-    assert "April 2025" in shown[-2]
+    assert shown[-2].split()[0] == "all"
+    assert "April 2025" in shown[-1]
 
 
 def test_a_negative_rate_is_refused(run: Run) -> None:
