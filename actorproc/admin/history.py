@@ -183,14 +183,16 @@ class HistoryReader:
 
 
 def starts(lives: Sequence[Life], within: float) -> list[Mark]:
-    """A mark for hosts that started `within` seconds of one another, with what differs from the life before.
+    """A mark for hosts that started `within` seconds of one another, with what differs from the life before. A host
+    that starts again so soon gets a mark of its own.
 
     Args:
         lives: by their start. A host is compared with its own life before, or else with the latest host that started.
     """
     groups: list[list[Life]] = []
     for life in lives:
-        if groups and life.started - groups[-1][-1].started < within:
+        is_new = bool(groups) and life.host not in {other.host for other in groups[-1]}
+        if is_new and life.started - groups[-1][-1].started < within:
             groups[-1].append(life)
         else:
             groups.append([life])
@@ -199,11 +201,12 @@ def starts(lives: Sequence[Life], within: float) -> list[Mark]:
     latest: Life | None = None
     for group in groups:
         differences: dict[str, None] = {}
+        verb = "restarted" if all(life.host in before for life in group) else "started"
         for life in group:
             differences |= dict.fromkeys(_differences(before.get(life.host, latest), life))
             before[life.host] = latest = life
         names = ", ".join(life.host for life in group[:3]) + (f" and {len(group) - 3} more" if len(group) > 3 else "")
-        text = "; ".join([f"{names} started", *differences])
+        text = "; ".join([f"{names} {verb}", *differences])
         marks.append(Mark(time=group[0].started, kind="start", text=text))
     return marks
 

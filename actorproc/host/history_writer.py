@@ -11,8 +11,8 @@ from actorproc.errors import StoreError
 from actorproc.group.formats import RELEASE
 from actorproc.group.history import KEPT, MOST_SAMPLES, SAMPLES, Life, encode_history, telling_settings
 from actorproc.host.owned_partitions import OwnedPartitions
+from actorproc.host.partition_slot import PartitionSlot
 from actorproc.partition.host_context import HostContext
-from actorproc.partition.statistics import PartitionStatistics
 from actorproc.runtime.logger import LogThrottle
 
 _CLEAN_EVERY = 3_600.0  # seconds between two looks for files of hosts that have ended
@@ -40,20 +40,22 @@ class HistoryWriter:
     async def run(self) -> None:
         """Write again and again, until cancelled."""
         while True:
-            await self._context.clock.sleep(self._life.interval)
-            self._samples.append(self._sample([slot.statistics() for slot in self._partitions.by_name()]))
             try:
-                await self._write()
+                await self._write()  # at once, without samples: else a short life would not show
             except StoreError as error:
                 if times := self._failures.due(str(error), self._context.clock.monotonic()):
                     self._log.warning("history.failed", error=str(error), times=times, why="only dashboards need it")
+            await self._context.clock.sleep(self._life.interval)
+            self._samples.append(self._sample(list(self._partitions.by_name())))
 
-    def _sample(self, found: list[PartitionStatistics]) -> pa.Table:
+    def _sample(self, slots: list[PartitionSlot]) -> pa.Table:
         time = int(self._context.clock.wall() * 1000)
+        found = [slot.statistics() for slot in slots]
+        lags = {slot.partition: slot.actor.lag.take_most() for slot in slots if slot.actor is not None}
         counts = {one.partition: (one.records, one.dead_letters) for one in found}
         rows = [
             {
-                "time": time, "partition": one.partition, "lag": one.lag,
+                "time": time, "partition": one.partition, "lag": lags.get(one.partition),
                 "records": self._since(one.partition, 0, one.records),
                 "dead_letters": self._since(one.partition, 1, one.dead_letters),
                 "trouble": None if one.trouble is None else one.trouble.kind,
@@ -70,7 +72,8 @@ class HistoryWriter:
 
     async def _write(self) -> None:
         store, clock = self._context.store, self._context.clock
-        body = await clock.run_in_thread(encode_history, self._life, pa.concat_tables(self._samples))
+        samples = pa.concat_tables([SAMPLES.empty_table(), *self._samples])
+        body = await clock.run_in_thread(encode_history, self._life, samples)
         await store.put(self._key, body)
         if clock.monotonic() >= self._clean_at:
             self._clean_at = clock.monotonic() + _CLEAN_EVERY

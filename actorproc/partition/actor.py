@@ -48,7 +48,7 @@ from actorproc.partition.statistics import PartitionStatistics, Retry, Trouble
 from actorproc.partition.succession import Succession
 from actorproc.partition.time_spent import TimeSpent
 from actorproc.partition.wakes import Wakes
-from actorproc.records import SEQUENCE
+from actorproc.records import SEQUENCE, Cursor
 from actorproc.runtime.actor import Restartable
 from actorproc.runtime.error_text import format_error
 from actorproc.runtime.logger import get_logger
@@ -97,6 +97,7 @@ class PartitionActor(Restartable):
             output_schema=context.schema.remove(context.schema.get_field_index(SEQUENCE.name)),
         )  # fmt: skip
         self._behind_since = -math.inf  # the first record beyond the end was read then; inf: everything is processed
+        self._opened_at = Cursor("")
         self._draining = anyio.Event()
         self._pace = Pace(clock, settings)
         queue = None
@@ -191,7 +192,8 @@ class PartitionActor(Restartable):
             if self._committer.ended or self._gone:
                 await self._end_partition()
                 return
-            self._info.committed = self._committer.committed.sequence
+            self._opened_at = self._committer.committed
+            self._info.committed = self._opened_at.sequence
             self._info.resets = {reset.id: reset.first.sequence for reset in self._committer.resets}
             opened = self._opened = await self._open_handler(handler)
             if opened.handler.exclusive:
@@ -291,7 +293,9 @@ class PartitionActor(Restartable):
             self._behind_since = min(self._behind_since, read.since)
             return
         reached = self._committer.cursor
-        self.statistics.caught_up = self.statistics.caught_up or reached
+        if self.statistics.caught_up is None:
+            self.statistics.caught_up = reached
+            self.lag.note_reached(self._opened_at, reached)
         since = min(self._behind_since, read.since) if read.records else self._behind_since
         if now - since >= self._settings.commit_interval:
             self._hooks.caught_up(reached)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from actorproc.partition.read_ahead import ReadAhead
 from actorproc.partition.statistics import PartitionStatistics
+from actorproc.records import Cursor
 from actorproc.runtime.clock import Clock
 from actorproc.sources.protocol import End, Source
 
@@ -19,6 +20,7 @@ class Lag:
         self._end: int | None = None  # sequence of the source's newest record, when it was asked last
         self._begin = -1  # sequence of the last record before the first one to process
         self._unread: tuple[int | None, int] = None, 0  # `progress` of the reads then, and records not yielded
+        self._most: int | None = None  # `records` at its highest since `take_most`
         self.oldest_time: float | None = None
         """Timestamp of the oldest record that is read and not committed."""
 
@@ -31,6 +33,27 @@ class Lag:
         if committed.sequence < 0:
             before = self._source.sequence_before(self._statistics.partition, committed.position)
             self._begin = -1 if before is None else before
+        self._note(self.records)
+
+    def note_reached(self, opened_at: Cursor, reached: Cursor) -> None:
+        """The end was reached for the first time since the partition was opened, at `opened_at`.
+
+        If the source was not asked meanwhile, only this tells how far behind the partition was.
+        """
+        if self._end is None:
+            before = opened_at.sequence
+            if before < 0:
+                before = self._source.sequence_before(self._statistics.partition, opened_at.position) or -1
+            self._note(self._source.records_between(before, reached.sequence) if reached.sequence > before else 0)
+
+    def _note(self, records: int | None) -> None:
+        self._most = self._most if records is None else max(records, self._most or 0)
+
+    def take_most(self) -> int | None:
+        """The highest lag, in records, since the last call; None: not known."""
+        self._note(self.records)
+        most, self._most = self._most, None
+        return most
 
     @property
     def unread(self) -> int:

@@ -77,6 +77,26 @@ def test_the_last_day_has_lag_records_dead_letters_and_owner_of_each_step() -> N
     assert owner == "a"
 
 
+def test_a_backlog_shows_although_it_was_gone_before_the_first_sample() -> None:
+    """A host that was killed has written no sample of it."""
+
+    async def scenario() -> Series:
+        clock = VirtualClock("history")
+        backend, source = MemoryStore(clock=clock), MemorySource(1)
+        source.append("0", [b"1"] * 40)
+        async with processor(backend, source, clock):
+            await anyio.sleep(100)
+        source.append("0", [b"1"] * 5_000)
+        async with processor(backend, source, clock):
+            await anyio.sleep(HOUR)
+            return await read(backend, clock)
+
+    series = run(scenario())
+    lags = [values[1] for values in known(series)]
+    assert (max(lag or 0 for lag in lags), lags[-1]) == (5_000, 0)
+    assert [mark.text for mark in series.marks] == ["a started", "a restarted"]
+
+
 def test_a_partition_that_moves_has_both_owners_and_both_starts_are_marks() -> None:
     async def scenario() -> Series:
         clock = VirtualClock("history")
@@ -155,3 +175,10 @@ def test_hosts_of_one_deployment_are_one_mark_with_what_has_changed() -> None:
         (0, "a, b, c started; commit_rows: 1000000 → 7"),
         (5_000, "a, b, c and 1 more started; actorproc: 1 → 2; commit_rows: 7 → 1000000"),
     ]
+
+
+def test_a_host_that_restarts_soon_after_the_others_started_has_a_mark_of_its_own() -> None:
+    lives = [Life(host, started, 300.0, "1") for host, started in [("a", 0), ("b", 5), ("a", 200), ("c", 1_000)]]
+    assert [(mark.time, mark.text) for mark in starts(lives, 300)] == [
+        (0, "a, b started"), (200, "a restarted"), (1_000, "c started"),
+    ]  # fmt: skip

@@ -18,7 +18,7 @@ export function draw(series, all) {
     return [h("p", {class: "muted"}, `Nothing yet. Hosts write their history every ${Math.round(interval / 60)} minutes (history_interval).`)];
   const shown = {start, interval, steps: lag.length, marks, owners};
   return [
-    row("Lag", lag, shown, count),
+    row("Lag, at its highest in each step", lag, shown, count),
     row("Records per second", records.map(value => value / interval), shown, value => count(Math.round(value * 10) / 10)),
     ...letters.some(Boolean) ? [row("Dead letters", letters, shown, count)] : [],
     ...troubled.some(Boolean) ? [row(all ? "Partitions in trouble" : "In trouble", troubled, shown, count)] : [],
