@@ -29,8 +29,8 @@ SAMPLES = pa.schema(
         pa.field("trouble", pa.string()),
     ]
 )
-"""A row for each partition that ran on the host at a time. `lag`: the highest since the sample before. `records` and `dead_letters`: since the sample before.
-`trouble`: see `partition.statistics.TroubleKind`."""
+"""A row for each partition that ran on the host at a time. `lag`: the highest since the sample before. `records` and
+`dead_letters`: those since the sample before. `trouble`: see `partition.statistics.TroubleKind`."""
 
 _ENTRY = "actorproc.life"
 
