@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Collection
+from collections.abc import AsyncGenerator, Callable, Collection
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, NamedTuple, Self
@@ -149,7 +149,7 @@ class DeadLetters:
         """Whether any letter was ever replayed."""
         return bool(self._replays)
 
-    async def select(self, selection: Selection) -> AsyncIterator[Letter]:
+    async def select(self, selection: Selection) -> AsyncGenerator[Letter, None]:
         """The selected letters, by partition and sequence."""
         for key in await self._files(selection.partition):
             for letter in await self._read(key):

@@ -55,6 +55,8 @@ class PartitionView(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tru
     lag: int | None = None
     lag_seconds: float | None = None
     records: int = 0
+    """Since the partition's first record, as are `rows`, `dead_letters` and `skipped`. As a host of an older release
+    reports them: since its actor has started."""
     rows: int = 0
     dead_letters: int = 0
     skipped: int = 0
@@ -332,7 +334,7 @@ def _verdict(verdict: Verdict) -> dict[str, Any]:
 
 
 def _progress(report: PartitionReport) -> dict[str, Any]:
-    retry = report.retry
+    retry, counts = report.retry, report.totals or report
     return {
         "origin": report.origin,
         "owned_since": report.since,
@@ -340,10 +342,10 @@ def _progress(report: PartitionReport) -> dict[str, Any]:
         "sequence": report.sequence if report.sequence >= 0 else None,
         "lag": report.lag,
         "lag_seconds": report.lag_seconds,
-        "records": report.records,
-        "rows": report.rows,
-        "dead_letters": report.dead_letters,
-        "skipped": report.skipped,
+        "records": counts.records,
+        "rows": counts.rows,
+        "dead_letters": counts.dead_letters,
+        "skipped": counts.skipped,
         "last_commit": report.last_commit,
         "activity": report.activity,
         "activity_since": report.activity_since,

@@ -25,10 +25,20 @@ class TimesReport(msgspec.Struct, frozen=True, array_like=True):
     commit: float = 0.0
 
 
+class TotalsReport(msgspec.Struct, frozen=True, array_like=True):
+    """Counts of a partition since its first record, up to what is committed. See `output.checkpoint.Totals`."""
+
+    records: int
+    rows: int
+    dead_letters: int
+    skipped: int
+
+
 class PartitionReport(msgspec.Struct, frozen=True, array_like=True):
     """One partition as its owner sees it. Stored as an array, since there may be thousands: only append fields.
 
-    Times are seconds since 1970 by the host's clock. Counts are those of the actor, so a restart begins anew at 0.
+    Times are seconds since 1970 by the host's clock. Counts are those of the actor, so a restart begins anew at 0;
+    `totals` go on.
     """
 
     epoch: int
@@ -55,6 +65,8 @@ class PartitionReport(msgspec.Struct, frozen=True, array_like=True):
     trouble_since: int | None = None
     fault: str | None = None
     """Whose its trouble is: "user" or "infrastructure". See `errors.Fault`."""
+    totals: TotalsReport | None = None
+    """None before the partition is opened, and in heartbeats of older versions."""
 
 
 class GivenUpReport(msgspec.Struct, frozen=True, array_like=True):

@@ -68,6 +68,8 @@ class PartitionSlot:
     blocked: str | None = None
     """Why no actor can be started: a call of an earlier one has not returned."""
     committed: Cursor = field(default_factory=lambda: Cursor(""))
+    ever: Totals | None = None
+    """Counts since the first record of the partition, as its latest actor knew them."""
     """Of the latest actor that has ended; empty before one has opened the partition."""
     acquired: bool = False
     """The hooks know that this host has the lease, and not yet that it has it no more."""
@@ -88,13 +90,13 @@ class PartitionSlot:
             state: PartitionState = "released" if self.released else "opening" if error is None else "waiting"
             return PartitionStatistics(
                 self.partition, self.epoch, state, committed=self.committed, since=self.since, origin=self.origin,
-                trouble=trouble, error=error,
+                trouble=trouble, error=error, totals=self.ever,
             )  # fmt: skip
         return replace(
             actor.statistics, committed=self.committed_cursor(), lag=actor.lag.records, lag_bytes=actor.lag.bytes,
             lag_seconds=actor.lag.seconds, since=self.since, origin=self.origin, activity=actor.time.activity,
             activity_since=actor.time.since, seconds=actor.time.seconds(), retry=actor.retry, trouble=trouble,
-            error=error,
+            error=error, totals=actor.statistics.totals or self.ever,
         )  # fmt: skip
 
     def totals(self) -> Totals:
@@ -108,6 +110,8 @@ class PartitionSlot:
         """Forget the actor, which has ended. Returns its counts."""
         totals = self.totals()
         self.committed = self.committed_cursor()
+        if self.actor is not None:
+            self.ever = self.actor.statistics.totals or self.ever
         self.actor = None
         self._handling, self._reading = _Stillness(), _Stillness()
         return totals

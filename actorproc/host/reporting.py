@@ -7,7 +7,8 @@ from datetime import datetime
 
 from msgspec.structs import replace
 
-from actorproc.group.reports import GivenUpReport, HostReport, PartitionReport, RetryReport, TimesReport
+from actorproc.group.reports import GivenUpReport, HostReport, PartitionReport, RetryReport, TimesReport, TotalsReport
+from actorproc.output.checkpoint import Totals
 from actorproc.partition.statistics import PartitionStatistics, Retry, Trouble
 from actorproc.partition.time_spent import Activity
 
@@ -45,7 +46,7 @@ def blocked_report(report: HostReport, where: str, since: float) -> HostReport:
 
 def report_of(found: PartitionStatistics) -> PartitionReport:
     """The report of one partition. Times are whole seconds, to keep the heartbeat small."""
-    trouble = found.trouble
+    trouble, totals = found.trouble, found.totals
     return PartitionReport(
         epoch=found.epoch, state=found.state, since=int(found.since), origin=found.origin,
         sequence=found.committed.sequence, lag=found.lag, lag_seconds=_tenths(found.lag_seconds),
@@ -57,7 +58,12 @@ def report_of(found: PartitionStatistics) -> PartitionReport:
         trouble=None if trouble is None else trouble.kind,
         trouble_since=None if trouble is None else int(trouble.since),
         fault=None if trouble is None else trouble.fault,
+        totals=None if totals is None else _totals(totals),
     )  # fmt: skip
+
+
+def _totals(found: Totals) -> TotalsReport:
+    return TotalsReport(found.records, found.rows, found.dead_letters, found.skipped)
 
 
 def _retry(retry: Retry) -> RetryReport:

@@ -161,7 +161,7 @@ class Committer:
             if end.cursor == commit.next:
                 self._identities = commit.identities or self._identities
         self._number, self.cursor, self._totals = end.number, end.cursor, end.totals
-        self.resets, self.ended = end.resets, end.ended
+        self.resets, self.ended, self._statistics.totals = end.resets, end.ended, end.totals
         return walking
 
     async def _check_is_last(self) -> None:
@@ -248,7 +248,7 @@ class Committer:
                 await self._advance(self.cursor, totals)
                 statistics.last_commit = _utc(self._time)
         statistics.skipped += waiting.new.skipped
-        self._totals = totals
+        self._totals = statistics.totals = totals
         self.clear()
         self.committed = statistics.committed = self.cursor
 

@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Literal
 
 from actorproc.errors import Fault
+from actorproc.output.checkpoint import Totals
 from actorproc.partition.time_spent import Activity
 from actorproc.records import Cursor
 
@@ -66,6 +67,8 @@ class PartitionStatistics:
     dead_letters: int = 0
     skipped: int = 0
     commits: int = 0
+    totals: Totals | None = None
+    """Counts since the first record of the partition, up to `committed`; None before it is opened here."""
     lag: int | None = None
     """Records of the source after `committed`, by their sequences.
 

@@ -118,7 +118,7 @@ class Guard:
             if rights is None and not is_open:
                 return _answer(401, "a token is needed")
             if write and rights == "read":
-                return _answer(403, "this token may only read: give the value of ACTORPROC_HTTP_TOKEN")
+                return _answer(403, "this token may only read", needs="http_token")
             return None
         name = headers.get("host", "").rpartition("]")[0].strip("[") or headers.get("host", "").partition(":")[0]
         if self._own_server and not is_loopback(name):
@@ -126,5 +126,5 @@ class Guard:
         return None
 
 
-def _answer(status: int, error: str) -> JSONResponse:
-    return JSONResponse({"error": error}, status, {"WWW-Authenticate": "Bearer"} if status == 401 else None)
+def _answer(status: int, error: str, **more: str) -> JSONResponse:
+    return JSONResponse({"error": error, **more}, status, {"WWW-Authenticate": "Bearer"} if status == 401 else None)

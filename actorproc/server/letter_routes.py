@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -15,11 +16,15 @@ from starlette.routing import Route
 from actorproc.admin.dead_letters import DeadLetters, LetterId, Replayed, Selection
 from actorproc.config.settings import Settings
 from actorproc.errors import UsageError
+from actorproc.runtime.clock import SYSTEM
 from actorproc.server.answers import Text, json_answer, limit_of, parse_body, sender, with_json_errors
 from actorproc.server.processors import named_processor
 
 MOST_LETTERS = 200
 """Dead letters in one answer."""
+
+COUNTING = 2.0
+"""Seconds for which the letters beyond those in the answer are counted."""
 
 _REPLAYED = {"yes": True, "no": False}
 
@@ -46,16 +51,25 @@ class LetterRoutes:
         ]
 
     async def letters(self, request: Request) -> Response:
-        """Dead letters that match `partition`, `kind` and `replayed`; from `after` on, at most `limit`."""
+        """Dead letters that match `partition`, `kind` and `replayed`, at most `limit`, and how many there are."""
         query = request.query_params
         limit = limit_of(request, MOST_LETTERS)
         async with self._opened(request) as letters:
             found: list[Any] = []
-            async for letter in letters.select(_selection(query)):
-                found.append(letter)
-                if len(found) > limit:
-                    break
-        return json_answer({"letters": found[:limit], "more": len(found) > limit, "kinds": dict(letters.kinds)})
+            total, stop_at = 0, SYSTEM.monotonic() + COUNTING
+            async with aclosing(letters.select(_selection(query))) as selected:
+                async for letter in selected:
+                    total += 1
+                    if total <= limit:
+                        found.append(letter)
+                    elif SYSTEM.monotonic() >= stop_at:
+                        break
+                else:
+                    stop_at = math.inf
+        return json_answer(
+            {"letters": found, "more": total > limit, "total": total, "total_exact": stop_at == math.inf,
+             "kinds": dict(letters.kinds)}
+        )  # fmt: skip
 
     async def replaying(self, request: Request) -> Response:
         """How far the replay is that this server carries out; both numbers are 0 if there is none."""

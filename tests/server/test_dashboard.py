@@ -31,7 +31,7 @@ from tests.servers import CACHE, free_ports
 
 AXE = "axe-core@4.11.0"
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-TOKEN = "a-token-for-the-tests"
+TOKEN, READ_TOKEN = "a-token-for-the-tests", "a-token-that-only-reads"
 PICTURES: list[tuple[str, int, Literal["light", "dark"]]] = [
     ("dashboard.png", 1440, "light"),
     ("dashboard-dark.png", 1440, "dark"),
@@ -63,7 +63,7 @@ def dashboard(container: str) -> Iterator[str]:
     """The command itself, in a process of its own."""
     (port,) = free_ports(1)
     command = [sys.executable, "-m", "actorproc", "dashboard", "--container", container, "--http", f"127.0.0.1:{port}"]
-    environment = {**os.environ, "ACTORPROC_HTTP_TOKEN": TOKEN}
+    environment = {**os.environ, "ACTORPROC_HTTP_TOKEN": TOKEN, "ACTORPROC_HTTP_READ_TOKEN": READ_TOKEN}
     with subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
         try:
             yield f"http://127.0.0.1:{port}/"
@@ -234,10 +234,38 @@ async def test_dead_letters_need_the_token(tmp_path: Path) -> None:
             await shown.get_by_role("link", name="Dead letters").click()
             await shown.evaluate("sessionStorage.clear()")
             await shown.get_by_role("button", name="Replay all").click()
+            await shown.get_by_role("textbox", name="Token").fill(READ_TOKEN)
+            await shown.keyboard.press("Enter")
+            await expect(shown.locator("#confirm-text")).to_contain_text("1 dead letter: all that this processor has.")
             await shown.locator("#confirm-ok").click()
+            await expect(shown.locator("#token-problem")).to_contain_text("this token may only read")
             await shown.get_by_role("textbox", name="Token").fill(TOKEN)
-            await shown.get_by_role("button", name="Use it").click()
+            await shown.keyboard.press("Enter")
             await expect(shown.locator("#letters-note")).to_have_text("1 replayed.")
+
+
+async def test_many_letters_say_how_many_and_a_chosen_one_is_in_sight_on_a_phone(tmp_path: Path) -> None:
+    log, container = str(tmp_path / "log"), str(tmp_path / "state")
+    async with Producer(log, partitions=1) as producer:
+        await producer.send_many([b"1"] + [b"<b>bad</b>"] * 230)
+    await Processor(Picky, source=log, container=container, dead_letter_limit=1).run(until_end=True)
+    with dashboard(container) as url:
+        async with browser() as opened, page(opened, url, 390) as shown:
+            await expect(shown.locator("#summary")).to_contain_text("In all231 records, 1 row, 230 dead letters")
+            await shown.get_by_role("link", name="Dead letters", exact=True).click()
+            await expect(shown.locator("#letters-note")).to_have_text("The first 200 of 230 dead letters.")
+            await shown.get_by_role("button", name="Purge all").click()
+            await expect(shown.locator("#confirm-text")).to_contain_text(
+                "230 dead letters: all that this processor has."
+            )
+            await shown.get_by_role("button", name="Cancel").click()
+            await shown.get_by_role("link", name="0:190", exact=True).click()
+            await expect(shown.locator("#letter h2").first).to_have_text("Letter 0:190")
+            await expect(shown.locator("#letter h2").first).to_be_in_viewport()
+            await shown.get_by_role("link", name="Fleet").click()
+            await shown.locator(".cell").first.click()
+            await expect(shown.locator("#detail-title")).to_have_text("Partition 0")
+            await expect(shown.locator("#detail-title")).to_be_in_viewport()
 
 
 async def test_a_letter_is_corrected_and_replayed(tmp_path: Path) -> None:

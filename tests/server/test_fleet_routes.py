@@ -17,8 +17,10 @@ from actorproc import Batch, PartitionContext, PartitionHandler, Processor, Prod
 from actorproc.admin.fleet import Fleet, FleetWatch
 from actorproc.config.settings import Settings
 from actorproc.errors import ActorprocError
-from actorproc.server import dashboard_app
+from actorproc.server import dashboard_app, letter_routes
 from actorproc.server.feeds import Feed
+from actorproc.storage.names import ProcessorLayout
+from actorproc.stores import open_store
 from tests.server.fleet import NAME, FakeFleet
 
 
@@ -331,3 +333,40 @@ async def test_a_replay_shows_how_far_it_is(tmp_path: Path) -> None:
         assert {files for _, files in seen} <= {0, 12}
         assert len({done for done, files in seen if files}) > 1, seen
         assert (await http.get(path, headers=headers)).json() == {"done": 0, "files": 0}
+
+
+async def test_letters_beyond_the_answer_are_counted_for_a_while(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log, container = str(tmp_path / "log"), str(tmp_path / "state")
+    async with Producer(log, partitions=1) as producer:
+        await producer.send_many([b"x"] * 12)
+    await Processor(Refuses, source=log, container=container, dead_letter_limit=1).run(until_end=True)
+    app, path = dashboard_app(container, Settings()), "/api/processors/Refuses/dead-letters"
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost") as http:
+
+        async def counted(limit: int) -> tuple[int, bool, int, bool]:
+            found = (await http.get(path, params={"limit": limit})).json()
+            return len(found["letters"]), found["more"], found["total"], found["total_exact"]
+
+        assert await counted(5) == (5, True, 12, True)
+        assert await counted(12) == (12, False, 12, True)
+        monkeypatch.setattr(letter_routes, "COUNTING", 0.0)
+        assert await counted(5) == (5, True, 6, False)
+
+
+async def test_counts_of_a_partition_go_on_when_its_host_restarts(tmp_path: Path) -> None:
+    log, container = str(tmp_path / "log"), str(tmp_path / "state")
+    async with Producer(log, partitions=1) as producer:
+        await producer.send_many([b"x"] * 12)
+    settings: dict[str, Any] = {"dead_letter_limit": 1, "lease_renew_interval": 0.1}
+    await Processor(Refuses, source=log, container=container, **settings).run(until_end=True)
+    async with (
+        Processor(Refuses, source=log, container=container, **settings),
+        open_store(container) as store,
+    ):
+        with anyio.fail_after(30):
+            watch = FleetWatch(store, ProcessorLayout("Refuses"), 60.0)
+            while (view := (await watch.look()).partitions["0"]).state != "running":
+                await anyio.sleep(0.05)
+    assert (view.records, view.dead_letters) == (12, 12)

@@ -8,10 +8,13 @@ function headers(extra = {}) {
   return token ? {...extra, Authorization: `Bearer ${token}`} : extra;
 }
 
-/** Ask for a token. False if the question was dismissed. */
-function askToken() {
+/** Ask for a token. False if the question was dismissed. `problem`: what is wrong with the present one. */
+function askToken(problem) {
   asking ??= new Promise(resolve => {
     const dialog = document.getElementById("ask-token"), input = document.getElementById("token");
+    const shown = document.getElementById("token-problem");
+    shown.hidden = !problem;
+    shown.textContent = problem ?? "";
     dialog.addEventListener("close", () => {
       const given = dialog.returnValue === "ok" && input.value;
       if (given) sessionStorage.setItem(KEY, input.value);
@@ -29,9 +32,10 @@ function askToken() {
 async function request(path, options = {}) {
   for (;;) {
     const response = await fetch(path, {...options, headers: headers(options.headers)});
-    if (response.status === 401 && await askToken()) continue;
     if (response.ok) return response;
     const answer = await response.json().catch(() => ({}));
+    const given = sessionStorage.getItem(KEY), isRefused = response.status === 401 && given || answer.needs === "http_token";
+    if ((response.status === 401 || isRefused) && await askToken(isRefused ? `The token that was given does not do: ${answer.error}.` : null)) continue;
     throw new Error(answer.error ?? `${response.status} ${response.statusText}`);
   }
 }

@@ -1,6 +1,6 @@
 // The page: which processor and view, the live stream, and the fleet.
 import {events, get} from "./api.js";
-import {chip, confirm, count, counted, download, duration, h, line, mark, table, tone, VERDICTS} from "./format.js";
+import {chip, confirm, count, counted, download, duration, h, line, mark, reveal, table, tone, VERDICTS} from "./format.js";
 import "./heatmap.js";
 import * as hands from "./hands.js";
 import * as history from "./history.js";
@@ -68,6 +68,7 @@ function navigate() {
   if (page === "audit") hands.audit(next.processor).then(acts => { audit = acts; }, failed);
   if (before !== next.processor) { follow(next.processor); slowly(); }
   else if (page === "fleet") partition();
+  if (next.view === "partition") reveal($("detail"));
 }
 
 /** Follow the live stream of a processor, and begin again when it ends. */
@@ -175,7 +176,7 @@ function summary(views) {
     fact("Hosts", `${alive} of ${fleet.hosts.length} alive`),
     fact("Lag", `${known < views.length ? "at least " : ""}${count(sum("lag"))} `, line(fleet.lags)),
     fact("Oldest record", duration(oldest)),
-    fact("Since their actors started", `${counted(sum("records"), "record")}, ${counted(sum("rows"), "row")}, `,
+    fact("In all", `${counted(sum("records"), "record")}, ${counted(sum("rows"), "row")}, `,
       h("a", {href: link(shown.processor, "letters")}, counted(sum("dead_letters"), "dead letter"))),
   );
 }

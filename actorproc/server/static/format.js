@@ -57,6 +57,14 @@ export function confirm(title, text, action, effects = null) {
   return new Promise(resolve => dialog.addEventListener("close", () => resolve(dialog.returnValue === "ok"), {once: true}));
 }
 
+for (const button of document.querySelectorAll("dialog .cancel"))  // no submit button: Enter would press the first one
+  button.addEventListener("click", () => button.closest("dialog").close("cancel"));
+
+/** Scroll to a section that was chosen, where it is not beside the list. */
+export function reveal(section) {
+  if (matchMedia("(max-width: 900px)").matches) section.scrollIntoView({block: "start"});
+}
+
 /** Let the browser save `content` as a JSON file. */
 export function download(name, content) {
   const url = URL.createObjectURL(new Blob([JSON.stringify(content, null, 2)], {type: "application/json"}));

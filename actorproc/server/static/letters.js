@@ -1,11 +1,13 @@
 // Dead letters: filter, look at one, replay or purge.
 import {get, post} from "./api.js";
-import {confirm, count, counted, download, h, table} from "./format.js";
+import {confirm, count, counted, download, h, reveal, table} from "./format.js";
 
 const $ = id => document.getElementById(id);
 let state = {processor: null, id: null, query: null, letters: [], chosen: new Set()};
 
 const filter = () => Object.fromEntries([...new FormData($("filter"))].filter(([, value]) => value));
+
+const api = () => `api/processors/${encodeURIComponent(state.processor)}/dead-letters`;
 
 /** The address of this view with its filter and letter, for permalinks. */
 const address = (id = state.id) =>
@@ -21,21 +23,24 @@ export async function show(processor, id, query) {
   }
   list();
   one();
+  if (id) reveal($("letter"));
 }
 
 async function load(kind) {
   state.chosen.clear();
-  const query = new URLSearchParams({...filter(), kind});
-  const answer = await get(`api/processors/${encodeURIComponent(state.processor)}/dead-letters?${query}`);
+  const answer = await get(`${api()}?${new URLSearchParams({...filter(), kind})}`);
   state.letters = answer.letters;
   const kinds = [...new Set([...Object.keys(answer.kinds), ...(kind ? [kind] : [])])].sort();
   $("filter").elements.kind.replaceChildren(
     h("option", {value: ""}, "any"),
     ...kinds.map(name => h("option", {value: name, selected: name === kind}, `${name} (${answer.kinds[name] ?? 0})`)),
   );
-  const more = answer.more ? ", the first of more" : "";
-  $("letters-note").textContent = answer.letters.length ? `${counted(answer.letters.length, "dead letter")}${more}` : "No dead letter matches.";
+  $("letters-note").textContent = !answer.letters.length ? "No dead letter matches."
+    : answer.more ? `The first ${count(answer.letters.length)} of ${inAll(answer)}.` : `${inAll(answer)}.`;
 }
+
+/** How many letters there are. The server counts for some seconds. */
+const inAll = ({total, total_exact: exact}) => `${exact ? "" : "at least "}${counted(total, "dead letter")}`;
 
 function list() {
   const columns = [["Select", ""], ["Letter", ""], ["Time (UTC)", ""], ["Kind", ""], ["Message", "text"], ["Replayed", ""]];
@@ -108,15 +113,18 @@ async function act(action, title, consequence, done) {
   const ids = [...state.chosen];
   const wanted = filter();
   const filtered = Object.keys(wanted).length > 0;
-  const which = ids.length ? counted(ids.length, "selected letter")
-    : filtered ? "all letters that match the filter" : "all dead letters of this processor";
+  let which = `The ${counted(ids.length, "selected letter")}`;
+  if (!ids.length) {
+    const number = await get(`${api()}?${new URLSearchParams({...wanted, limit: 1})}`).then(inAll, error => `An unknown number of letters (${error.message})`);
+    which = `${number[0].toUpperCase()}${number.slice(1)}: all that ${filtered ? "match the filter" : "this processor has"}`;
+  }
   if (!await confirm(title, `${which}. ${consequence}`, title)) return;
   await send(action, ids.length ? {ids} : filtered ? wanted : {all: true}, done);
 }
 
 /** Let the server act, and show what it has done. */
 async function send(action, choice, done) {
-  const path = `api/processors/${encodeURIComponent(state.processor)}/dead-letters/${action}`;
+  const path = `${api()}/${action}`;
   const timer = action === "replay" ? setInterval(() => progress(path), 1000) : 0;
   try {
     const answer = await post(path, choice).finally(() => clearInterval(timer));
