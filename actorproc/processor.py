@@ -51,7 +51,7 @@ from actorproc.runtime.logger import get_logger, warn_while_slow
 from actorproc.runtime.signals import Signals
 from actorproc.runtime.tasks import first_cause
 from actorproc.runtime.user_code import INTERRUPTIONS, user_code
-from actorproc.runtime.watchdog import loop_watchdog
+from actorproc.runtime.watchdog import Blockage, loop_watchdog
 from actorproc.sources import guard_source, open_source
 from actorproc.sources.protocol import Source, Start, parse_start
 from actorproc.storage.names import ProcessorLayout, checked_name
@@ -356,7 +356,7 @@ class Processor:
             until_end=until_end,
         )  # fmt: skip
 
-    def _say_blocked(self, where: str, seconds: float) -> None:
+    def _say_blocked(self, found: Blockage) -> None:
         """Tell other hosts and people which line blocks the event loop: it cannot do so itself. In a thread."""
         supervisor = self._supervisor
         if supervisor is None or not self._owns_store:
@@ -365,7 +365,7 @@ class Processor:
         async def say() -> None:
             async with open_store(self._store.url, self.settings) as store:
                 with anyio.move_on_after(self.settings.lease_renew_interval):
-                    await supervisor.say_blocked(store, where, seconds)
+                    await supervisor.say_blocked(store, found)
 
         try:
             anyio.run(say)

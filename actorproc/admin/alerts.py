@@ -39,7 +39,7 @@ ALERTS = (
     ),
     Alert(
         "ActorprocEventLoopBlocked", "actorproc_event_loop_blocked_seconds > 10",
-        "1m", "page", _WHERE + ": a handler blocks the event loop",
+        "1m", "page", _WHERE + ": the event loop does not answer: a handler blocks it, or there is no CPU",
     ),
     Alert(
         "ActorprocLagGrows",

@@ -75,7 +75,8 @@ def judge_blocked(partition: str, host: str, report: HostReport) -> Verdict:
     """The verdict about a partition of a host whose event loop does not answer."""
     own = report.progress.get(partition)
     trouble = None if own is None else _trouble(own, report.failing.get(partition))
-    return trouble or Verdict("silent", f"{host} does not answer: {report.blocked}", report.blocked_since, "user")
+    fault = None if report.starved else "user"
+    return trouble or Verdict("silent", f"{host} does not answer: {report.blocked}", report.blocked_since, fault)
 
 
 def _trouble(report: PartitionReport, error: str | None) -> Verdict | None:

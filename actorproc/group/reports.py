@@ -101,5 +101,7 @@ class HostReport(msgspec.Struct, frozen=True, kw_only=True):
     """Why its event loop does not answer. Only its watchdog writes this; the next heartbeat shows that it goes on."""
     blocked_since: float | None = None
     """Seconds since 1970, by the host's clock."""
+    starved: bool = False
+    """It does not answer because its process gets no CPU."""
     max_process_time: float | None = None
     """Its setting: a handler without progress for that long is stuck."""

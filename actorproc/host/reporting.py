@@ -11,6 +11,7 @@ from actorproc.group.reports import GivenUpReport, HostReport, PartitionReport, 
 from actorproc.output.checkpoint import Totals
 from actorproc.partition.statistics import PartitionStatistics, Retry, Trouble
 from actorproc.partition.time_spent import Activity
+from actorproc.runtime.watchdog import Blockage
 
 _REPORTED: tuple[Activity, ...] = ("read", "handle", "commit")  # the fields of TimesReport
 
@@ -25,16 +26,21 @@ def given_up_of(troubles: Iterable[tuple[str, Trouble]]) -> dict[str, GivenUpRep
     return {name: GivenUpReport(found.error, int(found.since), found.fault, found.reached) for name, found in troubles}
 
 
-def blocked_report(report: HostReport, where: str, since: float) -> HostReport:
-    """The report of a host whose event loop does not answer: the partitions in their handler are stuck.
+def blocked_report(report: HostReport, found: Blockage, since: float) -> HostReport:
+    """The report of a host whose event loop does not answer: the partitions in their handler are stuck, unless the
+    process gets no CPU.
 
     Args:
-        where: the line of code that blocks it.
         since: seconds since 1970.
     """
+    if found.starved:
+        why = "its process gets too little CPU: other processes, or the CPU limit of its container, take it"
+        return replace(report, blocked=why, blocked_since=since, starved=True)
     held = [name for name, found in report.progress.items() if found.activity == "handle"]
     handled = f"; in the handler: partition {', '.join(held)}" if held else ""
-    why = f"a handler blocks the event loop of its host, at {where}{handled}. Await, or write a plain `def process`"
+    why = (
+        f"a handler blocks the event loop of its host, at {found.where}{handled}. Await, or write a plain `def process`"
+    )
     stuck = {
         name: replace(report.progress[name], trouble="stuck", trouble_since=int(since), fault="user") for name in held
     }

@@ -37,6 +37,7 @@ from actorproc.runtime.actor import Actor
 from actorproc.runtime.clock import Clock
 from actorproc.runtime.logger import LogThrottle, get_logger
 from actorproc.runtime.tasks import first_cause
+from actorproc.runtime.watchdog import Blockage
 from actorproc.storage.store import Store
 
 log = get_logger(__name__)
@@ -202,12 +203,12 @@ class Supervisor(Actor[Message]):
             error_since=None if self._error is None else self._error.since,
         )
 
-    async def say_blocked(self, store: Store, where: str, seconds: float) -> None:
-        """Write a heartbeat that says which line has blocked this host's event loop for `seconds`.
+    async def say_blocked(self, store: Store, found: Blockage) -> None:
+        """Write a heartbeat that says why this host's event loop does not answer.
 
         For the thread of the watchdog, with a store of its own.
         """
-        report = blocked_report(self._report(), where, self._clock.wall() - seconds)
+        report = blocked_report(self._report(), found, self._clock.wall() - found.seconds)
         await self._group.say(store, report)
 
     async def _renew(self) -> None:
@@ -262,7 +263,8 @@ class Supervisor(Actor[Message]):
                     self._log.error(
                         "supervisor.fenced_itself",
                         partitions=len(self.partitions),
-                        why="no heartbeat was written in time; loop.blocked is logged if a handler was the cause",
+                        why="no heartbeat was written in time; the log has loop.blocked if a handler was the cause, "
+                        "and loop.starved if this process got no CPU",
                     )
                 self.partitions.fence()
             await self._renewed.wait()

@@ -1,4 +1,4 @@
-"""CPU cores of this process, and slots that bound how many threads compute at once."""
+"""CPU cores of this process, how long a thread waits for one, and slots that bound how many threads compute at once."""
 
 from __future__ import annotations
 
@@ -44,6 +44,16 @@ async def acquire_slot(slots: anyio.CapacityLimiter) -> CpuSlot | None:
             return None
     slot.timer = asyncio.get_running_loop().call_later(SLOT_TIME, slot.end)
     return slot
+
+
+def cpu_wait(thread: int) -> float:
+    """Seconds for which a thread (by its native id) could have run since its start, and got no CPU; 0 if that is not
+    known, as on other systems than Linux.
+    """
+    try:
+        return int(Path(f"/proc/self/task/{thread}/schedstat").read_text().split()[1]) / 1e9
+    except (OSError, ValueError, IndexError):
+        return 0.0
 
 
 def available_cores() -> int:

@@ -36,8 +36,8 @@ def problems(host: Statistics, *, now: float, max_process_time: float, blocked: 
 def _of_host(host: Statistics, now: float, blocked: float) -> Iterator[Problem]:
     if blocked:
         handled = ", ".join(p.partition for p in host.partitions if p.activity == "handle") or "none"
-        why = f"its event loop does not answer: a handler blocks it. In the handler: partition {handled}."
-        why += " Await, or write a plain `def process`"
+        why = f"its event loop does not answer: a handler blocks it (in the handler: partition {handled}), or the "
+        why += "process gets no CPU; the log has loop.blocked or loop.starved. Await, or write a plain `def process`"
         yield Problem(problem="blocked", reason=why, since=now - blocked)
     if not host.running:
         yield Problem(problem="stopped", reason="it has not joined the group yet, or has left it")
