@@ -240,10 +240,12 @@ class Settings(BaseModel):
     # Committing
     auto_commit: bool = Field(True, description="If false, only `await ctx.commit()` commits.")
     commit_interval: Seconds = Field(
-        5, description="How often rows are committed. A batch in progress is finished first, which may take as long."
+        5,
+        description="How often processed records are committed, with or without rows. A batch in progress is finished "
+        "first, which may take as long. A commit costs one PUT per partition.",
     )
     idle_commit_interval: Seconds = Field(
-        60, description="How often a position is committed that moved without producing rows."
+        60, description="How often a position is committed that moved without a record, for example past aborted ones."
     )
     commit_rows: Count = Field(1_000_000, description="Rows after which a commit is due at once.")
     commit_bytes: Size = Field(64 * 2**20, description="Bytes of rows (as Arrow) after which a commit is due at once.")

@@ -86,7 +86,9 @@ class Uncommitted:
             return self._since + settings.commit_interval
         if self._moved_at is None:
             return None
-        return self._moved_at + (settings.idle_commit_interval if self._queue is None else settings.commit_interval)
+        # Records without rows may have had effects elsewhere, and would be repeated: they count as promptly as rows.
+        is_idle = not self.new.records and self._queue is None
+        return self._moved_at + (settings.idle_commit_interval if is_idle else settings.commit_interval)
 
     def is_due(self, sequence: int) -> bool:
         """Whether to commit now: enough rows wait, here or on this host, or they have waited long enough.

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from itertools import count
 from typing import ClassVar
 
 import anyio
@@ -37,7 +39,7 @@ async def test_every_record_ends_as_rows_or_dead_letter_and_moves_the_checkpoint
     assert Numbers.closed[-1] is CloseReason.HANDOFF
 
 
-def test_records_without_rows_move_the_checkpoint_after_idle_commit_interval() -> None:
+def test_records_without_rows_are_committed_as_promptly_as_rows() -> None:
     class Silent(Numbers):
         async def process(self, batch: Batch, ctx: PartitionContext) -> None:
             pass
@@ -46,11 +48,38 @@ def test_records_without_rows_move_the_checkpoint_after_idle_commit_interval() -
         world = World(Silent, clock=VirtualClock, commit_interval=5, idle_commit_interval=60)
         world.feed(10)
         async with world.running(1):
-            await anyio.sleep(59)
+            await anyio.sleep(4)
             assert not await _moved(world)
             await anyio.sleep(2)
             assert await _moved(world)
         assert await world.rows() == []
+
+    run(main())
+
+
+def test_a_position_that_moves_without_a_record_is_committed_after_idle_commit_interval() -> None:
+    class Moving(MemorySource):
+        """After its records the position moves each second, past what is no record."""
+
+        async def read(self, partition: str, position: str) -> AsyncGenerator[Chunk, None]:
+            async with aclosing(super().read(partition, position)) as chunks:
+                async for chunk in chunks:
+                    yield chunk
+                    for moved in count(int(chunk.next)) if not len(chunk.batch) else ():
+                        yield Chunk(chunk.batch, str(moved))
+                        await anyio.sleep(1)
+
+    async def main() -> None:
+        world = World(clock=VirtualClock, commit_interval=5, idle_commit_interval=60)
+        world.source = Moving(1, step=3)
+        world.feed(10)
+        async with world.running(1) as actor:
+            await anyio.sleep(10)
+            first = actor.statistics.committed.position
+            await anyio.sleep(45)
+            assert actor.statistics.committed.position == first
+            await anyio.sleep(30)
+            assert int(actor.statistics.committed.position) > int(first)
 
     run(main())
 
@@ -189,7 +218,7 @@ async def test_at_most_once_records_without_rows_move_the_checkpoint() -> None:
         async def process(self, batch: Batch, ctx: PartitionContext) -> None:
             pass
 
-    world = World(Silent, idle_commit_interval=0.01, delivery="at-most-once")
+    world = World(Silent, commit_interval=0.01, delivery="at-most-once")
     world.feed(10)
     async with world.running(1) as actor:
         await eventually(lambda: _at_least(actor.statistics.committed.sequence, 27))
