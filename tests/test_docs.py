@@ -180,5 +180,20 @@ def _logged_events() -> Iterator[tuple[str, str, set[str]]]:
                         yield event, levels[name], fields
 
 
+def test_nothing_says_to_install_actorproc_from_an_index_that_does_not_have_it() -> None:
+    """Remove this test with the first release there."""
+    code = [
+        path for folder in ("actorproc", "stores", "handlers", "examples") for path in (ROOT / folder).rglob("*.py")
+    ]
+    wanted = re.compile(r"(pip|pipx|uv pip|uv tool) install( -\S+)* '?actorproc\b(?!/)|uv add( -\S+)* '?actorproc\b")
+    wrong = [
+        f"{path.relative_to(ROOT)}: {found[0]}"
+        for path in (*PAGES, *code)
+        if path.name != "CHANGELOG.md"
+        for found in wanted.finditer(path.read_text())
+    ]
+    assert wrong == []
+
+
 if __name__ == "__main__":
     SETTINGS.write_text(settings_page())

@@ -14,6 +14,7 @@ from actorproc.errors import SchemaError, SettingsError
 from actorproc.handler.decoder import Decoder
 from actorproc.rows.schema import parse_schema
 from actorproc.runtime.clock import SYSTEM, Clock
+from actorproc.runtime.requirements import how_to_install
 
 if TYPE_CHECKING:
     from actorproc.codecs.registry import SchemaRegistry
@@ -61,7 +62,7 @@ def open_registry(settings: Settings, *, clock: Clock = SYSTEM) -> SchemaRegistr
     try:
         registry = import_module("actorproc.codecs.registry").SchemaRegistry
     except ImportError as error:
-        raise SettingsError(f"schema_registry: {error}; pip install 'actorproc[avro]', or another format") from None
+        raise SettingsError(f"schema_registry: {error}: {how_to_install('avro')}, or that of another format") from None
     options = with_secrets("schema registry option", settings.schema_registry_options)
     return registry(  # type: ignore[no-any-return]
         settings.schema_registry, options, timeout=settings.store_timeout, clock=clock
@@ -126,6 +127,4 @@ def _load(settings: Settings, module: str, name: str) -> Any:
     try:
         return getattr(import_module(f"actorproc.codecs.{module}"), name)
     except ImportError as error:
-        raise SettingsError(
-            f"decode = {settings.decode}: {error}; pip install 'actorproc[{settings.decode}]'"
-        ) from None
+        raise SettingsError(f"decode = {settings.decode}: {error}: {how_to_install(settings.decode)}") from None

@@ -273,5 +273,5 @@ def test_a_missing_extra_is_named(format_of: str, monkeypatch: pytest.MonkeyPatc
         monkeypatch.delitem(sys.modules, name)
     for library in ("fastavro", "ptars", "jsonschema_rs"):
         monkeypatch.setitem(sys.modules, library, None)
-    with pytest.raises(SettingsError, match=rf"pip install 'actorproc\[{format_of}\]'"):
+    with pytest.raises(SettingsError, match=rf"pip install '\.\[{format_of}\]' in the checkout"):
         open_decoder(Settings(decode=format_of, schema_registry="http://127.0.0.1:9"))
