@@ -84,6 +84,9 @@ class StoreError(ActorprocError):
 class StoreUnavailable(StoreError):
     """The store did not answer, is overloaded, or has no space left. A write that ended so may have been applied."""
 
+    throttled = False
+    """The store said that it gets too many requests."""
+
 
 class BufferFull(StoreError):
     """The buffer of a producer had no room for a record within `max_block`. The record was not sent."""

@@ -11,6 +11,7 @@ from actorproc.errors import CredentialsExpired, StoreError, StoreRefused, Store
 
 _TRY_AGAIN = {307, 408, 409, 425, 429}  # and all of 5xx
 _TRY_AGAIN_CODES = {"SlowDown", "RequestTimeout", "RequestTimeoutException", "Throttling", "ThrottlingException"}
+_TOO_MANY, _TOO_MANY_CODES = {429, 503}, {"SlowDown", "Throttling", "ThrottlingException"}  # S3 says it with a 503
 _KEYS = "s3_access_key and s3_secret_key, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or the AWS profile"
 _REGION = "set s3_region to the region of the bucket"
 _ADVICE = {
@@ -51,7 +52,9 @@ def answered(what: str, answer: Answer) -> StoreError:
     text = f"{what}: {answer.code or answer.status}: {answer.message}".rstrip(": .")
     again = answer.status in _TRY_AGAIN or answer.code in _TRY_AGAIN_CODES
     if again or (answer.status >= 500 and answer.code != "NotImplemented"):
-        return StoreUnavailable(text)
+        unavailable = StoreUnavailable(text)
+        unavailable.throttled = answer.status in _TOO_MANY or answer.code in _TOO_MANY_CODES
+        return unavailable
     code = "AccessDenied" if answer.status == 403 and answer.code not in _ADVICE else answer.code
     kind = CredentialsExpired if code == "ExpiredToken" else StoreRefused
     return kind(f"{text}; {_ADVICE[code]}" if code in _ADVICE else text)

@@ -38,6 +38,10 @@ ALERTS = (
         "5m", "page", "no host is running",
     ),
     Alert(
+        "ActorprocProcessorWithoutHosts", "actorproc_processor_hosts == 0 and actorproc_processor_lag_records > 0",
+        "5m", "page", "{{ $labels.processor }}: no host is running, and records wait",
+    ),
+    Alert(
         "ActorprocEventLoopBlocked", "actorproc_event_loop_blocked_seconds > 10",
         "1m", "page", _WHERE + ": the event loop does not answer: a handler blocks it, or there is no CPU",
     ),

@@ -155,6 +155,7 @@ class FleetWatch:
         self._giving_up: dict[str, HostReport] = {}  # of live hosts, if they gave partitions up
         self._ages: dict[Incarnation, float] = {}
         self._read: dict[str, PartitionView] = {}  # from their commits
+        self._counted: dict[str, PartitionView] = {}  # the latest views
         self._to_read: deque[str] = deque()
         self.history: dict[str, deque[int | None]] = {}
         """Lags of each partition, the latest last; a sample for each heartbeat of its owner."""
@@ -179,7 +180,11 @@ class FleetWatch:
             for who, (_, beat, _) in self._beats.items()
             if beat.report.given_up and self._is_alive(who)
         }
-        views = {name: self._view(name, lease, group.owner_of(name), now) for name, lease in leases.items()}
+        views = {
+            name: self._with_counts(self._view(name, lease, group.owner_of(name), now))
+            for name, lease in leases.items()
+        }
+        self._counted = views
         fleet = Fleet(
             processor=self._layout.processor, time=now, hosts=self._hosts(group), partitions=views, wishes=group.wishes
         )
@@ -239,6 +244,14 @@ class FleetWatch:
         )  # fmt: skip
 
     # Views
+
+    def _with_counts(self, view: PartitionView) -> PartitionView:
+        """With the counts of the look before, while neither an owner nor a read of the commits has told them again."""
+        before = self._counted.get(view.partition)
+        if before is None or view.records or view.rows or view.dead_letters or view.skipped:
+            return view
+        counts = {name: getattr(before, name) for name in ("records", "rows", "dead_letters", "skipped")}
+        return msgspec.structs.replace(view, **counts)
 
     def _view(self, name: str, lease: Lease, owner: Incarnation | None, now: float) -> PartitionView:
         found = self._beats.get(owner) if owner else None

@@ -171,10 +171,17 @@ async def read_status(
     return ProcessorStatus(processor, members, list(partitions.values()), group.wishes)
 
 
-async def read_lag(store: Store, layout: ProcessorLayout, partition: str, source: Source) -> PartitionStatus:
-    """The progress of one partition and its lag, by what is committed and what its open source has."""
+async def read_lags(
+    store: Store, layout: ProcessorLayout, partitions: Iterable[str], source: Source
+) -> Mapping[str, PartitionStatus]:
+    """The progress and the lag of partitions, by what is committed and what their open source has."""
     group = await read_group(store, layout) or GroupDocument.of()
-    return await _read_partition(store, layout, partition, group.leases.get(partition) or Lease(None, 0), source, None)
+
+    async def read(partition: str) -> PartitionStatus:
+        lease = group.leases.get(partition) or Lease(None, 0)
+        return await _read_partition(store, layout, partition, lease, source, None)
+
+    return await gather(list(partitions), read)
 
 
 def _failing(group: GroupDocument, heartbeats: Iterable[tuple[Heartbeat, float]]) -> dict[str, str]:

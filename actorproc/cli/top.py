@@ -16,7 +16,7 @@ from actorproc.admin.explain import duration, explain
 from actorproc.admin.fleet import Fleet, FleetWatch, HostView, PartitionView
 from actorproc.admin.own_source import own_source
 from actorproc.admin.placement import describe
-from actorproc.admin.status import read_lag
+from actorproc.admin.status import read_lags
 from actorproc.admin.verdict import BAD, WELL
 from actorproc.cli.common import OpenedProcessor, run_async
 from actorproc.cli.loading import load_source
@@ -49,7 +49,7 @@ def explain_one(opened: OpenedProcessor, partition: str, source_url: str | None)
                 raise UsageError(f"no partition {partition!r}; there are: {known}")
             if source_url is not None:
                 async with own_source(store, layout, settings, load_source(source_url)) as source:
-                    found = await read_lag(store, layout, partition, source)
+                    found = (await read_lags(store, layout, [partition], source))[partition]
                 seconds = None if found.lag is None else found.lag_seconds
                 view = replace(view, lag=found.lag, lag_seconds=seconds)
         return explain(view, fleet.hosts, fleet.time)

@@ -38,6 +38,16 @@ class Statistics:
     """Partitions that this host gave up because a call of their handler does not end, for as long as the call lasts."""
     store_requests: dict[str, int] = field(default_factory=dict)
     """Requests to the container's store, by verb."""
+    store_failures: dict[str, int] = field(default_factory=dict)
+    """Of these the ones without an answer, most of which were sent again, by cause: `throttled` (the store gets too
+    many requests), `timeout` or `unavailable`."""
+    source_requests: int = 0
+    """Requests to the source, as far as it counts them; see `records.ReadCost`."""
+    source_bytes: int = 0
+    source_charges: dict[str, float] = field(default_factory=dict)
+    """What the source charges, by name, such as `request_units`."""
+    source_throttled: int = 0
+    """Requests that the source's service refused because there were too many."""
     read_ahead_bytes: int = 0
     """Bytes that were read and not processed yet."""
     uncommitted_bytes: int = 0

@@ -102,7 +102,10 @@ class Supervisor(Actor[Message]):
             error=None if error is None else error.text, error_since=None if error is None else error.since,
             records=done.records, rows=done.rows, dead_letters=done.dead_letters, skipped=done.skipped,
             partitions=tuple(slot.statistics() for slot in slots.by_name()), given_up=slots.given_up(),
-            store_requests=dict(context.store.requests), read_ahead_bytes=context.budget.used,
+            store_requests=dict(context.store.requests), store_failures=dict(context.store.failures),
+            source_requests=context.costs.requests, source_bytes=context.costs.bytes,
+            source_charges=dict(context.costs.charges), source_throttled=context.source.throttled,
+            read_ahead_bytes=context.budget.used,
             uncommitted_bytes=context.held.used, seconds=dict(context.times.seconds),
             durations={activity: found.copy() for activity, found in context.times.durations.items()},
         )  # fmt: skip

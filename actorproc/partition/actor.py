@@ -106,7 +106,7 @@ class PartitionActor(Restartable):
             queue = QueueReader(context.source, partition, settings.max_unacknowledged, clock, self._log, end_wait)
         self._reads = ReadAhead(
             queue or context.source, partition, settings, context.budget, self._pace,
-            prepare=context.decoder.prepare, epoch=epoch,
+            prepare=context.decoder.prepare, epoch=epoch, costs=context.costs,
         )  # fmt: skip
         self.lag = Lag(context.source, self._reads, self.statistics, clock)
         self._committer = Committer(

@@ -18,6 +18,7 @@ from actorproc.config.settings import Settings
 from actorproc.errors import SourceError
 from actorproc.partition.batch_size import Pace
 from actorproc.partition.queue_reader import QueueReader
+from actorproc.partition.read_costs import ReadCosts
 from actorproc.records import NO_COST, RECORD_SCHEMA, Batch, Cursor, ReadCost
 from actorproc.runtime.budget import ByteBudget, ReadBudget
 from actorproc.runtime.clock import SHORTEST_WAIT, Clock
@@ -124,6 +125,7 @@ class ReadAhead:
         pace: how large a batch the handler gets.
         prepare: fetches what decoding these values needs, before the handler gets them; a SourceError ends the reading.
         epoch: of the lease, for sources whose services know epochs.
+        costs: of the host, to which each read is added.
     """
 
     def __init__(
@@ -135,6 +137,7 @@ class ReadAhead:
         pace: Pace,
         prepare: Callable[[pa.Array], Awaitable[None]] | None = None,
         epoch: int | None = None,
+        costs: ReadCosts | None = None,
     ) -> None:
         self._source = source
         self._partition = partition
@@ -142,6 +145,7 @@ class ReadAhead:
         self._room = ReadBudget(budget, epoch)
         self._pace = pace
         self._prepare = prepare
+        self._costs = costs or ReadCosts()
         self._queue: deque[Read] = deque()
         self._failure: Exception | None = None  # raised once the queue is empty
         self._joining = False
@@ -203,6 +207,7 @@ class ReadAhead:
                 self._awaiting = False
                 cost = _cost_of(chunk, anyio.current_time() - asked)
                 self._cost += cost
+                self._costs.add(cost)
                 self.bytes_read, self.records_read = self.bytes_read + cost.bytes, self.records_read + len(chunk.batch)
                 if (pair := chunk.batch.disorder(read)) is not None:  # such records would be skipped, or repeated
                     raise SourceError(

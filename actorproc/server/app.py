@@ -21,6 +21,7 @@ from actorproc.server.feeds import Feeds
 from actorproc.server.fleet_routes import FleetRoutes
 from actorproc.server.host_routes import HostRoutes
 from actorproc.server.letter_routes import LetterRoutes
+from actorproc.server.processor_metrics import ProcessorMetrics
 from actorproc.server.resets import ResetRoutes
 
 STATIC = Path(__file__).parent / "static"
@@ -51,9 +52,12 @@ def http_app(
 
 
 def dashboard_app(container: str, settings: Settings, *, own_server: bool = False) -> Starlette:
-    """The dashboard of all processors in a container, served by no host of theirs. Otherwise as `http_app`."""
-    routes = [*FleetRoutes(Feeds(container, settings), None).routes(), *_routes_without_feed(container, settings)]
-    return _app(routes, Tokens(settings), own_server=own_server)
+    """The dashboard of all processors in a container with their `/metrics`, served by no host of theirs. Otherwise as
+    `http_app`.
+    """
+    feeds = Feeds(container, settings)
+    routes = [*ProcessorMetrics(feeds).routes(), *FleetRoutes(feeds, None).routes()]
+    return _app([*routes, *_routes_without_feed(container, settings)], Tokens(settings), own_server=own_server)
 
 
 def _routes_without_feed(container: str, settings: Settings) -> list[Route]:

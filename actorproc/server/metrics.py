@@ -7,7 +7,7 @@ consumer of messages: https://opentelemetry.io/docs/specs/semconv/messaging/mess
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from prometheus_client.metrics_core import (
@@ -81,6 +81,11 @@ class HostCollector(Collector):
         yield _gauge("actorproc_read_ahead_bytes", "Read and not processed.", labels, host.read_ahead_bytes)
         yield _gauge("actorproc_uncommitted_bytes", "Waiting for a commit.", labels, host.uncommitted_bytes)
         yield _by("actorproc_store_requests", "Requests to the store.", labels, "verb", host.store_requests)
+        yield _by("actorproc_store_failures", "Requests without an answer.", labels, "cause", host.store_failures)
+        yield _counter("actorproc_source_requests", "As far as the source tells.", labels, host.source_requests)
+        yield _counter("actorproc_source_bytes", "Fetched from the source.", labels, host.source_bytes)
+        yield _by("actorproc_source_charges", "By the source's own unit.", labels, "charge", host.source_charges)
+        yield _counter("actorproc_source_throttled", "Refused: too many requests.", labels, host.source_throttled)
         yield _by("actorproc_activity_seconds", "Time of partitions.", labels, "activity", host.seconds)
         if "commit" in host.durations:
             yield _histogram("actorproc_commit_duration_seconds", "Commits.", labels, host.durations["commit"])
@@ -150,7 +155,7 @@ def _counter(name: str, text: str, labels: _Labels, value: float) -> Metric:
     return family
 
 
-def _by(name: str, text: str, labels: _Labels, label: str, values: dict[Any, float] | dict[str, int]) -> Metric:
+def _by(name: str, text: str, labels: _Labels, label: str, values: Mapping[Any, float]) -> Metric:
     family = CounterMetricFamily(name, text, labels=[*labels, label])
     for key, value in values.items():
         family.add_metric([*labels.values(), key], value)

@@ -120,6 +120,10 @@ class Source(ABC):
     open.
     A processor refuses to continue with a stream of another identity. None: the source cannot tell."""
 
+    throttled: int = 0
+    """Requests that the service refused because there were too many, since the source was made; for metrics. A source
+    that waits and asks again counts them here."""
+
     async def open(self) -> None:
         """Connect. Called before any other method, and again after a pause if it has failed.
 

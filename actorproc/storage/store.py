@@ -78,6 +78,9 @@ class Store:
         self.clock = clock
         self.requests: Counter[str] = Counter()
         """Requests by verb, with retries."""
+        self.failures: Counter[str] = Counter()
+        """Requests without an answer that counts, most of which are sent again, by cause: `throttled`, `timeout` or
+        `unavailable`."""
         self.reads, self.writes = Outage(), Outage()
         self.time = StoreTime(clock)
         self._slots = anyio.Semaphore(self.limits.concurrency, fast_acquire=True)
@@ -97,7 +100,8 @@ class Store:
     def _beside(self, backend: Backend, limits: StoreLimits) -> Store:
         """A store whose requests count here, too."""
         store = Store(backend, limits=limits, clock=self.clock)
-        store.requests, store.reads, store.writes, store.time = self.requests, self.reads, self.writes, self.time
+        store.requests, store.failures, store.time = self.requests, self.failures, self.time
+        store.reads, store.writes = self.reads, self.writes
         return store
 
     async def __aenter__(self) -> Store:
@@ -269,9 +273,11 @@ class Store:
             except TimeoutError as error:
                 late = StoreUnavailable(f"{self.url}: no answer to {verb} within {timeout:g} s (store_timeout)")
                 outage.note(late, sent_at)
+                self.failures["timeout"] += 1
                 raise late from error
             except StoreUnavailable as error:
                 outage.note(error, sent_at)
+                self.failures["throttled" if error.throttled else "unavailable"] += 1
                 raise
             except (ConditionFailed, NotModified, StoreRefused):
                 outage.end()

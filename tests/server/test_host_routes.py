@@ -7,8 +7,9 @@ import io
 import re
 import threading
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, closing
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing, asynccontextmanager, closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +21,15 @@ from prometheus_client.parser import text_fd_to_metric_families
 from starlette.routing import Route
 
 from actorproc import Batch, PartitionContext, PartitionHandler, Processor
+from actorproc.records import ReadCost
 from actorproc.runtime.clock import Clock
 from actorproc.server import http_app
 from actorproc.server.serving import LoopBeat, serving
+from actorproc.sources.protocol import Chunk
+from actorproc.storage.backend import Stored
+from actorproc.storage.store import Store
+from actorproc.stores.memory import MemoryStore
+from actorproc.stores.s3_errors import Answer, answered
 from actorproc.testing.memory_source import MemorySource
 
 TOKEN = "w" * 16
@@ -90,6 +97,47 @@ async def test_a_host_is_ready_once_it_has_joined(tmp_path: Path) -> None:
     assert values["actorproc_lag_records"] == 0
     assert values["actorproc_host_running"] == 1
     assert not any("partition_" in name for name in values)
+
+
+async def test_what_reading_costs_and_what_is_throttled_are_metrics(tmp_path: Path) -> None:
+    class Charged(MemorySource):
+        async def read(self, partition: str, position: str) -> AsyncGenerator[Chunk, None]:
+            async with aclosing(super().read(partition, position)) as chunks:
+                async for chunk in chunks:
+                    if len(chunk.batch):
+                        self.throttled += 1
+                    yield replace(chunk, cost=ReadCost(bytes=7, requests=2, charges={"request_units": 1.5}))
+
+    class Overloaded(MemoryStore):
+        refusals = 2
+
+        async def get(self, key: str, **how: Any) -> Stored | None:
+            if "checkpoints" in key and self.refusals:
+                self.refusals -= 1
+                raise answered("get", Answer(503, "SlowDown", "reduce your request rate"))
+            return await super().get(key, **how)
+
+    source = Charged(1)
+    source.append("0", [b"1"] * 10)
+    processor = Processor(Copy, source=source, container=Store(Overloaded()), host="h", **QUICK)
+    async with processor, client(processor) as http:
+
+        async def values() -> dict[str, float]:
+            text = (await http.get("/metrics")).text
+            families = text_fd_to_metric_families(io.StringIO(text))
+            return {s.name + str(s.labels.get("charge") or s.labels.get("cause") or ""): s.value
+                    for family in families for s in family.samples}  # fmt: skip
+
+        async def read() -> bool:
+            return (await values())["actorproc_source_requests_total"] >= 4
+
+        await until(read)
+        found = await values()
+    reads = found["actorproc_source_requests_total"] / 2
+    assert found["actorproc_source_charges_totalrequest_units"] == 1.5 * reads
+    assert found["actorproc_source_bytes_total"] == 7 * reads
+    assert found["actorproc_source_throttled_total"] == 1
+    assert found["actorproc_store_failures_totalthrottled"] == 2
 
 
 async def test_the_lag_is_known_in_records_and_bytes_while_a_handler_hangs(tmp_path: Path) -> None:
@@ -180,7 +228,7 @@ async def test_a_blocked_event_loop_is_reported_by_the_servers_own_thread(tmp_pa
             await anyio.sleep(3)
             tasks.cancel_scope.cancel()
     assert found
-    assert "In the handler: partition 0." in found[0]["reason"]
+    assert "in the handler: partition 0" in found[0]["reason"]
     assert found[0]["since"] <= time.time()
 
 

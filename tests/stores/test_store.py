@@ -195,6 +195,7 @@ async def test_other_requests_are_tried_again_until_they_are_answered(verb: str)
     await calls[verb]()
     assert wire.sent == [verb] * 4
     assert store.requests == {verb: 4}
+    assert store.failures == {"unavailable": 3}
 
 
 async def test_a_store_that_stays_away_is_given_up_after_the_patience() -> None:

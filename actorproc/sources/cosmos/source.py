@@ -273,6 +273,7 @@ class CosmosSource(Source):
                     raise final from error
                 log.info("cosmos.waiting", source=self.url, partition=partition, error=first_line(error))
                 if (wait := retry_after(error)) is not None:
+                    self.throttled += 1
                     await self._clock.sleep(wait)
                 else:
                     await patience.pause(SourceError(f"{what} cannot be read: {first_line(error)}"), error)

@@ -60,6 +60,10 @@ class KinesisSource(Source, Appendable):
         self._leases: Mapping[str, Lease] | None = None  # read once, for all shards of a start
         self.knows_keys = not self._address.options().explicit_hash_keys
 
+    @property
+    def throttled(self) -> int:  # type: ignore[override]  # as its stream counts
+        return self._stream.throttled
+
     async def open(self) -> None:
         """Connect.
 

@@ -91,6 +91,8 @@ class Stream:
         self._shards: Mapping[str, Shard] = {}
         self._identity: str | None = None
         self._retention, self._skew = 0, 0.0
+        self.throttled = 0
+        """Requests that were refused because there were too many."""
 
     @property
     def now(self) -> int:
@@ -249,7 +251,7 @@ class Stream:
                     raise final from error
                 log.info("kinesis.waiting", source=self._address.url, what=what, error=first_line(error))
                 if is_throttled(error):
-                    throttled += 1
+                    throttled, self.throttled = throttled + 1, self.throttled + 1
                     await self._clock.sleep(_THROTTLED.delay(throttled, self._clock.random))
                 else:
                     await waiting.pause(SourceError(f"{what} cannot be read: {first_line(error)}"), error)

@@ -1,0 +1,146 @@
+"""`GET /metrics` of a dashboard: metrics of whole processors, also of those that no host runs.
+
+They have names of their own, `actorproc_processor_...`, so that a sum over hosts does not count them as well.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+
+import anyio
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.metrics_core import GaugeMetricFamily, Metric
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from actorproc.admin.fleet import PartitionView
+from actorproc.admin.own_source import own_source
+from actorproc.admin.processors import list_processors
+from actorproc.admin.status import PartitionStatus, read_lags
+from actorproc.errors import ActorprocError
+from actorproc.runtime.clock import SYSTEM
+from actorproc.runtime.logger import LogThrottle, get_logger
+from actorproc.server.answers import with_json_errors
+from actorproc.server.feeds import Feeds, View
+from actorproc.storage.names import ProcessorLayout
+from actorproc.stores import open_store
+
+log = get_logger(__name__)
+
+ASKING = 8.0
+"""Seconds for which a scrape waits for a source. Prometheus gives up after ten."""
+
+Lags = Mapping[str, PartitionStatus]
+
+
+class ProcessorMetrics:
+    """Metrics of all processors of a container, at each scrape as their hosts have reported them.
+
+    The lag of a partition that no host reports is asked of its source, at most each `lag_interval`.
+    """
+
+    def __init__(self, feeds: Feeds) -> None:
+        self._feeds = feeds
+        self._asked: dict[str, tuple[float, Lags]] = {}  # by processor: when, and what its source said
+        self._repeats = LogThrottle()
+
+    def routes(self) -> list[Route]:
+        return [Route("/metrics", with_json_errors(self.metrics))]
+
+    async def metrics(self, request: Request) -> Response:
+        """Prometheus' text format, or OpenMetrics for those that accept it."""
+        async with open_store(self._feeds.container, self._feeds.settings) as store:
+            names = await list_processors(store)
+        found = _Collected()
+        for name in names:
+            try:
+                view = await self._feeds.of(name).view()
+            except ActorprocError:
+                found.add_unreadable(name)
+                continue
+            found.add(view, await self._lags(view))
+        encode, content_type = choose_encoder(request.headers.get("accept", ""))
+        return Response(encode(found), headers={"Content-Type": content_type})
+
+    async def _lags(self, view: View) -> Lags:
+        """What the source says about partitions whose lag no host reports."""
+        wanted = [one.partition for one in view.partitions if one.is_open and one.lag is None]
+        if not wanted:
+            return {}
+        if (before := self._asked.get(view.processor)) is not None:
+            asked_at, known = before
+            if SYSTEM.monotonic() < asked_at + self._feeds.settings.lag_interval:
+                return known
+        known = {}
+        with anyio.move_on_after(ASKING) as waiting:
+            try:
+                known = await self._ask(view.processor, wanted)
+            except ActorprocError as error:
+                self._log_unknown(view.processor, str(error))
+        if waiting.cancelled_caught:
+            self._log_unknown(view.processor, f"the source has not answered within {ASKING:g} s")
+        self._asked[view.processor] = SYSTEM.monotonic(), known
+        return known
+
+    async def _ask(self, processor: str, partitions: Sequence[str]) -> Lags:
+        layout, settings = ProcessorLayout(processor), self._feeds.settings
+        async with (
+            open_store(self._feeds.container, settings) as store,
+            own_source(store, layout, settings) as source,
+        ):
+            return await read_lags(store, layout, partitions, source)
+
+    def _log_unknown(self, processor: str, why: str) -> None:
+        if times := self._repeats.due(f"{processor}: {why}", SYSTEM.monotonic()):
+            log.warning("dashboard.lag_unknown", processor=processor, error=why, times=times)
+
+
+class _Collected:
+    """The metrics of one scrape."""
+
+    def __init__(self) -> None:
+        self._families: dict[str, GaugeMetricFamily] = {}
+
+    def collect(self) -> Iterator[Metric]:
+        """The families, for the encoder."""
+        yield from self._families.values()
+
+    def add_unreadable(self, processor: str) -> None:
+        self._gauge("readable", "0: it cannot be read from its container.", processor, 0)
+
+    def add(self, view: View, lags: Lags) -> None:
+        name, partitions = view.processor, view.partitions
+        self._gauge("readable", "0: it cannot be read from its container.", name, view.problem is None)
+        alive = sum(host.alive and host.in_group for host in view.hosts)
+        self._gauge("hosts", "Hosts that are alive.", name, alive)
+        kinds = Counter(one.verdict for one in partitions)
+        for kind, count in kinds.items():
+            self._add("partitions", "By verdict.", {"processor": name, "verdict": kind}, count)
+        found = [_lag(one, lags) for one in partitions if one.is_open]
+        known = [lag for lag, _ in found if lag is not None]
+        seconds = [late for _, late in found if late is not None]
+        self._gauge("lag_records", "Sum over the partitions whose lag is known.", name, sum(known))
+        self._gauge("lag_unknown_partitions", "Partitions whose lag is not known.", name, len(found) - len(known))
+        if seconds or not found:
+            self._gauge("lag_seconds", "Of the partition furthest behind.", name, max(seconds, default=0.0))
+        for key in ("records", "rows", "dead_letters", "skipped"):
+            total = sum(getattr(one, key) for one in partitions)
+            self._gauge(key, "Committed in all, since the first record.", name, total)
+
+    def _gauge(self, name: str, text: str, processor: str, value: float) -> None:
+        self._add(name, text, {"processor": processor}, value)
+
+    def _add(self, name: str, text: str, labels: Mapping[str, str], value: float) -> None:
+        if name not in self._families:
+            self._families[name] = GaugeMetricFamily(f"actorproc_processor_{name}", text, labels=list(labels))
+        self._families[name].add_metric(list(labels.values()), value)
+
+
+def _lag(view: PartitionView, lags: Lags) -> tuple[int | None, float | None]:
+    """Records and seconds."""
+    if view.lag is not None or view.partition not in lags:
+        return view.lag, view.lag_seconds
+    found = lags[view.partition]
+    return found.lag, found.lag_seconds
