@@ -1,4 +1,4 @@
-"""The audit of a processor: one small document for each act of an operator, below `audit/`."""
+"""Audits of processors, logs and containers: one small document for each act of an operator, in a folder."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ import getpass
 import socket
 from collections.abc import Mapping
 
+import anyio
+
 from actorproc.runtime.tasks import gather
 from actorproc.storage.document import Document
-from actorproc.storage.names import ProcessorLayout
+from actorproc.storage.names import ProcessorLayout, numbered
 from actorproc.storage.store import Store
 
 _AGE_UNIT = 1_000_000  # keys count microseconds, so that they sort by time
@@ -44,24 +46,44 @@ def operator() -> str:
 
 
 async def record(store: Store, layout: ProcessorLayout, act: Act) -> None:
-    """Add an act to the audit.
+    """Add an act to the audit of a processor.
 
     Raises:
         StoreError: it is not known whether the act was recorded.
     """
-    await store.create(layout.audit_entry(int(act.time * _AGE_UNIT), store.clock.nonce()), act.to_json())
+    await _add(store, layout.audit, act)
 
 
-async def read_audit(store: Store, layout: ProcessorLayout, limit: int | None = None, since: float = 0.0) -> list[Act]:
-    """The acts from `since` on in order, the latest last; of more than `limit` the latest ones.
+async def record_now(store: Store, audit: str, what: str, to: Mapping[str, str], effect: str) -> None:
+    """Add an act that the user of this process has just carried out. Not even a cancellation keeps it back.
+
+    Args:
+        audit: folder of the audit: `ProcessorLayout.audit`, or `names.AUDIT` of a log or container.
+
+    Raises:
+        StoreError: it is not known whether the act was recorded.
+    """
+    act = Act(time=store.clock.wall(), who=operator(), what=what, to=to, effect=effect)
+    with anyio.CancelScope(shield=True):
+        await _add(store, audit, act)
+
+
+async def _add(store: Store, audit: str, act: Act) -> None:
+    await store.create(_entry(audit, act.time, store.clock.nonce()), act.to_json())
+
+
+def _entry(audit: str, time: float, nonce: str) -> str:
+    return audit + numbered(int(time * _AGE_UNIT), f"-{nonce}.json")
+
+
+async def read_audit(store: Store, audit: str, limit: int | None = None, since: float = 0.0) -> list[Act]:
+    """The acts from `since` on in order, the latest last; of more than `limit` the latest ones. `audit`: its folder.
 
     Raises:
         CorruptObject: an entry is corrupt.
     """
-    after = layout.audit_entry(int(since * _AGE_UNIT), "")
-    listed = [
-        entry.key for entry in (await store.list(layout.audit, after=after)).entries if entry.key.endswith(".json")
-    ]
+    after = _entry(audit, since, "")
+    listed = [entry.key for entry in (await store.list(audit, after=after)).entries if entry.key.endswith(".json")]
     keys = listed[-limit:] if limit else listed
     stored = await gather(keys, store.get)
     return [Act.from_json(key, stored[key].body) for key in keys if stored[key] is not None]  # type: ignore[union-attr]

@@ -168,7 +168,7 @@ class HistoryReader:
         }
         files = [file for _, file in self._files.values() if file is not None]
         self._day = await self._store.clock.run_in_thread(Day, files, listing.now)
-        acts = await read_audit(self._store, self._layout, MOST_MARKS, since=listing.now - KEPT)
+        acts = await read_audit(self._store, self._layout.audit, MOST_MARKS, since=listing.now - KEPT)
         lives = sorted((life for life, _ in files), key=lambda life: life.started)
         found_marks = [*starts(lives, self._day.interval), *map(_of_act, acts)]
         since = listing.now - KEPT

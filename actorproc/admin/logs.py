@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from actorproc.admin.audit import record_now
 from actorproc.admin.objects import Amount, amount, delete_all, entries_below
 from actorproc.errors import UsageError
 from actorproc.log.generations import Generations
-from actorproc.log.growth import check_growth
+from actorproc.log.growth import check_growth, grow_log
 from actorproc.log.metadata import find_log, open_log
 from actorproc.log.positions import newest_segment
 from actorproc.retention.readers import read_registry
 from actorproc.runtime.tasks import gather
 from actorproc.storage.locations import folders_with
-from actorproc.storage.names import LOG_META, READERS, log_dir
+from actorproc.storage.names import AUDIT, LOG_META, READERS, log_dir, named_partitions
 from actorproc.storage.store import Store
 
 
@@ -87,8 +88,19 @@ async def plan_growth(store: Store, partitions: int) -> Growth:
     return Growth([str(number) for number in after.before], [str(n) for n in range(after.first, after.total)])
 
 
+async def grow(store: Store, partitions: int, *, by_key: bool = True) -> None:
+    """`grow_log`, recorded in the audit of the log."""
+    planned = await plan_growth(store, partitions)
+    await grow_log(store, partitions, by_key=by_key)
+    if planned.begins:
+        effect = f"{named_partitions(planned.ends)} end, {named_partitions(planned.begins)} follow"
+        await record_now(store, AUDIT, "grow log", {"partitions": str(partitions)}, effect)
+
+
 async def delete_log(store: Store) -> Amount:
     """Delete a log and everything beside it in its folder. If it is interrupted, call it again. Stop producers before.
+
+    Only its audit stays, which says then that it was deleted.
 
     Raises:
         UsageError: there is no log in this store, or it has registered readers.
@@ -99,7 +111,10 @@ async def delete_log(store: Store) -> Amount:
             f"the log at {store.url} has registered readers: {', '.join(readers)}. Remove them first, with "
             f"`actorproc readers remove READER --log {store.url}`"
         )
-    entries = await entries_below(store, "")
+    entries = [entry for entry in await entries_below(store, "") if not entry.key.startswith(AUDIT)]
     await delete_all(store, [entry.key for entry in entries if entry.key != LOG_META])
     await store.delete(LOG_META)
-    return amount(entries)
+    deleted = amount(entries)
+    effect = f"objects deleted: {deleted.objects:,}, {deleted.bytes:,} bytes"
+    await record_now(store, AUDIT, "delete log", {}, effect)
+    return deleted

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from actorproc.admin.audit import Act, operator, record
+from actorproc.admin.audit import Act, operator, record, record_now
 from actorproc.admin.objects import Amount, amount, copy_all, delete_all, entries_below
 from actorproc.admin.status import ProcessorStatus, read_status
 from actorproc.errors import UsageError
@@ -13,7 +13,7 @@ from actorproc.output.source_identity import SourceRecord, read_source
 from actorproc.retention.readers import read_registry
 from actorproc.storage.backend import Entry
 from actorproc.storage.locations import folders_with
-from actorproc.storage.names import GROUP, ProcessorLayout
+from actorproc.storage.names import AUDIT, GROUP, ProcessorLayout
 from actorproc.storage.store import Store
 
 
@@ -59,12 +59,22 @@ async def describe_processor(store: Store, layout: ProcessorLayout, *, expiratio
 
 
 async def delete_processor(store: Store, layout: ProcessorLayout, *, expiration: float) -> Amount:
-    """Delete everything that a processor owns. If it is interrupted, call it again.
+    """Delete everything that a processor owns. If it is interrupted, call it again. The audit of the container keeps
+    that it was deleted.
 
     Raises:
         UsageError: a host is alive, or readers of its output are registered.
     """
     await _check_unused(store, layout, expiration)
+    deleted = await _delete(store, layout)
+    await record_now(
+        store, AUDIT, "delete processor", {"processor": layout.processor},
+        f"objects deleted: {deleted.objects:,}, {deleted.bytes:,} bytes",
+    )  # fmt: skip
+    return deleted
+
+
+async def _delete(store: Store, layout: ProcessorLayout) -> Amount:
     entries = await entries_below(store, layout.root)
     # While the record of the source is there, no other stream can begin among what is left.
     last = [key for key in (layout.group, layout.origin) if any(entry.key == key for entry in entries)]
@@ -94,7 +104,8 @@ async def rename_processor(store: Store, layout: ProcessorLayout, name: str, *, 
     act = Act(time=store.clock.wall(), who=operator(), what="rename", to={"from": layout.processor, "to": name})
     await record(store, target, act)
     try:
-        await delete_processor(store, layout, expiration=expiration)
+        await _check_unused(store, layout, expiration)
+        await _delete(store, layout)
     except UsageError as error:
         raise UsageError(
             f"{error}. Meanwhile {name!r} became a copy that lacks what these hosts do: delete {name!r}, not "

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from os import PathLike
 from typing import NamedTuple
 
+from actorproc.admin.audit import record_now
 from actorproc.admin.retained import RetainedDataset, RetainedLog, RetainedOutput
 from actorproc.admin.spark_checkpoint import WRITTEN_BY_QUERIES, committed_numbers
 from actorproc.config.settings import Settings
@@ -258,4 +259,15 @@ async def remove_reader(
         UsageError: no reader has this name; lists the registered ones.
     """
     async with open_dataset(settings or Settings.load(), container=container, name=name, log=log) as dataset:
-        await remove(dataset.store, dataset.readers, reader)
+        await unregister_reader(dataset, reader)
+
+
+async def unregister_reader(dataset: RetainedDataset, name: str) -> Reader:
+    """Remove a reader, and record it in the audit.
+
+    Raises:
+        UsageError: no reader has this name; lists the registered ones.
+    """
+    removed = await remove(dataset.store, dataset.readers, name)
+    await record_now(dataset.store, dataset.audit, "remove reader", {"reader": name}, "nothing is kept for it any more")
+    return removed

@@ -17,7 +17,15 @@ from actorproc.output.row_reader import partitions_with_state
 from actorproc.output.source_identity import dataset_identity
 from actorproc.retention.boundary import read_boundary
 from actorproc.storage.listing import DataFile
-from actorproc.storage.names import LARGE_LETTERS, LOG_BOUNDARIES, READERS, ProcessorLayout, log_dir, partition_key
+from actorproc.storage.names import (
+    AUDIT,
+    LARGE_LETTERS,
+    LOG_BOUNDARIES,
+    READERS,
+    ProcessorLayout,
+    log_dir,
+    partition_key,
+)
 from actorproc.storage.store import Store
 
 
@@ -32,6 +40,8 @@ class RetainedDataset(ABC):
     boundaries: str
     """Prefix of the boundary documents."""
     path: str = ""
+    audit: str = AUDIT
+    """Folder of its audit."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
@@ -84,6 +94,7 @@ class RetainedOutput(RetainedDataset):
         super().__init__(store)
         self.path = layout.processor
         self.readers = layout.readers
+        self.audit = layout.audit
         self.boundaries = layout.boundaries
         self._layout = layout
 

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from actorproc.admin.audit import record_now
 from actorproc.admin.readers import ReaderPosition, reader_positions
 from actorproc.admin.retained import RetainedDataset
 from actorproc.config.settings import Settings
@@ -268,7 +269,21 @@ async def trim(
             break
     began(planned)
     doomed = {found.partition: found for found in planned.partitions if found.going.files}
-    await gather(list(doomed), lambda partition: _carry_out(dataset, doomed[partition], deleted))
+    files, size = 0, 0
+
+    def note(entry: Entry) -> None:
+        nonlocal files, size
+        files, size = files + 1, size + entry.size
+        deleted(entry)
+
+    try:
+        await gather(list(doomed), lambda partition: _carry_out(dataset, doomed[partition], note))
+    finally:  # files were deleted although a later request failed, or the user stopped it
+        if files or expired:
+            effect = [f"files deleted: {files:,}, {size:,} bytes"]
+            effect += [f"readers removed, which were silent for too long: {', '.join(sorted(expired))}"] * bool(expired)
+            to = {"older_than": f"{older_than:g} s"}
+            await record_now(dataset.store, dataset.audit, "trim", to, "; ".join(effect))
     return planned
 
 

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import UTC, datetime
+from pathlib import Path
 
 import typer
 
 from actorproc.admin.audit import operator, read_audit
 from actorproc.admin.placement import Placement, describe
-from actorproc.cli.common import OpenedProcessor, run_async
+from actorproc.cli.common import OpenedProcessor, load_settings, opened_processor, run_async
 from actorproc.cli.streams import escaped
 from actorproc.cli.terminal import print_json, print_table
 from actorproc.errors import UsageError
 from actorproc.group.membership import GroupDocument
+from actorproc.storage.names import AUDIT
+from actorproc.storage.store import Store
+from actorproc.stores import open_store
 
 Act = Callable[[Placement], Awaitable[GroupDocument]]
 
@@ -42,12 +47,12 @@ def release(partition: str | None, host: str | None) -> Act:
     raise UsageError("give a partition, or --host HOST")
 
 
-def show_audit(opened: OpenedProcessor, limit: int | None, as_json: bool) -> None:
-    """Print the acts, the latest last."""
+def show_audit(opened: AbstractAsyncContextManager[tuple[Store, str]], limit: int | None, as_json: bool) -> None:
+    """Print the acts, the latest last. `opened`: a store, and the folder of the audit there."""
 
     async def work() -> None:
-        async with opened as (store, layout, _):
-            acts = await read_audit(store, layout, limit)
+        async with opened as (store, audit):
+            acts = await read_audit(store, audit, limit)
         if as_json:
             for act in acts:
                 row = (_time(act.time), act.who, act.what, dict(act.to), act.effect, act.reason)
@@ -62,6 +67,28 @@ def show_audit(opened: OpenedProcessor, limit: int | None, as_json: bool) -> Non
         await print_table(columns, cells(), empty="nobody did anything yet", cut=("effect", "reason"))
 
     run_async(work)
+
+
+@asynccontextmanager
+async def opened_audit(
+    name: str | None, container: str | None, log: str | None, config: Path | None, given: Sequence[str] | None
+) -> AsyncIterator[tuple[Store, str]]:
+    """The audit of a processor, of a log, or of a container, which keeps what was done to whole processors.
+
+    Raises:
+        UsageError: none of them is given, or too much.
+    """
+    if log is not None:
+        async with open_store(log, load_settings(config, given)) as store:
+            yield store, AUDIT
+    elif container is None:
+        raise UsageError("give the --name and --container of a processor, --container alone, or a --log")
+    elif name is None:
+        async with open_store(container, load_settings(config, given)) as store:
+            yield store, AUDIT
+    else:
+        async with opened_processor(name, container, config, given) as (store, layout, _):
+            yield store, layout.audit
 
 
 _COLUMNS = ("time", "who", "what", "arguments", "effect", "reason")

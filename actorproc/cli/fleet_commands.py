@@ -6,7 +6,18 @@ from typing import Annotated
 
 import typer
 
-from actorproc.cli.parameters import Config, Container, Json, Name, Reason, Set, count
+from actorproc.cli.parameters import (
+    Config,
+    Container,
+    Json,
+    MaybeContainer,
+    MaybeLog,
+    MaybeName,
+    Name,
+    Reason,
+    Set,
+    count,
+)
 
 app = typer.Typer()
 
@@ -129,8 +140,9 @@ def release(
 
 @app.command()
 def audit(
-    name: Name,
-    container: Container,
+    name: MaybeName = None,
+    container: MaybeContainer = None,
+    log: MaybeLog = None,
     limit: Annotated[int | None, typer.Option(parser=count, metavar="N", help="The latest N.")] = None,
     as_json: Json = False,
     config: Config = None,
@@ -140,8 +152,11 @@ def audit(
 
     \b
       actorproc audit --name Delays --container state
-    """
-    from actorproc.cli.common import opened_processor
-    from actorproc.cli.fleet import show_audit
+      actorproc audit --container state
+      actorproc audit --log events
 
-    show_audit(opened_processor(name, container, config, settings), limit, as_json)
+    The audit of a container has the processors that were deleted; that of a log its growths, trims and removed readers.
+    """
+    from actorproc.cli.fleet import opened_audit, show_audit
+
+    show_audit(opened_audit(name, container, log, config, settings), limit, as_json)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from actorproc.admin.logs import Growth, delete_log, describe_log, list_logs, plan_growth
+from actorproc.admin.logs import grow as grow_log_now
 from actorproc.admin.objects import Amount, amount, entries_below
 from actorproc.admin.peek import PeekStart
 from actorproc.admin.peek import peek as peek_at
@@ -19,7 +20,6 @@ from actorproc.admin.processors import (
 from actorproc.cli.common import OpenedProcessor, load_settings, run_async
 from actorproc.cli.loading import load_source
 from actorproc.cli.terminal import counted, print_json, print_line, print_table, rows_of
-from actorproc.log.growth import grow_log
 from actorproc.log.metadata import create_log, open_log
 from actorproc.output.dead_letters import record_fields
 from actorproc.records import Record
@@ -164,7 +164,7 @@ def grow(url: str, partitions: int, own_partitioner: bool, yes: bool, config: Pa
             if not planned.ends:
                 print_line(f"the log at {store.url} has {counted(partitions, 'partition')} already")
             elif yes:
-                await grow_log(store, partitions, by_key=not own_partitioner)
+                await grow_log_now(store, partitions, by_key=not own_partitioner)
                 print_line(f"{_growth(planned)}; the log at {store.url} has {counted(partitions, 'partition')}")
             else:
                 print_line(f"would let the log at {store.url} grow to {counted(partitions, 'partition')}:")

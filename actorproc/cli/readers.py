@@ -18,6 +18,7 @@ from actorproc.admin.readers import (
     missing_reader,
     open_dataset,
     register_reader,
+    unregister_reader,
 )
 from actorproc.admin.retained import RetainedDataset
 from actorproc.cli.common import load_settings, run_async
@@ -25,7 +26,6 @@ from actorproc.cli.terminal import counted, passed, print_json, print_line, prin
 from actorproc.config.settings import Settings
 from actorproc.errors import UsageError
 from actorproc.retention.readers import Reader
-from actorproc.retention.readers import remove as unregister
 from actorproc.storage.document import whole_number
 from actorproc.storage.names import natural
 
@@ -96,7 +96,7 @@ def remove(
 
     async def work() -> None:
         async with chosen as (dataset, _):
-            removed = await unregister(dataset.store, dataset.readers, reader)
+            removed = await unregister_reader(dataset, reader)
         print_line(f"{dataset} keeps no data for {reader} ({removed}) any more")
 
     run_async(work)

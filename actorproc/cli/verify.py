@@ -7,6 +7,7 @@ from typing import Any
 
 import typer
 
+from actorproc.admin.audit import record_now
 from actorproc.admin.damage import Damage, Verification
 from actorproc.admin.verify import repair, verify
 from actorproc.cli.common import OpenedProcessor, run_async
@@ -14,6 +15,7 @@ from actorproc.cli.terminal import counted, print_json, print_line, print_table,
 from actorproc.stores import open_store
 
 _COLUMNS = ["object", "damage", "what to do"]
+_AUDITED = 5  # objects that the audit names
 
 
 def run(opened: OpenedProcessor, log: str | None, do_repair: bool, as_json: bool) -> None:
@@ -25,6 +27,9 @@ def run(opened: OpenedProcessor, log: str | None, do_repair: bool, as_json: bool
             source = None if log is None else await stack.enter_async_context(open_store(log, settings))
             result = await verify(store, layout, source)
             left = await repair(result) if do_repair else result.damages
+            if repaired := [damage.key for damage in result.damages if damage not in left]:
+                effect = f"repaired: {', '.join(repaired[:_AUDITED])}" + " and more" * (len(repaired) > _AUDITED)
+                await record_now(store, layout.audit, "repair", {}, effect)
             if as_json:
                 print_json(_document(result, left))
             else:

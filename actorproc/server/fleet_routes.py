@@ -124,7 +124,7 @@ class FleetRoutes:
         limit = limit_of(request, MOST_ACTS)
         layout = ProcessorLayout(request.path_params["name"])
         async with open_store(self._feeds.container, self._feeds.settings) as store:
-            acts = await read_audit(store, layout, limit)
+            acts = await read_audit(store, layout.audit, limit)
         return json_answer({"acts": acts[::-1]})
 
     async def record(self, request: Request) -> Response:

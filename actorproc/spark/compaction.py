@@ -15,6 +15,7 @@ import pyarrow as pa
 from msgspec.structs import asdict
 from pyspark.sql import SparkSession
 
+from actorproc.admin.audit import record_now
 from actorproc.config.settings import Settings
 from actorproc.config.units import count_of_bytes, duration
 from actorproc.errors import CorruptObject, SourceError, UsageError
@@ -113,14 +114,18 @@ def compact(
         found.failed += [planned.lost for planned in plans if planned.lost is not None]
         began(found)
         if not dry_run:
-            if found.groups:
-                rewrite = partial(_rewrite, blocking.store.url, settings, layout, schema)
-                session = spark if isinstance(spark, SparkSession) else spark()
-                _Driver(session, blocking, layout, rewrite, found, done).run_all()
-            swept = blocking.call(
-                gather, [p.partition for p in plans], partial(sweep, blocking.store, layout, keep=kept)
-            )
-            found.swept = sum(len(deleted) for deleted in swept.values())
+            try:
+                if found.groups:
+                    rewrite = partial(_rewrite, blocking.store.url, settings, layout, schema)
+                    session = spark if isinstance(spark, SparkSession) else spark()
+                    _Driver(session, blocking, layout, rewrite, found, done).run_all()
+                swept = blocking.call(
+                    gather, [p.partition for p in plans], partial(sweep, blocking.store, layout, keep=kept)
+                )
+                found.swept = sum(len(deleted) for deleted in swept.values())
+            finally:  # groups were rewritten although a later one failed
+                if found.files_after or found.swept:
+                    blocking.call(_record, blocking.store, layout, found, target)
     if len(found.failed) == 1:
         raise found.failed[0]
     if found.failed:
@@ -218,6 +223,11 @@ class _Driver:
             self.found.bytes_after += result.size
             self.found.rows += result.rows
             self.done(group)
+
+
+async def _record(store: Store, layout: ProcessorLayout, found: Compaction, target_size: int) -> None:
+    effect = f"files made of smaller ones: {found.files_after:,}; replaced files deleted: {found.swept:,}"
+    await record_now(store, layout.audit, "compact", {"target_size": f"{target_size:,} bytes"}, effect)
 
 
 async def _plan(

@@ -100,6 +100,10 @@ STATE = Attached("state/", ".parquet")
 """Keyed state: the changes of one commit, or of several."""
 
 
+AUDIT = "_audit/"
+"""At the root of a container or log: acts on whole processors, and on the log. No processor can have this name."""
+
+
 class ProcessorLayout:
     """Keys of one processor, relative to its container."""
 
@@ -129,9 +133,6 @@ class ProcessorLayout:
     def history_file(self, host: str, nonce: str) -> str:
         """Of one life of a host, from its start to its end."""
         return f"{self.history}{host}~{nonce}.parquet"
-
-    def audit_entry(self, microseconds: int, nonce: str) -> str:
-        return self.audit + numbered(microseconds, f"-{nonce}.json")
 
     def checkpoint(self, partition: str) -> str:
         return partition_key(self.checkpoints, partition)

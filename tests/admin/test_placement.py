@@ -89,7 +89,7 @@ async def test_a_paused_partition_commits_nothing_until_it_is_resumed(tmp_path: 
         with anyio.fail_after(10):
             while not await place.rows("1"):
                 await anyio.sleep(0.05)
-        acts = [(act.who, act.what, dict(act.to), act.effect) for act in await read_audit(place.store, LAYOUT)]
+        acts = [(act.who, act.what, dict(act.to), act.effect) for act in await read_audit(place.store, LAYOUT.audit)]
         assert acts == [
             ("ann@laptop", "pause", {"partitions": "1"}, "paused: 1"),
             ("ann@laptop", "resume", {}, "nothing is paused, drained or placed"),
@@ -146,4 +146,4 @@ async def test_acts_on_unknown_names_are_refused(tmp_path: Path) -> None:
         ]:
             with pytest.raises(UsageError, match=said):
                 await act
-        assert await read_audit(place.store, LAYOUT) == []
+        assert await read_audit(place.store, LAYOUT.audit) == []

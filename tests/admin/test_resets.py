@@ -402,5 +402,5 @@ async def test_running_hosts_begin_at_the_reset_at_once_and_it_is_audited(tmp_pa
         done = await resets.carry_out(await resets.plan(1), {"to": "1"})
         assert summary(done) == "repeats 8 and skips 0 records of 4 partitions"
         await until(times((range(1), 1), (range(1, 3), 2)))
-        [act] = await read_audit(place.store, LAYOUT)
+        [act] = await read_audit(place.store, LAYOUT.audit)
         assert (act.what, act.to, act.reason) == ("reset", {"to": "1", "command": "c"}, "a wrong rate")

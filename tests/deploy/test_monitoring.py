@@ -19,6 +19,7 @@ from actorproc.storage.store import Store
 from actorproc.stores.memory import MemoryStore
 from tests.deploy.tools import lint, prometheus
 from tests.processor.doubling import QUICK, Double, fed
+from tests.server.test_processor_metrics import scraped
 
 PAGE = (Path(__file__).parents[2] / "docs" / "operations.md").read_text()
 NAME = re.compile(r"\b(?:actorproc|messaging)_\w+")
@@ -41,14 +42,17 @@ def printed(what: str) -> str:
     return result.output
 
 
-async def test_alerts_and_dashboard_use_metrics_that_exist() -> None:
+async def test_alerts_and_dashboard_use_metrics_that_exist(tmp_path: Path) -> None:
     dashboard = json.loads(printed("grafana"))
     expressions = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
     rules = [rule for group in yaml.safe_load(printed("alerts"))["groups"] for rule in group["rules"]]
     expressions += [rule["expr"] for rule in rules]
     assert len(expressions) > 25
     used = {PARTS.sub("", name) for expression in expressions for name in NAME.findall(expression)}
-    assert used - {"messaging_consumer_group_name"} <= await metrics()
+    processor = Processor(Double, source=fed(), container=tmp_path, **QUICK)
+    await processor.run(until_end=True)
+    of_dashboard = {f"actorproc_processor_{name}" for name, _ in await scraped(tmp_path)}
+    assert used - {"messaging_consumer_group_name"} <= await metrics() | of_dashboard
 
 
 @pytest.mark.parametrize("alert", ALERTS, ids=lambda alert: alert.name)

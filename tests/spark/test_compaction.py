@@ -11,6 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from actorproc import errors
+from actorproc.admin.audit import read_audit
 from actorproc.retention.boundary import raise_boundary, read_boundary
 from actorproc.spark import compact, read_output, stream_output
 from actorproc.spark.compaction import Compaction
@@ -43,6 +44,9 @@ async def test_both_readers_find_the_same_rows_in_compacted_files(spark: SparkSe
     assert (done.files_before, done.files_after, done.rows, told) == (6, 2, 54, [4, 2])
     assert 0 < done.bytes_after < done.bytes_before
     assert rows(read_output(spark, str(tmp_path), "numbers", native=True)) == fleet.expected()
+    async with open_store(str(tmp_path)) as store:
+        (act,) = await read_audit(store, ProcessorLayout("numbers").audit)
+    assert (act.what, act.effect) == ("compact", "files made of smaller ones: 2; replaced files deleted: 0")
     assert await delete_originals(fleet) == 6
     await fleet.commit(Grown, p0=10, p2=10)
     for native in (True, False):
