@@ -63,6 +63,8 @@ def _place(view: PartitionView, now: float) -> str:
 def _progress(view: PartitionView, now: float) -> str:
     if view.sequence is None and view.owner is not None and view.state in (None, "opening", "waiting"):
         return "Its owner has not reported yet how far it is committed."
+    if view.state == "unread":
+        return "Its commits are not read yet; look again in some seconds."
     if view.sequence is None:
         done = "Nothing is committed yet"
     else:

@@ -51,6 +51,7 @@ class PartitionView(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tru
     origin: str = ""
     owned_since: int | None = None
     state: str | None = None
+    """Of its actor; `unread`: no host runs it, and its commits are not read yet."""
     sequence: int | None = None
     lag: int | None = None
     lag_seconds: float | None = None
@@ -162,8 +163,11 @@ class FleetWatch:
         self.lags: deque[int] = deque(maxlen=HISTORY)
         """Lags of the processor, the latest last; a sample for each look that found a new heartbeat."""
 
-    async def look(self) -> Fleet:
+    async def look(self, at: str | None = None) -> Fleet:
         """Read the changes since the last look. Writes nothing.
+
+        Args:
+            at: a partition whose commits are read now if they are to be read at all, while others wait for their turn.
 
         Raises:
             CorruptObject: `group.json` is corrupt.
@@ -174,7 +178,7 @@ class FleetWatch:
         names = list(group.leases) or await documents(self._store, self._layout.checkpoints)
         leases = {name: group.leases.get(name) or Lease(None, 0) for name in sorted(names, key=natural)}
         heard = {who for who in self._beats if not self._is_silent(who)}
-        await self._read_commits([name for name in leases if group.owner_of(name) not in heard])
+        await self._read_commits([name for name in leases if group.owner_of(name) not in heard], at)
         self._giving_up = {
             who[0]: beat.report
             for who, (_, beat, _) in self._beats.items()
@@ -218,13 +222,16 @@ class FleetWatch:
 
     # Partitions without a live owner
 
-    async def _read_commits(self, names: list[str]) -> None:
-        """Read the commits of a few of them; all come round."""
+    async def _read_commits(self, names: list[str], first: str | None) -> None:
+        """Read the commits of a few of them, of `first` among them; all come round."""
         wanted = set(names)
         self._read = {name: view for name, view in self._read.items() if name in wanted}
         self._to_read = deque(name for name in self._to_read if name in wanted)
         queued = set(self._to_read)
         self._to_read.extend(name for name in names if name not in queued)
+        if first is not None and first in self._to_read:
+            self._to_read.remove(first)
+            self._to_read.appendleft(first)
         now = [self._to_read.popleft() for _ in range(min(_READ_PER_LOOK, len(self._to_read)))]
         self._read.update(await gather(now, self._read_partition))
 
@@ -238,8 +245,8 @@ class FleetWatch:
         if tip is None:
             return PartitionView(partition=name)
         return PartitionView(
-            partition=name, sequence=tip.cursor.sequence, last_commit=None if moved is None else int(moved),
-            records=tip.totals.records,
+            partition=name, sequence=tip.cursor.sequence if tip.cursor.sequence >= 0 else None,
+            last_commit=None if moved is None else int(moved), records=tip.totals.records,
             rows=tip.totals.rows, dead_letters=tip.totals.dead_letters, skipped=tip.totals.skipped,
         )  # fmt: skip
 
@@ -267,7 +274,7 @@ class FleetWatch:
             verdict = judge_blocked(name, beat.host, beat.report)
             return PartitionView(**facts, **_verdict(verdict), **({} if known is None else _progress(known)))
         if owner is None or beat is None or self._is_silent(owner):
-            seen = self._read.get(name) or PartitionView(partition=name)
+            seen = self._read.get(name) or PartitionView(partition=name, state="unread")
             if seen.verdict == "unreadable":
                 verdict = Verdict("unreadable", seen.reason)
             elif lease.closed:

@@ -94,7 +94,7 @@ async def grow(store: Store, partitions: int, *, by_key: bool = True) -> None:
     await grow_log(store, partitions, by_key=by_key)
     if planned.begins:
         effect = f"{named_partitions(planned.ends)} end, {named_partitions(planned.begins)} follow"
-        await record_now(store, AUDIT, "grow log", {"partitions": str(partitions)}, effect)
+        await record_now(store, AUDIT, "grow", {"partitions": str(partitions)}, effect)
 
 
 async def delete_log(store: Store) -> Amount:

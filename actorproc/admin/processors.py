@@ -68,7 +68,7 @@ async def delete_processor(store: Store, layout: ProcessorLayout, *, expiration:
     await _check_unused(store, layout, expiration)
     deleted = await _delete(store, layout)
     await record_now(
-        store, AUDIT, "delete processor", {"processor": layout.processor},
+        store, AUDIT, "delete", {"processor": layout.processor},
         f"objects deleted: {deleted.objects:,}, {deleted.bytes:,} bytes",
     )  # fmt: skip
     return deleted

@@ -269,5 +269,5 @@ async def unregister_reader(dataset: RetainedDataset, name: str) -> Reader:
         UsageError: no reader has this name; lists the registered ones.
     """
     removed = await remove(dataset.store, dataset.readers, name)
-    await record_now(dataset.store, dataset.audit, "remove reader", {"reader": name}, "nothing is kept for it any more")
+    await record_now(dataset.store, dataset.audit, "remove", {"reader": name}, "nothing is kept for it any more")
     return removed

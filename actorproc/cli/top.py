@@ -42,7 +42,7 @@ def explain_one(opened: OpenedProcessor, partition: str, source_url: str | None)
 
     async def work() -> str:
         async with opened as (store, layout, settings):
-            fleet = await FleetWatch(store, layout, settings.lease_expiration_interval).look()
+            fleet = await FleetWatch(store, layout, settings.lease_expiration_interval).look(partition)
             view = fleet.partitions.get(partition)
             if view is None:
                 known = ", ".join(list(fleet.partitions)[:20]) or "none yet"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+
 import msgspec
 
 from actorproc.admin.dead_letters import LetterId
@@ -37,7 +39,9 @@ def _print(found: Trace) -> None:
     if shown is None:
         print_line(f"record: {found.record_missing}")
     else:
-        print_line(f"record: {shown['timestamp'] or '-'}  key={shown['key']}  {shown['value']}")
+        time = shown["timestamp"]
+        shown_time = time.isoformat().replace("+00:00", "Z") if isinstance(time, datetime) else time or "-"
+        print_line(f"record: {shown_time}  key={shown['key']}  {shown['value']}")
     for one in found.passes:
         print_line(_commit(one))
         for row in one.rows:

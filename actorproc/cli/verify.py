@@ -61,8 +61,13 @@ async def _print(result: Verification, left: list[Damage]) -> None:
     rows = [(damage.key, damage.what, damage.remedy if damage in left else "repaired") for damage in result.damages]
     if rows:
         await print_table(_COLUMNS, rows_of(rows))
-    checked = ", ".join(counted(count, kind.removesuffix("s")) for kind, count in result.checked.items() if count)
+    checked = ", ".join(_counted(count, *kind.partition(" ")) for kind, count in result.checked.items() if count)
     print_line(f"checked {checked or 'nothing'}: {_verdict(result, left)}")
+
+
+def _counted(count: int, noun: str, *rest: str) -> str:
+    """`1 file of dead letters` for the kind `files of dead letters`."""
+    return counted(count, noun.removesuffix("s")) + "".join(rest)
 
 
 def _verdict(result: Verification, left: list[Damage]) -> str:

@@ -69,9 +69,7 @@ def test_a_trim_and_a_removed_reader_are_in_the_audit(kind: str) -> None:
         await unregister_reader(dataset, "r")
         with pytest.raises(UsageError, match="no reader"):
             await unregister_reader(dataset, "r")
-        assert await acts(store, dataset.audit) == [
-            ("remove reader", {"reader": "r"}, "nothing is kept for it any more")
-        ]
+        assert await acts(store, dataset.audit) == [("remove", {"reader": "r"}, "nothing is kept for it any more")]
         await clock.sleep(1)
         await trim(dataset, Settings())
         await trim(dataset, Settings())  # deletes nothing, and is not in the audit
@@ -89,7 +87,7 @@ async def test_growths_and_the_deletion_of_a_log_stay_in_its_audit() -> None:
     await grow(store, 4)
     deleted = await delete_log(store)
     assert [(what, to) for what, to, _ in await acts(store, AUDIT)] == [
-        ("grow log", {"partitions": "4"}), ("delete log", {}),
+        ("grow", {"partitions": "4"}), ("delete log", {}),
     ]  # fmt: skip
     assert all(entry.key.startswith(AUDIT) for entry in (await store.list("")).entries)
     assert deleted.objects > 2
@@ -105,7 +103,7 @@ async def test_the_deletion_of_a_processor_stays_in_the_audit_of_its_container()
     assert await acts(store, AUDIT) == [], "nothing was lost"
     await delete_processor(store, ProcessorLayout("q"), expiration=60.0)
     ((what, to, effect),) = await acts(store, AUDIT)
-    assert (what, to) == ("delete processor", {"processor": "q"})
+    assert (what, to) == ("delete", {"processor": "q"})
     assert effect.startswith("objects deleted: ")
     assert await list_processors(store) == []
     await processed(store)

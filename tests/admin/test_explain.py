@@ -19,6 +19,14 @@ from actorproc.stores.memory import MemoryStore
 from actorproc.testing.memory_source import MemorySource
 
 
+class Doubles(PartitionHandler):
+    output_schema = "n long"
+
+    async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+        for record in batch:
+            ctx.emit(record, {"n": 2 * int(record.value or b"0")})
+
+
 def explained(**facts: Any) -> str:
     return explain(PartitionView(partition="3", **facts), [], 1000.0)
 
@@ -56,16 +64,23 @@ def test_an_unknown_lag_says_who_knows_it() -> None:
     assert "`actorproc explain --source` asks the source" in explained(owner="b", sequence=4, verdict="silent")
 
 
+async def test_the_commits_of_the_partition_in_question_are_read_first() -> None:
+    """A look reads those of some partitions without an owner; of the others nothing is claimed."""
+    store, source = Store(MemoryStore()), MemorySource(40)
+    source.append("39", [b"1"])
+    await Processor(Doubles, name="p", source=source, container=store).run(until_end=True)
+    layout = ProcessorLayout("p")
+    texts = {}
+    for name in ("39", "0", None):
+        fleet = await FleetWatch(store, layout, 60.0).look(name)
+        texts[name] = explain(fleet.partitions[name or "39"], fleet.hosts, fleet.time)
+    assert "Everything up to record 0 is committed" in texts["39"]
+    assert "Nothing is committed yet" in texts["0"]
+    assert "Its commits are not read yet" in texts[None]
+
+
 async def test_a_handoff_later_than_the_last_commit_is_not_told_as_a_commit() -> None:
     """The checkpoint is written at the handoff. `status` and `explain` tell the time of the same commit."""
-
-    class Doubles(PartitionHandler):
-        output_schema = "n long"
-
-        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
-            for record in batch:
-                ctx.emit(record, {"n": 2 * int(record.value or b"0")})
-
     store, source = Store(MemoryStore()), MemorySource(1)
     source.append("0", [b"1"])
     async with Processor(Doubles, name="p", source=source, container=store, commit_interval=0.05) as processor:

@@ -250,7 +250,7 @@ function detail(view, {explanation, history}) {
     h("dl", {class: "facts"},
       fact("Owner", view.owner ?? "nobody", view.next_owner ? ` → ${view.next_owner}` : ""), fact("Epoch", count(view.epoch)),
       fact("Here for", view.owned_since ? `${duration(now() - view.owned_since)}${view.origin ? `: ${view.origin}` : ""}` : "–"),
-      fact("Committed", ...view.sequence == null ? [!view.owner || view.state === "running" ? "nothing yet" : "not reported yet"]
+      fact("Committed", ...view.sequence == null ? [view.state === "unread" ? "not read yet" : !view.owner || view.state === "running" ? "nothing yet" : "not reported yet"]
         : ["record ", h("a", {href: link(shown.processor, "record", `${view.partition}:${view.sequence}`)}, count(view.sequence))],
         view.last_commit ? `, ${duration(now() - view.last_commit)} ago` : ""),
       fact("Now", view.activity ? `${view.activity} for ${duration(now() - view.activity_since)}` : view.state ?? "–"),
