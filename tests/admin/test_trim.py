@@ -207,7 +207,7 @@ async def test_a_trim_killed_at_any_change_is_completed_by_the_next(after: bool)
         assert await place.numbers(OUTPUT) == [3, 4]
         assert await place.numbers(LAYOUT.output_dir("1")) == [3]
         steps += 1
-    assert steps == 9, "one decision, two boundaries, six files"
+    assert steps == 10, "one decision, two boundaries, six files, one entry of the audit"
 
 
 async def test_two_trims_at_once_do_no_harm(place: Place, fleet: Fleet, kept: RetainedOutput) -> None:
