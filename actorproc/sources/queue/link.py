@@ -57,6 +57,8 @@ class AmqpLink(asyncio.Protocol):
         self._timer: asyncio.TimerHandle | None = None
         self._changed = asyncio.Event()
         self._opened = self._attached = False
+        self._is_draining = False
+        self._owed = 0  # credit for accepted messages, until a drain has ended
         self._unacknowledged: deque[Delivery] = deque()
         self.messages: deque[Message] = deque()
         """Delivered, and not taken by the reader."""
@@ -130,15 +132,27 @@ class AmqpLink(asyncio.Protocol):
             delivery.update(Delivery.ACCEPTED)
             delivery.settle()
         self._work()  # proton would send the credit first, and the broker could deliver too many
-        self._receiver.flow(count)
-        self._work()
+        self._owed += count
+        self._allow()
 
     async def drain(self) -> None:
         """Wait until the broker has delivered what it has, as far as it may. Raises Refused."""
-        self._receiver.drain(0)
-        self._work()
-        while self._receiver.draining():
-            await self.wait_for_change()
+        self._is_draining = True
+        try:
+            self._receiver.drain(0)
+            self._work()
+            while self._receiver.draining():
+                await self.wait_for_change()
+        finally:
+            self._is_draining = False
+            self._allow()
+
+    def _allow(self) -> None:
+        """Allow the broker as many other messages as were accepted. A drain comes first: new credit cancels it."""
+        if self._owed and not self._is_draining and self.failure is None:
+            self._receiver.flow(self._owed)
+            self._owed = 0
+            self._work()
 
     def close(self) -> None:
         """End the connection: what is not accepted goes back. Nothing is waited for."""
