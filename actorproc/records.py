@@ -184,7 +184,7 @@ class Batch:
         sequences: Sequence[int] | range,
         *,
         keys: Sequence[bytes | None] | None = None,
-        headers: Sequence[Iterable[tuple[str, bytes]]] | None = None,
+        headers: Sequence[Iterable[tuple[str, bytes | None]]] | None = None,
         timestamps: Sequence[datetime | None] | None = None,
     ) -> Batch:
         """A batch from Python values, for sources and tests. A column that is not given is null.

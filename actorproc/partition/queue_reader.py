@@ -60,7 +60,7 @@ class QueueReader:
         self._look: Look | None = None
         self._committed = self._numbered = -1  # sequences of the latest messages
         self._known: tuple[str, ...] = ()  # identities of the latest committed messages
-        self._in_hand: deque[tuple[int, str]] = deque()  # numbered and not committed
+        self._in_hand: deque[tuple[int, str | None]] = deque()  # numbered and not committed
         self._identities: set[str] = set()  # in `_known` or in hand
         self._delivered: deque[int] = deque()  # not acknowledged, by sequence
 
@@ -110,14 +110,16 @@ class QueueReader:
     def _take(self, deliveries: Deliveries) -> Batch:
         """The messages that are new, numbered."""
         new = list[int]()
-        for index, identity in enumerate(map(fingerprint, deliveries.identities)):
+        for index, named in enumerate(deliveries.identities):
+            identity = None if named is None else fingerprint(named)
             if identity in self._identities:
                 self._delivered.append(_RECOGNIZED)
                 continue
             self._numbered += 1
             self._delivered.append(self._numbered)
             self._in_hand.append((self._numbered, identity))
-            self._identities.add(identity)
+            if identity is not None:
+                self._identities.add(identity)
             new.append(index)
         if repeats := len(deliveries.identities) - len(new):
             self._log.info("queue.recognized", messages=repeats)
@@ -129,7 +131,7 @@ class QueueReader:
 
     def identities(self, upto: int) -> tuple[str, ...]:
         """Identities that a commit up to sequence `upto` carries: of its own messages, and of those before."""
-        own = [identity for sequence, identity in self._in_hand if sequence <= upto]
+        own = [identity for sequence, identity in self._in_hand if sequence <= upto and identity is not None]
         return (*self._known, *own)[-self._most - UNSTORED :] if own else self._known
 
     async def committed(self, upto: int) -> None:
@@ -162,4 +164,4 @@ class QueueReader:
 
 def fingerprint(identity: str) -> str:
     """A short name of an identity: 96 bits in 16 characters, since commits carry many."""
-    return b64encode(hashlib.blake2b(identity.encode(), digest_size=12).digest()).decode()
+    return b64encode(hashlib.blake2b(identity.encode("utf-8", "surrogatepass"), digest_size=12).digest()).decode()

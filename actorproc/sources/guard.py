@@ -245,8 +245,10 @@ class GuardedQueues(GuardedSource, QueueSource):
         if not isinstance(deliveries, Deliveries):
             raise self._wrong("receive", deliveries, "Deliveries(batch, identities)")
         batch, identities = self._checked_batch("receive", partition, deliveries.batch), deliveries.identities
-        if len(identities) != len(batch) or not all(identity and isinstance(identity, str) for identity in identities):
-            raise self._wrong("receive", identities, f"an identity for each of {len(batch)} messages, a str")
+        if len(identities) != len(batch) or not all(
+            one is None or (one and isinstance(one, str)) for one in identities
+        ):
+            raise self._wrong("receive", identities, f"an identity for each of {len(batch)} messages, a str or None")
         return Deliveries(batch, identities)
 
 

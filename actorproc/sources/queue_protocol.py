@@ -19,11 +19,22 @@ class Deliveries:
     Attributes:
         batch: their records. Its sequences count for nothing: the processor numbers messages itself.
         identities: one for each message: text that names it whenever it is delivered. Two messages that are
-            unacknowledged at the same time must not have the same.
+            unacknowledged at the same time must not have the same. None: the message has nothing that names it, so it
+            cannot be recognized, and its record must be refused (`Batch.refusing`). If it comes again after its commit,
+            it has another dead letter.
+
+    Raises:
+        ValueError: a message without an identity is not refused.
     """
 
     batch: Batch
-    identities: Sequence[str]
+    identities: Sequence[str | None]
+
+    def __post_init__(self) -> None:
+        if None in self.identities:
+            reasons = [None] * len(self.batch) if self.batch.refused is None else self.batch.refused.to_pylist()
+            if any(name is None and why is None for name, why in zip(self.identities, reasons, strict=False)):
+                raise ValueError("a message without an identity must be refused, since its handler could see it twice")
 
 
 class Consumer:

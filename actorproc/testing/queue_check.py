@@ -23,7 +23,7 @@ NEEDED = WINDOW + 1
 
 
 class _Message(NamedTuple):
-    identity: str
+    identity: str | None
     key: bytes | None
     value: bytes | None
 
@@ -101,7 +101,10 @@ class _Check:
                 "it must return none"
             )
         batch = deliveries.batch
-        return [_Message(*one) for one in zip(deliveries.identities, batch.keys, batch.values, strict=True)]
+        found = [_Message(*one) for one in zip(deliveries.identities, batch.keys, batch.values, strict=True)]
+        if any(message.identity is None for message in found):
+            self._fail(f"a message has no identity, and the check needs messages that have one: {found!r:.300}")
+        return found
 
     async def _acknowledge(self, consumer: Consumer, count: int) -> None:
         with anyio.move_on_after(self._patience) as cut:

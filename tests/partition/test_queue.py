@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from random import Random
 from typing import Any
 
@@ -16,7 +17,9 @@ from actorproc.handler.base import PartitionHandler
 from actorproc.partition import queue_reader
 from actorproc.partition.actor import PartitionActor
 from actorproc.partition.queue_reader import fingerprint
+from actorproc.records import Batch
 from actorproc.runtime.tasks import first_cause
+from actorproc.sources.queue_protocol import Consumer, Deliveries
 from actorproc.testing.memory_queue import MemoryQueue, MemoryQueues
 from actorproc.testing.simulation.clock import VirtualClock
 from actorproc.testing.simulation.loop import current_loop, run
@@ -245,3 +248,58 @@ def test_a_handler_that_never_commits_gets_an_error_from_a_queue() -> None:
         assert "max_unacknowledged = 8 messages wait for ctx.commit()" in str(error)
 
     run(main(), seed=0)
+
+
+class Nameless(MemoryQueues):
+    """Messages that end in 7 have no identity, and are refused."""
+
+    @asynccontextmanager
+    async def consume(self, partition: str, unacknowledged: int) -> AsyncIterator[Consumer]:
+        async with super().consume(partition, unacknowledged) as consumer:
+            yield NamelessConsumer(consumer)
+
+
+class NamelessConsumer(Consumer):
+    def __init__(self, consumer: Consumer) -> None:
+        self.consumer = consumer
+
+    async def acknowledge(self, count: int) -> None:
+        await self.consumer.acknowledge(count)
+
+    async def receive(self) -> Deliveries:
+        found = await self.consumer.receive()
+        odd = [index for index, name in enumerate(found.identities) if name and name.endswith("7")]
+        batch = found.batch.refusing(dict.fromkeys(odd, "it has no id"))
+        return Deliveries(batch, [None if index in odd else name for index, name in enumerate(found.identities)])
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_messages_without_identities_become_letters_and_none_is_lost(seed: int) -> None:
+    """One that comes again after its commit has a second letter, since nothing tells it from another."""
+
+    async def main() -> None:
+        world, pick = QueueWorld(commit_rows=2, max_batch_records=3), Random(seed)
+        world.queues = world.source = Nameless(1)  # type: ignore[assignment]
+        world.feed(120)
+
+        async def drop(actor: PartitionActor) -> None:
+            await anyio.sleep(pick.uniform(0, 1))
+            world.queue.drop_consumer()
+            await anyio.sleep(pick.uniform(0, 1))
+
+        for epoch in range(1, 20):
+            await world.work_until(epoch, drop)
+        await world.work(20)
+        assert world.queue.removed == list(range(120))
+        assert [n for _, n in await world.numbered_rows()] == list(range(0, 120, 2))
+        letters = await world.letters()
+        assert sorted(set(letters)) == [n for n in range(120) if n % 10 in (5, 7)]
+        assert len([n for n in letters if n % 10 == 5]) == 12
+
+    run(main(), seed=seed)
+
+
+def test_a_message_without_identity_must_be_refused() -> None:
+    batch = Batch.of("0", [b"a", b"b"], range(2))
+    with pytest.raises(ValueError, match="must be refused, since its handler could see it twice"):
+        Deliveries(batch.refusing({0: "no id"}), ["a", None])

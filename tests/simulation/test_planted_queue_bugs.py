@@ -48,7 +48,7 @@ def test_acknowledging_before_the_commit_is_found(monkeypatch: pytest.MonkeyPatc
 
 def test_commits_without_identities_of_earlier_commits_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     def own(self: QueueReader, upto: int) -> tuple[str, ...]:
-        return tuple(identity for sequence, identity in self._in_hand if sequence <= upto) or self._known
+        return tuple(name for sequence, name in self._in_hand if name and sequence <= upto) or self._known
 
     monkeypatch.setattr(QueueReader, "identities", own)
     assert ANOTHER in broken()

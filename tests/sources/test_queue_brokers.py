@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import uuid
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from datetime import UTC, datetime
@@ -17,29 +16,34 @@ from random import Random
 from typing import Any
 
 import anyio
+import orjson
 import pytest
 from pyarrow.dataset import dataset
 
 from actorproc import JsonRows, PartitionContext, PartitionHandler, Processor, Settings
 from actorproc.admin.dead_letters import DeadLetters, Selection
-from actorproc.errors import SourceError, UsageError
+from actorproc.errors import UsageError
 from actorproc.output.dead_letters import HISTORY
 from actorproc.records import Batch
 from actorproc.storage.names import ProcessorLayout
 from actorproc.stores import open_store
 from actorproc.testing import check_source
 from tests.amqp_servers import PASSWORD, USER, AmqpBroker
+from tests.partition.test_refused_records import reasons
 
 pytest.importorskip("proton", reason="python-qpid-proton is not installed")
 
 from proton import Message
 
 from actorproc.sources.queue import AmqpSource
-from actorproc.sources.queue.messages import identity_by
 from actorproc.sources.queue.source import QUIET
 
 pytestmark = pytest.mark.servers
 
+RECOGNIZED = (
+    "by which the message would be recognized when it comes again: let its sender set one, or say with the source "
+    "option identity what names a message"
+)
 _NUMBERS = count()
 QUICK: dict[str, Any] = {
     "max_unacknowledged": 40, "commit_interval": 0.2, "lease_renew_interval": 0.5, "lease_acquire_interval": 0.7,
@@ -222,21 +226,57 @@ async def test_group_id_properties_and_delivery_count_reach_the_handler(queue: Q
         assert dict(again[0].headers)["amqp.delivery-count"] in counts
 
 
-def test_identities_of_different_types_differ() -> None:
-    name = uuid.UUID(int=7)
-    identity = identity_by("message-id", "q")
-    given = [7, "7", "int:7", "str:int:7", name, str(name), f"UUID:{name}", b"x", "x", "bytes:b'x'"]
-    assert len({identity(Message(id=one)) for one in given}) == len(given)
-    assert identity(Message(id="order:7")) == "order:7"
+async def test_messages_with_binary_ids_all_become_rows(queue: Queue, tmp_path: Path) -> None:
+    ids = [b"\xff\x00%d" % n for n in range(20)]
+    messages = [Message(body=b'{"n": %d}' % n, id=one, durable=queue.broker.durable) for n, one in enumerate(ids)]
+    queue.broker.send(queue.name, messages)
+    queue.sent = len(messages)
+    await work(queue, tmp_path)
+    check(queue, tmp_path)
+
+
+async def test_all_data_sections_reach_the_handler(queue: Queue) -> None:
+    sent = [b"".join(b"\0Su\xa0%c%s" % (len(part), part) for part in (b'{"a": ', b'12, "b": "x"}'))]
+    async with queue.source()._connected("send") as link:
+        await link.send(queue.name, [Encoded(b"\0SpE\0Ss\xc0\x04\x01\xa1\x01i" + body) for body in sent])
+    async with queue.source().consume(queue.name, 10) as consumer:
+        assert (await consumer.receive()).batch.values == [b'{"a": 12, "b": "x"}']
+
+
+class Encoded(Message):
+    """A message that is sent as these bytes."""
+
+    def __init__(self, data: bytes) -> None:
+        super().__init__()
+        self.data = data
+
+    def encode(self) -> bytes:
+        return self.data
 
 
 async def test_a_message_without_identity_is_refused_unless_its_body_is_one(queue: Queue) -> None:
     queue.broker.send(queue.name, [Message(body=b"x", durable=queue.broker.durable)])
     async with queue.source().consume(queue.name, 10) as consumer:
-        with pytest.raises(SourceError, match="has no message-id, by which it would be recognized"):
-            await consumer.receive()
+        found = await consumer.receive()
+    assert (found.identities, reasons(found.batch)) == ([None], [f"the message has no message-id, {RECOGNIZED}"])
     async with queue.source(identity="body").consume(queue.name, 10) as consumer:
-        assert len((await consumer.receive()).identities) == 1
+        found = await consumer.receive()
+    assert (len(found.identities), None in found.identities, found.batch.refused) == (1, False, None)
+
+
+async def test_a_queue_goes_on_behind_messages_that_cannot_be_read(queue: Queue, tmp_path: Path) -> None:
+    durable = queue.broker.durable
+    queue.send(3)
+    odd = [Message(body=b"x"), Message(body={"a": float("nan")}, id="nan"), Message(body={(): 1}, id=7)]
+    late = Message(body=b'{"n": 3}', id="late", creation_time=1.7e12)  # milliseconds in place of seconds
+    for message in (*odd, late):
+        message.durable = durable
+    queue.broker.send(queue.name, [*odd, late])
+    await work(queue, tmp_path)
+    assert rows(tmp_path) == [(0, 0), (1, 1), (2, 2), (6, 3)]
+    (file,) = (tmp_path / "Rows" / "dead-letters").glob("*/*.jsonl")
+    letters = [orjson.loads(line) for line in file.read_bytes().splitlines()]
+    assert [letter["error"]["type"] for letter in letters] == ["UnreadableRecord"] * 3
 
 
 class Refuses(PartitionHandler):

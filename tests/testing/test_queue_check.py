@@ -107,19 +107,19 @@ class Identities(Wrong):
             Identities.deliveries += 1
             return Deliveries(found.batch, [self.name(one) for one in found.identities])
 
-        def name(self, identity: str) -> str:
+        def name(self, identity: str | None) -> str:
             return f"{identity} of delivery {Identities.deliveries}"
 
 
 class SameIdentities(Wrong):
     class consumer(Identities.consumer):  # noqa: N801
-        def name(self, identity: str) -> str:
+        def name(self, identity: str | None) -> str:
             return "same"
 
 
 class NoIdentities(Wrong):
     class consumer(Identities.consumer):  # noqa: N801
-        def name(self, identity: str) -> str:
+        def name(self, identity: str | None) -> str:
             return ""
 
 

@@ -60,8 +60,8 @@ class AmqpLink(asyncio.Protocol):
         self._is_draining = False
         self._owed = 0  # credit for accepted messages, until a drain has ended
         self._unacknowledged: deque[Delivery] = deque()
-        self.messages: deque[Message] = deque()
-        """Delivered, and not taken by the reader."""
+        self.messages: deque[bytes] = deque()
+        """Delivered, and not taken by the reader, as they came."""
         self.failure: Refused | None = None
         self._log_in()
 
@@ -241,8 +241,7 @@ class AmqpLink(asyncio.Protocol):
     def _receive(self, delivery: Any) -> None:
         if not delivery.readable or delivery.partial:
             return
-        message = Message()
-        message.decode(delivery.link.recv(delivery.pending) or b"")
+        message = bytes(delivery.link.recv(delivery.pending) or b"")
         delivery.link.advance()
         self._unacknowledged.append(delivery)
         self.messages.append(message)

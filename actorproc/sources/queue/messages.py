@@ -4,42 +4,163 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, NamedTuple
+from uuid import UUID
 
-import orjson
-from proton import Message
+from proton import Message, ulong
 
-from actorproc.errors import SourceError
 from actorproc.records import Batch, Record
+from actorproc.sources.amqp_values import WHOLE, NoPlace, Value, to_bytes, to_key, to_text
+from actorproc.sources.parts import Parts
+from actorproc.sources.queue.decoding import APPLICATION_PROPERTIES, MESSAGE_ANNOTATIONS, ReceivedMessage
+from actorproc.sources.queue_protocol import Deliveries
 
 DELIVERY_COUNT = "amqp.delivery-count"
 """Header: how often the message was delivered before, by the broker's count."""
 
+CREATION_TIME = "amqp.creation-time"
+"""Header: milliseconds since 1970, for a creation time that no timestamp can be."""
+
 AGAIN = "/replay"
 """End of the id of a message that was sent again."""
 
-_PROPERTIES = {
-    "amqp.message-id": "id", "amqp.correlation-id": "correlation_id", "amqp.subject": "subject",
-    "amqp.to": "address", "amqp.reply-to": "reply_to", "amqp.content-type": "content_type",
-}  # fmt: skip
-"""Headers for the properties of a message, by their names in proton."""
+_IDS = ("message-id", "correlation-id")
+_PROPERTIES = (*_IDS, "subject", "to", "reply-to", "content-type")
 
 _ENQUEUED = "x-opt-enqueued-time"  # annotation of Azure Service Bus: milliseconds since 1970
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
+Identity = Callable[[ReceivedMessage], str]
+"""Names a message. Raises ValueError: the message has no name."""
 
-def batch_of(queue: str, messages: Sequence[Message]) -> Batch:
-    """The records of messages, numbered from 0."""
-    return Batch.of(
+
+def deliveries_of(queue: str, messages: Sequence[bytes], identity: Identity) -> Deliveries:
+    """The records and identities of messages. One that cannot be read, or has no identity, is refused."""
+    read = [_Columns.of(ReceivedMessage(message), identity) for message in messages]
+    batch = Batch.of(
         queue,
-        [_bytes(message.body) for message in messages],
-        range(len(messages)),
-        keys=[_bytes(message.group_id) for message in messages],
-        headers=[list(_headers(message)) for message in messages],
-        timestamps=[_time(message) for message in messages],
+        [columns.value for columns in read],
+        range(len(read)),
+        keys=[columns.key for columns in read],
+        headers=[columns.headers for columns in read],
+        timestamps=[columns.time for columns in read],
     )
+    reasons = {index: columns.refused for index, columns in enumerate(read) if columns.refused is not None}
+    return Deliveries(batch.refusing(reasons), [columns.identity for columns in read])
+
+
+class _Columns(NamedTuple):
+    """The columns of a message. What cannot be read leaves the others as they are."""
+
+    identity: str | None
+    value: bytes | None
+    key: bytes | None
+    headers: list[tuple[str, bytes | None]]
+    time: datetime | None
+    refused: str | None
+
+    @classmethod
+    def of(cls, message: ReceivedMessage, identity: Identity) -> _Columns:
+        parts = Parts()
+        name = parts.read("", None, identity, message)
+        value = parts.read("the body", message.encoded_body(), _body, message)
+        key = parts.read("the group id", None, _header, message, "group-id")
+        headers = list(_headers(message, parts))
+        created = parts.read("the creation time", None, _created, message)
+        time = None if created is None else _datetime(created)
+        if created is not None and time is None:
+            headers.append((CREATION_TIME, b"%d" % created))
+        return cls(name, value, key, headers, time, parts.reason)
+
+
+def _headers(message: ReceivedMessage, parts: Parts) -> Iterator[tuple[str, bytes | None]]:
+    for key, value in parts.read("application properties", None, message.pairs, APPLICATION_PROPERTIES) or ():
+        name = parts.read("the name of a property", None, to_key, key)
+        if name is not None:
+            yield name, parts.read(f"property {name!r:.100}", None, to_bytes, value)
+    for name in _PROPERTIES:
+        if text := parts.read(f"the {name}", None, _header, message, name):
+            yield f"amqp.{name}", text
+    yield DELIVERY_COUNT, parts.read("the delivery count", None, _delivery_count, message)
+
+
+def _body(message: ReceivedMessage) -> bytes | None:
+    return to_bytes(message.body())
+
+
+def _header(message: ReceivedMessage, name: str) -> bytes | None:
+    value = message.field(name)
+    if value is None or not value.content:
+        return b"int:0" if value is not None and value.type == "ulong" and name in _IDS else None
+    if name in _IDS and value.type in _ID_TYPES:  # its type too: another type's id is another id
+        return to_text(value, "ulong").encode()
+    return to_bytes(value)
+
+
+def _delivery_count(message: ReceivedMessage) -> bytes | None:
+    return b"0" if (count := message.delivery_count) is None else to_bytes(count)
+
+
+def _created(message: ReceivedMessage) -> int | None:
+    """Milliseconds since 1970."""
+    created = message.field("creation-time")
+    if created is None or created.content == 0:
+        created = _named(message, MESSAGE_ANNOTATIONS, _ENQUEUED)
+    return None if created is None or created.type not in (*WHOLE, "timestamp") else int(created.content)
+
+
+def _datetime(milliseconds: int) -> datetime | None:
+    try:
+        return _EPOCH + timedelta(milliseconds=milliseconds)
+    except OverflowError:
+        return None
+
+
+def _named(message: ReceivedMessage, section: int, name: str) -> Value | None:
+    found = [value for key, value in message.pairs(section) if key.content == name]
+    return found[-1] if found else None
+
+
+def identity_by(kind: str) -> Identity:
+    """The function that names a message.
+
+    Args:
+        kind: `message-id`, `annotation:NAME`, `property:NAME` or `body`.
+    """
+    where, _, name = kind.partition(":")
+    if where == "body":
+        return _body_identity
+    readers: dict[str, Callable[[ReceivedMessage], Value | None]] = {
+        "message-id": lambda message: message.field("message-id"),
+        "annotation": lambda message: _named(message, MESSAGE_ANNOTATIONS, name),
+        "property": lambda message: _named(message, APPLICATION_PROPERTIES, name),
+    }
+    read, integer = readers[where], "ulong" if where == "message-id" else "long"
+
+    def identity(message: ReceivedMessage) -> str:
+        value = read(message)
+        try:
+            if value is not None:
+                return to_text(value, integer)
+            why = f"the message has no {kind}"
+        except NoPlace as error:
+            why = f"the {kind} {error}"
+        raise NoPlace(
+            f"{why}, by which the message would be recognized when it comes again: let its sender set one, or say with "
+            "the source option identity what names a message"
+        )
+
+    return identity
+
+
+def _body_identity(message: ReceivedMessage) -> str:
+    try:
+        body = _body(message)
+    except ValueError:  # it is refused, but recognized
+        return f"encoded:{hashlib.sha256(message.encoded_body()).hexdigest()}"
+    return "null" if body is None else hashlib.sha256(body).hexdigest()
 
 
 def to_message(record: Record) -> Message:
@@ -48,87 +169,50 @@ def to_message(record: Record) -> Message:
     Its id is another one, or the processor would take it for the message that it has committed. It is the same each
     time, so that a copy from a repeated attempt is recognized.
     """
-    headers = {name: value for name, value in record.headers if value is not None}
-    kept = {at: _text(headers[name]) for name, at in _PROPERTIES.items() if name in headers and at != "address"}
-    if "id" in kept:
-        kept["id"] = f"{kept['id']}{AGAIN}"
-    properties = {name: _text(value) for name, value in headers.items() if not name.startswith("amqp.")}
-    message = Message(body=record.value, durable=True, properties=properties, **kept)
-    if record.key is not None:
-        message.group_id = _text(record.key)
+    headers = {name: _text(value) for name, value in record.headers}
+    properties = {name: value for name, value in headers.items() if not name.startswith("amqp.")}
+    message = Message(body=record.value, durable=True, properties=properties)
+    texts = {name: text for name in _PROPERTIES if isinstance(text := headers.get(f"amqp.{name}"), str)}
+    if "message-id" in texts:
+        message.id = f"{texts['message-id']}{AGAIN}"
+    if "correlation-id" in texts:
+        message.correlation_id = _to_id(texts["correlation-id"])
+    if "subject" in texts:
+        message.subject = texts["subject"]
+    if "reply-to" in texts:
+        message.reply_to = texts["reply-to"]
+    if texts.get("content-type", "").isascii():
+        message.content_type = texts.get("content-type", "")
+    key = None if record.key is None else _text(record.key)
+    if isinstance(key, str):
+        message.group_id = key
     if record.timestamp is not None:
         message.creation_time = record.timestamp.timestamp()
     return message
 
 
-def _text(value: bytes) -> Any:
+def _text(value: bytes | None) -> Any:
     """Text where it is UTF-8."""
     try:
-        return value.decode()
+        return value and value.decode()
     except UnicodeDecodeError:
         return value
 
 
-def _bytes(value: Any) -> bytes | None:
-    """Binary and text as they are, and anything else as JSON."""
-    if value is None:
-        return None
-    if isinstance(value, bytes | bytearray | memoryview):
-        return bytes(value)
-    if isinstance(value, str):
-        return value.encode()
-    return orjson.dumps(value, default=str, option=orjson.OPT_NON_STR_KEYS)
+def _to_id(text: str) -> Any:
+    """The id that has this text, see `to_text`."""
+    found = _ID.fullmatch(text)
+    if found is None:
+        return text
+    kind, content = found[1], found[2]
+    try:
+        return _FROM_TEXT[kind](content)
+    except ValueError:
+        return text
 
 
-def _headers(message: Message) -> Iterator[tuple[str, bytes]]:
-    properties: Mapping[Any, Any] = message.properties or {}
-    for key, value in properties.items():
-        yield str(key), _bytes(value) or b""
-    for name, attribute in _PROPERTIES.items():
-        if (text := str(getattr(message, attribute))) not in ("", "None"):  # a symbol that is not set is "None"
-            yield name, text.encode()
-    yield DELIVERY_COUNT, str(message.delivery_count).encode()
-
-
-def _time(message: Message) -> datetime | None:
-    if message.creation_time:
-        return _EPOCH + timedelta(seconds=message.creation_time)
-    enqueued = _named(message.annotations, _ENQUEUED)
-    return None if enqueued is None else _EPOCH + timedelta(milliseconds=int(enqueued))
-
-
-def _named(values: Mapping[Any, Any] | None, name: str) -> Any:
-    return (values or {}).get(name)
-
-
-_LIKE_ANOTHER = re.compile("(str|int|UUID|bytes|bool|float|timestamp):")
-"""Text that looks like the identity of a value of another type: the number 7 is `int:7`."""
-
-
-def identity_by(kind: str, queue: str) -> Callable[[Message], str]:
-    """The function that names a message. It raises SourceError if a message has no name.
-
-    Args:
-        kind: `message-id`, `annotation:NAME`, `property:NAME` or `body`.
-    """
-    where, _, name = kind.partition(":")
-    readers: dict[str, Callable[[Message], Any]] = {
-        "message-id": lambda message: message.id,
-        "annotation": lambda message: _named(message.annotations, name),
-        "property": lambda message: _named(message.properties, name),
-        "body": lambda message: hashlib.sha256(_bytes(message.body) or b"").hexdigest(),
-    }
-    read = readers[where]
-
-    def identity(message: Message) -> str:
-        value = read(message)
-        if value is None or value == "":
-            raise SourceError(
-                f"a message of queue {queue} has no {kind}, by which it would be recognized when it comes again: let "
-                "its sender set one, or say with the source option identity what names a message"
-            )
-        if isinstance(value, str):
-            return f"str:{value}" if _LIKE_ANOTHER.match(value) else value
-        return f"{type(value).__name__}:{value}"
-
-    return identity
+_ID_TYPES = ("ulong", "uuid", "binary", "string")
+_ID = re.compile("(int|UUID|bytes|str):(.*)", re.DOTALL)
+_FROM_TEXT: dict[str, Callable[[str], Any]] = {
+    "int": lambda text: ulong(int(text)), "UUID": UUID, "bytes": bytes.fromhex, "str": str,
+}  # fmt: skip

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
 import anyio
-from proton import Message
 
 from actorproc.config.secrets import with_secrets
 from actorproc.config.settings import Settings
@@ -20,7 +19,7 @@ from actorproc.runtime.logger import get_logger
 from actorproc.sources.appendable import Appendable
 from actorproc.sources.queue.address import PASSWORD, AmqpAddress, parse_address
 from actorproc.sources.queue.link import UNAUTHORIZED, AmqpLink, Refused
-from actorproc.sources.queue.messages import batch_of, identity_by, to_message
+from actorproc.sources.queue.messages import Identity, deliveries_of, identity_by, to_message
 from actorproc.sources.queue_protocol import Consumer, Deliveries, QueueSource
 
 QUIET = 1.0
@@ -91,7 +90,7 @@ class AmqpSource(QueueSource, Appendable):
                         raise
                     log.debug("queue.taken", partition=partition, error=str(error))
                 else:
-                    yield _AmqpConsumer(link, partition, identity_by(self._address.identity, partition))
+                    yield _AmqpConsumer(link, partition, identity_by(self._address.identity))
                     return
             await self._clock.sleep(_RETRY)
 
@@ -133,7 +132,7 @@ class AmqpSource(QueueSource, Appendable):
 
 
 class _AmqpConsumer(Consumer):
-    def __init__(self, link: AmqpLink, queue: str, identity: Callable[[Message], str]) -> None:
+    def __init__(self, link: AmqpLink, queue: str, identity: Identity) -> None:
         self._link, self._queue, self._identity = link, queue, identity
 
     async def receive(self) -> Deliveries:
@@ -144,9 +143,8 @@ class _AmqpConsumer(Consumer):
         if not self._link.messages:
             await self._link.drain()
         messages = list(self._link.messages)
-        identities = [self._identity(message) for message in messages]
         self._link.messages.clear()
-        return Deliveries(batch_of(self._queue, messages), identities)
+        return deliveries_of(self._queue, messages, self._identity)
 
     async def acknowledge(self, count: int) -> None:
         self._link.accept(count)
