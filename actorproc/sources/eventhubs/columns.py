@@ -4,69 +4,119 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from datetime import datetime
-from typing import Any
+from decimal import Decimal
+from typing import Any, NamedTuple
+from uuid import UUID
 
-import orjson
 from azure.eventhub import EventData
 from azure.eventhub.amqp import AmqpMessageBodyType
 
 from actorproc.records import Batch
+from actorproc.sources.amqp_values import DEEPEST, NoPlace, Value, to_bytes, to_key
+from actorproc.sources.parts import Parts
 
 _ELSEWHERE = frozenset((b"x-opt-sequence-number", b"x-opt-offset", b"x-opt-enqueued-time", b"x-opt-partition-key"))
 """System properties that are a record's sequence, timestamp and key, and the offset, which nothing here needs."""
 
+_DIGITS = (
+    8  # of a decimal that the client reads rightly: from the 33rd bit of the coefficient on it gives another number
+)
+
 
 def to_batch(partition: str, events: Sequence[EventData]) -> Batch:
-    """A batch of these events, which must be of one partition, in order.
+    """A batch of these events, which must be of one partition, in order. An event that cannot be read is refused.
 
     Key: the partition key. Headers: the application's properties, then those that the sender's client and the service
     have set. Timestamp: when the service enqueued the event.
     """
-    return Batch.of(
+    read = [_Columns.of(event) for event in events]
+    batch = Batch.of(
         partition,
-        [_body(event) for event in events],
+        [columns.value for columns in read],
         [event.sequence_number or 0 for event in events],
-        keys=[_key(event) for event in events],
-        headers=[list(_headers(event)) for event in events],
-        timestamps=[event.enqueued_time for event in events],
+        keys=[columns.key for columns in read],
+        headers=[columns.headers for columns in read],
+        timestamps=[columns.time for columns in read],
     )
+    return batch.refusing({n: columns.refused for n, columns in enumerate(read) if columns.refused is not None})
 
 
-def _body(event: EventData) -> bytes:
-    """The data sections. A body of AMQP values, which few senders make, becomes JSON, or its text."""
+class _Columns(NamedTuple):
+    """The columns of an event. What cannot be read leaves the others as they are."""
+
+    value: bytes | None
+    key: bytes | None
+    headers: list[tuple[str, bytes | None]]
+    time: datetime | None
+    refused: str | None
+
+    @classmethod
+    def of(cls, event: EventData) -> _Columns:
+        parts = Parts()
+        value = parts.read("the body", None, _body, event)
+        key = parts.read("the partition key", None, _bytes, event.partition_key)
+        headers = list(_headers(event, parts))
+        time = parts.read("the enqueued time", None, lambda: event.enqueued_time)
+        return cls(value, key, headers, time, parts.reason)
+
+
+def _body(event: EventData) -> bytes | None:
+    """The data sections, joined. A body of AMQP values, which few senders make, becomes JSON, or its text."""
     body: Any = event.body
-    if event.body_type == AmqpMessageBodyType.DATA:
-        return body if isinstance(body, bytes) else b"".join(body)
-    return _bytes(body if event.body_type == AmqpMessageBodyType.VALUE else list(body))
+    match event.body_type:
+        case AmqpMessageBodyType.DATA:
+            return body if isinstance(body, bytes) else b"".join(body)
+        case AmqpMessageBodyType.SEQUENCE:
+            return _bytes([item for section in body for item in section])
+    return _bytes(body)
 
 
-def _key(event: EventData) -> bytes | None:
-    key: Any = event.partition_key
-    return None if key is None else _bytes(key)
+def _headers(event: EventData, parts: Parts) -> Iterator[tuple[str, bytes | None]]:
+    system = ((name, value) for name, value in event.system_properties.items() if name not in _ELSEWHERE)
+    for properties in ((event.properties or {}).items(), system):
+        for key, value in properties:
+            name = parts.read("the name of a property", None, _name, key)
+            if name is not None:
+                yield name, parts.read(f"property {name!r:.100}", None, _bytes, value)
 
 
-def _headers(event: EventData) -> Iterator[tuple[str, bytes]]:
-    for name, value in (event.properties or {}).items():
-        yield _text(name), _bytes(value)
-    for name, value in event.system_properties.items():
-        if name not in _ELSEWHERE:
-            yield _text(name), _bytes(value)
+def _name(key: object) -> str:
+    return key.decode() if isinstance(key, bytes) else to_key(_value(key, 0))
 
 
-def _bytes(value: object) -> bytes:
-    """Bytes and text as they are, times in ISO 8601, other values as JSON."""
-    if isinstance(value, bytes):
-        return value
-    if isinstance(value, str):
-        return value.encode()
-    if isinstance(value, datetime):
-        return value.isoformat().encode()
-    return orjson.dumps(value, default=_plain, option=orjson.OPT_NON_STR_KEYS)
+def _bytes(value: object) -> bytes | None:
+    """Bytes and text as they are, other values as JSON."""
+    return value if isinstance(value, bytes) else to_bytes(_value(value, 0))
 
 
-def _plain(value: object) -> object:
-    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
+def _value(value: object, depth: int) -> Value:
+    """The value of AMQP that the client gives as this. It gives strings, symbols and binary as bytes.
+
+    Raises:
+        NoPlace: the client does not say what the value is.
+    """
+    if depth > DEEPEST:
+        raise NoPlace(f"more than {DEEPEST} lists and maps are in each other")
+    match value:
+        case bytes():
+            try:
+                return Value("string", value.decode())
+            except UnicodeDecodeError:
+                raise NoPlace(f"{value!r:.60} is not UTF-8, and the client does not say whether it is binary") from None
+        case list() | tuple():
+            return Value("list", [_value(item, depth + 1) for item in value])
+        case dict():
+            return Value("map", [(_value(key, depth + 1), _value(item, depth + 1)) for key, item in value.items()])
+        case Decimal() if value.is_finite() and len(value.as_tuple().digits) > _DIGITS:
+            raise NoPlace(f"the client reads decimals of more than {_DIGITS} digits wrongly")
+    for kind, name in _TYPES.items():
+        if isinstance(value, kind):
+            return Value(name, value)
+    raise NoPlace(f"the client gives a {type(value).__name__}")
 
 
-def _text(name: object) -> str:
-    return name.decode() if isinstance(name, bytes) else str(name)
+_TYPES: dict[type, str] = {
+    type(None): "null", bool: "boolean", int: "long", float: "double", str: "string", UUID: "uuid",
+    Decimal: "decimal128",
+}  # fmt: skip
+"""Order matters: a bool is an int, too."""
