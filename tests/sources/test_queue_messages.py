@@ -31,6 +31,7 @@ from proton import (
 )
 
 from actorproc.records import Batch, Record
+from actorproc.sources.queue import decoding
 from actorproc.sources.queue.decoding import ReceivedMessage
 from actorproc.sources.queue.messages import deliveries_of, identity_by, to_message
 from actorproc.sources.queue_protocol import Deliveries
@@ -140,6 +141,12 @@ def test_a_value_without_a_place_refuses_its_message_and_keeps_its_identity(enco
 
 def test_the_deepest_value_that_is_read_is_a_row() -> None:
     assert record(body_of(nested(100))).value == b"[" * 100 + b"null" + b"]" * 100
+
+
+def test_too_many_values_are_refused_before_they_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decoding, "_MOST_VALUES", 1_000)
+    items = b"\xd0" + struct.pack(">II", 1_004, 1_000) + NULL * 1_000
+    assert reason(body_of(items)) == "the body cannot be read: there are more than 1,000 values"
 
 
 def test_all_sections_of_a_body_are_one_body() -> None:

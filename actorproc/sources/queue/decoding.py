@@ -33,8 +33,10 @@ _FIELDS = (
     "absolute-expiry-time", "creation-time", "group-id", "group-sequence", "reply-to-group-id",
 )  # fmt: skip
 _DELIVERY_COUNT = 4  # field of the header
+_NULL = b"\x40"
 
-_EMPTY_ELEMENTS = 10_000  # elements that take no bytes: a few bytes could stand for billions
+_MOST_VALUES = 1_000_000  # in one part of a message
+_EMPTY_ELEMENTS = 1_000  # elements that take no bytes: a few bytes could stand for billions
 
 
 class Malformed(ValueError):
@@ -46,6 +48,7 @@ class ReceivedMessage:
 
     def __init__(self, data: bytes) -> None:
         self._sections: dict[int, list[memoryview]] = {}
+        self._fields: dict[int, list[memoryview]] = {}
         self._rest = b""
         """Bytes from the first section on that has no end. They may hide sections, and `body` says why."""
         self._why = ""
@@ -93,12 +96,13 @@ class ReceivedMessage:
         return b"".join([*values, self._rest])
 
     def _field(self, section: int, index: int) -> Value | None:
-        for content in self._sections.get(section, ()):
-            for at, encoded in enumerate(_items(content)):
-                if at == index:
-                    value = decode(encoded)
-                    return None if value.type == "null" else value
-        return None
+        fields = self._fields.get(section)
+        if fields is None:
+            fields = [item for content in self._sections.get(section, ()) for item in _items(content)]
+            self._fields[section] = fields
+        if index >= len(fields) or fields[index] == _NULL:
+            return None
+        return decode(fields[index])
 
 
 def decode(data: memoryview | bytes) -> Value:
@@ -136,7 +140,7 @@ class _Reader:
     def __init__(self, data: memoryview) -> None:
         self.data = data
         self.at = 0
-        self._empty = _EMPTY_ELEMENTS
+        self._left, self._empty = _MOST_VALUES, _EMPTY_ELEMENTS
 
     def section(self) -> tuple[int, memoryview]:
         """Descriptor and encoded value of the next section."""
@@ -151,7 +155,10 @@ class _Reader:
         return code, self.data[start : self.at]
 
     def code(self) -> int:
-        return self._take(1)[0]
+        at, self.at = self.at, self.at + 1
+        if at >= len(self.data):
+            raise Malformed("it is cut off")
+        return self.data[at]
 
     def skip(self, depth: int) -> None:
         """Go to the end of the value, as its size says."""
@@ -187,6 +194,9 @@ class _Reader:
     def _of(self, code: int, depth: int) -> Value:
         """The value behind the code of its type."""
         _check(depth)
+        self._left -= 1
+        if self._left < 0:
+            raise Malformed(f"there are more than {_MOST_VALUES:,} values")
         if (fixed := _FIXED.get(code)) is not None:
             kind, size, convert = fixed
             try:
@@ -234,7 +244,7 @@ class _Reader:
         return array if descriptor is None else Value("described", (descriptor, array))
 
     def _size(self, code: int) -> int:
-        return int.from_bytes(self._take(4 if code & 0x10 else 1))
+        return int.from_bytes(self._take(4)) if code & 0x10 else self.code()
 
     def _take(self, size: int) -> memoryview:
         start, self.at = self.at, self.at + size
