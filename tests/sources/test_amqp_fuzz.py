@@ -18,16 +18,20 @@ import proton
 from azure.eventhub import EventData
 from azure.eventhub._pyamqp import message as pyamqp
 from azure.eventhub._pyamqp._encode import encode_payload
+from azure.eventhub._pyamqp.aio import _receiver_async
 from proton import UNDESCRIBED, Array, Data, Described, Message
 
 from actorproc.records import Batch
+from actorproc.sources.amqp_decoding import ReceivedMessage
 from actorproc.sources.amqp_values import Value
 from actorproc.sources.eventhubs.columns import to_batch
-from actorproc.sources.queue.decoding import ReceivedMessage
+from actorproc.sources.eventhubs.decoding import odd_events_handed_over
 from actorproc.sources.queue.messages import deliveries_of, identity_by, to_message
 from tests.partition.test_refused_records import reasons
 
 GOOD = bytes(Message(id="good", body=b'{"a": 1}', properties={"p": "q"}).encode())
+ANNOTATED = b"\0Sr\xc1\x1a\x02\xa3\x15x-opt-sequence-number\x54\x05"
+"""A section with the sequence number 5."""
 
 _TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=8)
 _SYMBOL = st.text(st.characters(min_codepoint=33, max_codepoint=126), min_size=1, max_size=8)
@@ -232,6 +236,25 @@ def test_any_event_becomes_columns_or_is_refused(body: dict[str, Any], propertie
     assert batch.values[0] == batch.values[2]
     if refused[1] is None and "data" in body:
         assert batch.values[1] == b"".join(body["data"])
+
+
+@given(MESSAGES, st.lists(st.tuples(st.integers(0, 10_000), st.integers(0, 255)), max_size=3))
+def test_any_event_of_the_service_becomes_columns_or_is_refused(message: Message, damages: list[Any]) -> None:
+    """The service puts its annotations first, in one section with those of the sender."""
+    message.annotations = None
+    damaged = bytearray(encoded(message))
+    for at, value in damages:
+        damaged[at % len(damaged)] = value
+    with odd_events_handed_over():
+        try:
+            received = vars(_receiver_async)["decode_payload"](memoryview(ANNOTATED + bytes(damaged)))
+            event = EventData._from_message(received)
+            sequence = event.sequence_number
+        except Exception:  # noqa: BLE001
+            assert b"\0Sr" in damaged or b"\0\x80" in damaged, "other annotations took the place of the service's"
+            return
+    if sequence == 5:
+        assert to_batch("0", [event]).sequences == [5]
 
 
 @given(st.integers(0, 2**128 - 1), st.sampled_from([(4, 7, 101), (8, 16, 398), (16, 34, 6176)]))

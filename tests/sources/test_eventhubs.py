@@ -12,6 +12,7 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from itertools import count
 from pathlib import Path
 from typing import Any, cast
@@ -40,6 +41,7 @@ from actorproc.sources.eventhubs import EventHubsSource
 from actorproc.sources.eventhubs.receiver import Receiver
 from tests.eventhubs_server import Event, EventHubsServer, Partition, eventhubs
 from tests.kafka_topics import numbers, process
+from tests.partition.test_refused_records import reasons
 
 pytestmark = [  # the client leaves the sockets of lost connections to the garbage collector
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
@@ -47,6 +49,8 @@ pytestmark = [  # the client leaves the sockets of lost connections to the garba
 ]
 
 _NUMBERS = count()
+LIST_AS_KEY = {"TYPE": "MAP", "VALUE": [([1], 2)]}
+"""A map, as the client's encoder is told of one."""
 
 
 @pytest.fixture(autouse=True)
@@ -248,6 +252,32 @@ async def test_a_lost_connection_is_made_anew(hub: Hub) -> None:
                 found += (await anext(reading)).batch.sequences
         await reading.aclose()
     assert found == list(range(20))
+
+
+async def test_events_that_the_client_cannot_decode_are_decoded_or_refused_alone(hub: Hub) -> None:
+    """Its own encoder writes decimals that its decoder fails at. A list is no key of a dict."""
+    hub.send(range(2), 0)
+    properties: list[dict[Any, Any]] = [{"a": Decimal("-1234567890.50"), "b": "c"}, {"m": LIST_AS_KEY}]
+    odd = [Message(data=[b"x", b"y"], application_properties=one) for one in properties]
+    hub.server.call(hub.of.partitions[0].append, odd, "plane")
+    hub.send(range(2, 4), 0)
+    async with opened(hub) as source:
+        batches = list[Batch]()
+        async for chunk in source.read("0", "0"):
+            batches.append(chunk.batch)
+            if sum(map(len, batches)) >= 6:
+                break
+    batch = Batch.joined(batches)
+    assert batch.sequences == list(range(6))
+    assert reasons(batch) == [
+        *[None] * 3,
+        "property 'm' cannot be read: a map has a key of type list, and keys of JSON are text",
+        None,
+        None,
+    ]
+    assert (batch.values[2:4], batch.keys[2:4]) == ([b"xy"] * 2, [b"plane"] * 2)
+    assert dict(batch.headers[2]) == {"a": b'"-1234567890.50"', "b": b"c"}
+    assert None not in batch.timestamps
 
 
 async def test_the_service_cuts_off_the_reader_of_an_earlier_epoch(hub: Hub) -> None:

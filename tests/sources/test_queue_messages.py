@@ -31,8 +31,8 @@ from proton import (
 )
 
 from actorproc.records import Batch, Record
-from actorproc.sources.queue import decoding
-from actorproc.sources.queue.decoding import ReceivedMessage
+from actorproc.sources import amqp_decoding as decoding
+from actorproc.sources.amqp_decoding import ReceivedMessage
 from actorproc.sources.queue.messages import deliveries_of, identity_by, to_message
 from actorproc.sources.queue_protocol import Deliveries
 

@@ -12,7 +12,9 @@ from azure.eventhub import EventData
 from azure.eventhub.amqp import AmqpMessageBodyType
 
 from actorproc.records import Batch
+from actorproc.sources.amqp_decoding import APPLICATION_PROPERTIES, FIELDS, MESSAGE_ANNOTATIONS, ReceivedMessage
 from actorproc.sources.amqp_values import DEEPEST, NoPlace, Value, to_bytes, to_key
+from actorproc.sources.eventhubs.decoding import undecoded
 from actorproc.sources.parts import Parts
 
 _ELSEWHERE = frozenset((b"x-opt-sequence-number", b"x-opt-offset", b"x-opt-enqueued-time", b"x-opt-partition-key"))
@@ -53,11 +55,29 @@ class _Columns(NamedTuple):
     @classmethod
     def of(cls, event: EventData) -> _Columns:
         parts = Parts()
-        value = parts.read("the body", None, _body, event)
-        key = parts.read("the partition key", None, _bytes, event.partition_key)
-        headers = list(_headers(event, parts))
+        if (data := undecoded(event)) is None:
+            value = parts.read("the body", None, _body, event)
+            headers = list(_headers(event, parts))
+        else:
+            message = ReceivedMessage(data)
+            value = parts.read("the body", message.encoded_body(), lambda: to_bytes(message.body()))
+            headers = list(_headers_of(message, parts))
+        key = parts.read("the partition key", None, lambda: _bytes(event.partition_key))
         time = parts.read("the enqueued time", None, lambda: event.enqueued_time)
         return cls(value, key, headers, time, parts.reason)
+
+
+def _headers_of(message: ReceivedMessage, parts: Parts) -> Iterator[tuple[str, bytes | None]]:
+    """Of an event that the client cannot decode."""
+    for section in (APPLICATION_PROPERTIES, MESSAGE_ANNOTATIONS):
+        for key, value in parts.read("properties", None, message.pairs, section) or ():
+            name = parts.read("the name of a property", None, to_key, key)
+            if name is not None and name.encode() not in _ELSEWHERE:
+                yield name, parts.read(f"property {name!r:.100}", None, to_bytes, value)
+    for name in FIELDS:
+        field = parts.read(f"the {name}", None, message.field, name)
+        if field is not None and field.content:
+            yield name, parts.read(f"the {name}", None, to_bytes, field)
 
 
 def _body(event: EventData) -> bytes | None:
@@ -72,12 +92,12 @@ def _body(event: EventData) -> bytes | None:
 
 
 def _headers(event: EventData, parts: Parts) -> Iterator[tuple[str, bytes | None]]:
-    system = ((name, value) for name, value in event.system_properties.items() if name not in _ELSEWHERE)
-    for properties in ((event.properties or {}).items(), system):
-        for key, value in properties:
-            name = parts.read("the name of a property", None, _name, key)
-            if name is not None:
-                yield name, parts.read(f"property {name!r:.100}", None, _bytes, value)
+    properties = parts.read("application properties", None, lambda: list((event.properties or {}).items()))
+    system = parts.read("properties", None, lambda: list(event.system_properties.items()))
+    for key, value in (*(properties or ()), *(pair for pair in system or () if pair[0] not in _ELSEWHERE)):
+        name = parts.read("the name of a property", None, _name, key)
+        if name is not None:
+            yield name, parts.read(f"property {name!r:.100}", None, _bytes, value)
 
 
 def _name(key: object) -> str:

@@ -12,6 +12,8 @@ import anyio
 from azure.eventhub import EventData
 from azure.eventhub.aio import EventHubConsumerClient
 
+from actorproc.sources.eventhubs.decoding import odd_events_handed_over
+
 _GATHER = 0.25  # seconds in which more events are waited for
 
 _FEWEST = 300  # events that the client hands over at once, at most, if its window is smaller
@@ -67,10 +69,11 @@ class Receiver:
             how: arguments of `receive_batch`.
         """
         try:
-            async with client:
-                await client.receive_batch(
-                    self._put, on_error=self._fail, starting_position=place, starting_position_inclusive=True, **how
-                )
+            with odd_events_handed_over():
+                async with client:
+                    await client.receive_batch(
+                        self._put, on_error=self._fail, starting_position=place, starting_position_inclusive=True, **how
+                    )
         except Exception as error:  # noqa: BLE001  # raised by `next`
             await self._fail(None, error)
 

@@ -12,9 +12,9 @@ from uuid import UUID
 from proton import Message, ulong
 
 from actorproc.records import Batch, Record
+from actorproc.sources.amqp_decoding import APPLICATION_PROPERTIES, MESSAGE_ANNOTATIONS, ReceivedMessage
 from actorproc.sources.amqp_values import WHOLE, NoPlace, Value, to_bytes, to_key, to_text
 from actorproc.sources.parts import Parts
-from actorproc.sources.queue.decoding import APPLICATION_PROPERTIES, MESSAGE_ANNOTATIONS, ReceivedMessage
 from actorproc.sources.queue_protocol import Deliveries
 
 DELIVERY_COUNT = "amqp.delivery-count"

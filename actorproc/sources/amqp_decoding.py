@@ -28,10 +28,11 @@ _SECTIONS = {
     }.items()
 }  # fmt: skip
 
-_FIELDS = (
+FIELDS = (
     "message-id", "user-id", "to", "subject", "reply-to", "correlation-id", "content-type", "content-encoding",
     "absolute-expiry-time", "creation-time", "group-id", "group-sequence", "reply-to-group-id",
 )  # fmt: skip
+"""Of the properties, in order."""
 _DELIVERY_COUNT = 4  # field of the header
 _NULL = b"\x40"
 
@@ -63,7 +64,7 @@ class ReceivedMessage:
 
     def field(self, name: str) -> Value | None:
         """Of the properties, by its name in the specification; None if it is not set. Raises Malformed."""
-        return self._field(PROPERTIES, _FIELDS.index(name))
+        return self._field(PROPERTIES, FIELDS.index(name))
 
     @property
     def delivery_count(self) -> Value | None:
