@@ -123,6 +123,23 @@ class NoIdentities(Wrong):
             return ""
 
 
+class NotNamed(Wrong):
+    """Not refused either."""
+
+    class consumer(MemoryConsumer):  # noqa: N801
+        async def receive(self) -> Deliveries:
+            found = await super().receive()
+            return Deliveries(found.batch, [None] * len(found.identities))
+
+
+class Refused(Wrong):
+    class consumer(MemoryConsumer):  # noqa: N801
+        async def receive(self) -> Deliveries:
+            found = await super().receive()
+            odd = dict.fromkeys(range(len(found.batch)), "it has no id")
+            return Deliveries(found.batch.refusing(odd), [None] * len(found.identities))
+
+
 class Silent(Wrong):
     class consumer(MemoryConsumer):  # noqa: N801
         async def receive(self) -> Deliveries:
@@ -140,6 +157,8 @@ WRONG: Sequence[tuple[type[Wrong], str]] = [
     (Identities, "comes back, as it was"),
     (SameIdentities, "two messages have the same identity"),
     (NoIdentities, "expected an identity for each of 3 messages"),
+    (NotNamed, "a message without an identity must be refused"),
+    (Refused, "a message has no identity, and the check needs messages that have one"),
     (Silent, "after a few seconds without messages it must return none"),
 ]
 

@@ -66,7 +66,7 @@ class _Columns(NamedTuple):
         parts = Parts()
         name = parts.read("", None, identity, message)
         value = parts.read("the body", message.encoded_body(), _body, message)
-        key = parts.read("the group id", None, _header, message, "group-id")
+        key = parts.read("the group id", None, _key, message)
         headers = list(_headers(message, parts))
         created = parts.read("the creation time", None, _created, message)
         time = None if created is None else _datetime(created)
@@ -90,10 +90,14 @@ def _body(message: ReceivedMessage) -> bytes | None:
     return to_bytes(message.body())
 
 
+def _key(message: ReceivedMessage) -> bytes | None:
+    return None if (group := message.field("group-id")) is None else to_bytes(group)
+
+
 def _header(message: ReceivedMessage, name: str) -> bytes | None:
     value = message.field(name)
-    if value is None or not value.content:
-        return b"int:0" if value is not None and value.type == "ulong" and name in _IDS else None
+    if value is None or value.content in ("", b""):
+        return None
     if name in _IDS and value.type in _ID_TYPES:  # its type too: another type's id is another id
         return to_text(value, "ulong").encode()
     return to_bytes(value)
