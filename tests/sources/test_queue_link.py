@@ -165,3 +165,14 @@ async def test_a_drain_that_is_cancelled_gives_back_the_credit(link: AmqpLink) -
             await anyio.sleep_forever()
     send(broker, 9)
     assert len(link.messages) == 4
+
+
+@pytest.mark.parametrize("odd", [b"", b"\xff", b"\0Ss\xc0\xff", b"AMQP\0\1\0\0"])
+async def test_a_delivery_that_is_no_message_leaves_the_link_as_it_is(link: AmqpLink, odd: bytes) -> None:
+    broker = await attached(link, 5)
+    broker.ready += [odd]
+    send(broker, 1)
+    assert link.failure is None
+    assert [len(message) for message in link.messages] == [len(odd), len(bytes(Message(body=b"x", id="0").encode()))]
+    link.accept(2)
+    assert broker.accepted == 2
