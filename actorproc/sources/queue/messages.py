@@ -198,7 +198,7 @@ def to_message(record: Record) -> Message:
 def _text(value: bytes | None) -> Any:
     """Text where it is UTF-8."""
     try:
-        return value and value.decode()
+        return None if value is None else value.decode()
     except UnicodeDecodeError:
         return value
 
