@@ -9,6 +9,7 @@ import jsonschema_rs
 import orjson
 import pyarrow as pa
 
+from actorproc.codecs.json_limits import check_depth
 from actorproc.codecs.json_parsing import JsonParser
 from actorproc.codecs.typed_values import TypedValues
 from actorproc.errors import DecodeError
@@ -47,6 +48,7 @@ class JsonSchemaDecoder(Decoder):
         """Raises DecodeError: the value is not JSON, or not valid."""
         if value is None:
             raise DecodeError("the record has no value")
+        check_depth(value)
         try:
             self._validator.validate(orjson.loads(value))
         except orjson.JSONDecodeError as error:
