@@ -17,7 +17,8 @@ _SHORTEST = 2 * DEPTH + 2  # bytes of a deeper value
 _STRINGS = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
 _STEPS = np.zeros(256, np.int32)
 _STEPS[list(b"[{")], _STEPS[list(b"]}")] = 1, -1
-_LOOSE = re.compile(rb"-NaN|Inf(?!inity)")
+_BRACE = ord("{")  # and "[", with the bit of lower case
+_LOOSE = [re.compile(word + rb"(?=[,\]}\s])") for word in (b"-NaN", b"Inf")]
 
 
 def check_depth(value: bytes) -> None:
@@ -34,9 +35,13 @@ def deep_values(values: pa.Array) -> list[int]:
     """Indexes of the values of a binary column that have more levels than `DEPTH`."""
     if not len(values):
         return []
-    bounds = np.frombuffer(values.buffers()[1], np.int32)[values.offset : values.offset + len(values) + 1]
-    long = np.flatnonzero(np.diff(bounds) >= _SHORTEST).tolist()
-    return [index for index in long if _is_deep(values[index].as_py() or b"")]
+    _, offsets, content = values.buffers()
+    bounds = np.frombuffer(offsets, np.int32)[values.offset : values.offset + len(values) + 1]
+    if np.diff(bounds).max() < _SHORTEST:
+        return []
+    opening = np.append((np.frombuffer(content, np.uint8)[bounds[0] : bounds[-1]] | 0x20) == _BRACE, False)
+    counts = np.add.reduceat(opening, bounds[:-1] - bounds[0], dtype=np.int32)
+    return [index for index in np.flatnonzero(counts > DEPTH).tolist() if _is_deep(values[index].as_py() or b"")]
 
 
 def _is_deep(value: bytes) -> bool:
@@ -48,6 +53,4 @@ def _is_deep(value: bytes) -> bool:
 
 def has_loose_numbers(text: bytes) -> bool:
     """Whether a text has a number that Arrow's parser takes, and Python's `json` does not: -NaN, Inf, -Inf."""
-    if b"-NaN" not in text and b"Inf" not in text:
-        return False
-    return _LOOSE.search(_STRINGS.sub(b"", text)) is not None
+    return any(loose.search(text) and loose.search(_STRINGS.sub(b"", text)) for loose in _LOOSE)
