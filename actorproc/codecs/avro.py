@@ -7,10 +7,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from actorproc.codecs.avro_reading import ITEMS, Budget
+from actorproc.codecs.avro_reading import Budget
 from actorproc.codecs.avro_resolution import resolved_reader
 from actorproc.codecs.avro_schema import AvroType
 from actorproc.codecs.converted_values import ConvertedValues
+from actorproc.codecs.items import ITEMS
 from actorproc.codecs.row_columns import RowColumns
 from actorproc.errors import DecodeError
 from actorproc.handler.decoder import Columns, Decoder, Values

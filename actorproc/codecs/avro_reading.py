@@ -11,12 +11,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from actorproc.codecs.avro_schema import DEPTH
+from actorproc.codecs.items import too_many
 from actorproc.errors import DecodeError
 
 Read = Callable[[bytes, int, "Budget"], tuple[Any, int]]
-
-ITEMS = 1_000_000
-"""Default of the items in a value: a few bytes can say that an array has billions of items that take no bytes."""
 
 _FLOAT, _DOUBLE = struct.Struct("<f"), struct.Struct("<d")
 
@@ -33,7 +31,7 @@ class Budget:
     def take(self, items: int) -> None:
         self.left -= items
         if self.left < 0:
-            raise DecodeError(f"the value has more than {self._limit:,} items")
+            raise too_many(self._limit)
 
 
 class Node:

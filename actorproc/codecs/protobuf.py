@@ -20,6 +20,7 @@ from ptars import HandlerPool, PtarsConfig
 
 from actorproc.codecs.converted_values import ConvertedValues
 from actorproc.codecs.grouped import Group, GroupedDecoder, Part
+from actorproc.codecs.items import ITEMS
 from actorproc.codecs.protobuf_objects import MessageType, reachable
 from actorproc.codecs.tables import TableDecoder
 from actorproc.codecs.wire_format import without_first
@@ -44,12 +45,14 @@ class ProtobufDecoder(TableDecoder):
 
     Args:
         message: descriptor of the type.
+        items: how many a value may have: its fields, and the items of its lists and maps.
 
     Raises:
         ValueError: the type has too many parts.
     """
 
-    def __init__(self, message: Any) -> None:
+    def __init__(self, message: Any, items: int = ITEMS) -> None:
+        self._items = items
         within = list(reachable(message))
         kind = GetMessageClass(message)
         self._parse = kind.FromString
@@ -71,7 +74,9 @@ class ProtobufDecoder(TableDecoder):
         written = values.to_pylist()
         if self._lay_out is None:
             return pa.Table.from_pylist(list(map(self.load, written)), schema=self.schema)
-        serialize, parse = self._serialize, self._checked if self._has_required or self._is_to_clean else self._parse
+        is_simple = not self._has_required and not self._is_to_clean
+        is_small = not self._type.may_exceed(max(map(len, written), default=0), self._items)
+        serialize, parse = self._serialize, self._parse if is_simple and is_small else self._checked
         try:
             canonical = [serialize(parse(value)) for value in written]  # no message is kept: many start the collector
         except NotAMessage as error:
@@ -89,6 +94,8 @@ class ProtobufDecoder(TableDecoder):
 
     def _checked(self, value: bytes) -> Any:
         message = self._parse(value)
+        if self._type.may_exceed(len(value), self._items):
+            self._type.check_items(message, self._items)
         if self._has_required and (missing := message.FindInitializationErrors()):
             raise DecodeError(f"required fields are missing: {', '.join(missing[:_SHOWN])}")
         if self._is_to_clean:
@@ -144,9 +151,11 @@ class ProtobufFile(GroupedDecoder):
 
     Args:
         file: descriptor of the file.
+        items: of a value, as in `ProtobufDecoder`.
     """
 
-    def __init__(self, file: Any) -> None:
+    def __init__(self, file: Any, items: int = ITEMS) -> None:
+        self._items = items
         self._file = file
         self._of: dict[bytes, Part] = {}  # by header
         self._parts: dict[str, Part | str] = {}  # by message; a text says why it cannot be used
@@ -164,7 +173,7 @@ class ProtobufFile(GroupedDecoder):
         name = message.full_name
         if name not in self._parts:
             try:
-                self._parts[name] = Part(f"message {name}", ProtobufDecoder(message))
+                self._parts[name] = Part(f"message {name}", ProtobufDecoder(message, self._items))
             except ValueError as error:
                 self._parts[name] = f"message {name} cannot be used: {error}"
         part = self._parts[name]

@@ -11,11 +11,14 @@ from datetime import UTC, date, datetime, time, timedelta
 from typing import Any
 
 import pyarrow as pa
+from google.protobuf.empty_pb2 import Empty
 
+from actorproc.codecs.items import too_many
 from actorproc.errors import DecodeError
 
 Convert = Callable[[Any], Any]
 
+_NOTHING = Empty()
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _PARTS = 10_000  # of all columns together; messages that name others twice grow without bounds
 _DEPTH = 100  # of messages within messages; more is no valid value
@@ -42,13 +45,50 @@ class MessageType:
     """
 
     def __init__(self, message: Any) -> None:
-        kind, self.convert = _Builder().of_message(message, ())
+        builder = _Builder()
+        kind, self.convert = builder.of_message(message, ())
         self.schema = pa.schema(list(kind))
+        self._widths = builder.widths
+        self._widest = max(self._widths.values(), default=1)
+
+    def may_exceed(self, size: int, items: int) -> bool:
+        """Whether a value of some bytes may have more items; a message within it takes at least two bytes."""
+        return size * self._widest > 2 * items
+
+    def check_items(self, message: Any, items: int) -> None:
+        """Raises DecodeError: the message and those within it have more fields and items of lists and maps."""
+        if self._left(message, items - self._widths.get(message.DESCRIPTOR.full_name, 1)) < 0:
+            raise too_many(items)
+
+    def _left(self, message: Any, left: int) -> int:
+        """How many of the items are left after the lists and maps of a message. Ends early at fewer than none."""
+        for field, value in message.ListFields():
+            if field.message_type is None:
+                left -= len(value) if field.is_repeated else 0
+                continue
+            for inner, width in self._inner(field, value):
+                left = self._left(inner, left - width)
+                if left < 0:
+                    return left
+        return left
+
+    def _inner(self, field: Any, value: Any) -> Iterator[tuple[Any, int]]:
+        """The messages in a field, and their columns beside those of the message that has the field."""
+        if not field.is_repeated:
+            yield value, 0
+        elif field.message_type.GetOptions().map_entry:
+            item = field.message_type.fields_by_name["value"].message_type
+            width = 2 if item is None else 1 + self._widths.get(item.full_name, 1)
+            yield from ((_NOTHING if item is None else value[key], width) for key in value)
+        else:
+            width = self._widths.get(field.message_type.full_name, 1)
+            yield from ((inner, width) for inner in value)
 
 
 class _Builder:
     def __init__(self) -> None:
         self._parts = 0
+        self.widths: dict[str, int] = {}  # columns of each message
 
     def of_message(self, message: Any, path: tuple[str, ...]) -> tuple[pa.DataType, Convert]:
         if message.full_name in _KNOWN:
@@ -58,7 +98,9 @@ class _Builder:
         if len(path) >= _DEPTH:
             raise ValueError(f"its messages are nested more than {_DEPTH} deep")
         path = (*path, message.full_name)
+        before = self._parts
         fields = [self._of_field(field, path) for field in message.fields]
+        self.widths[message.full_name] = max(1 + self._parts - before, self.widths.get(message.full_name, 0))
         kind = pa.struct([(name, kind) for name, kind, _ in fields])
         readers = [(name, read) for name, _, read in fields]
         return kind, lambda found: {name: read(found) for name, read in readers}

@@ -212,6 +212,39 @@ def test_messages_that_are_deep_are_refused() -> None:
         ProtobufDecoder(_pool(file).FindMessageTypeByName("M299"))
 
 
+def test_few_bytes_do_not_become_many_items() -> None:
+    """A message of two bytes can have hundreds of columns."""
+    file = FileDescriptorProto(name="wide.proto", syntax="proto3")
+    wide, outer = file.message_type.add(name="W"), file.message_type.add(name="M")
+    for number in range(1, 301):
+        _add_field(wide, number, FieldDescriptorProto.TYPE_INT64)
+    for number in (1, 2):
+        _add_field(outer, number, FieldDescriptorProto.TYPE_MESSAGE, kind=".W", label=1 if number == 2 else 3)
+    entry = outer.nested_type.add(name="F3Entry")
+    entry.options.map_entry = True
+    _add_field(entry, 1, FieldDescriptorProto.TYPE_INT32).name = "key"
+    _add_field(entry, 2, FieldDescriptorProto.TYPE_MESSAGE, kind=".W").name = "value"
+    _add_field(outer, 3, FieldDescriptorProto.TYPE_MESSAGE, kind=".M.F3Entry", label=3)
+    _add_field(outer, 4, FieldDescriptorProto.TYPE_INT64, label=3)
+    of = ProtobufDecoder(_pool(file).FindMessageTypeByName("M"))
+    entries = [b"".join(field(3, field(1, key)) for key in range(count)) for count in (3_000, 4_000)]
+    few = [field(1, b"") * 3_000, entries[0], field(2, b"") * 100_000, field(4, b"\x01" * 990_000)]
+    many = [
+        field(1, b"") * 4_000,
+        entries[1],
+        field(2, field(1, 1)) + field(1, b"") * 4_000,
+        field(4, b"\x01" * 1_000_001),
+    ]
+    written = [value for pair in zip(few, many, strict=True) for value in pair]
+    table, errors = of.columns(pa.schema([])).parse(pa.array(written, pa.binary()), pa.array(range(len(written))))
+    assert table.num_rows == len(few)
+    assert {at: str(error) for at, error in errors.items()} == dict.fromkeys(
+        [1, 3, 5, 7], "the value has more than 1,000,000 items"
+    )
+    with pytest.raises(DecodeError, match="more than 1,000,000 items"):
+        of.values().parse(many[0])
+
+
 # Whatever the schema and the bytes: columns say what Google's library reads.
 
 SCALARS = [number for number in range(1, 19) if number not in (10, 11)]  # neither groups nor messages
