@@ -15,6 +15,7 @@ from actorproc.codecs.typed_values import TypedValues
 from actorproc.errors import DecodeError
 from actorproc.handler.decoder import Columns, Decoder, Parsed, Values
 
+_MAIN = "the-schema-itself"
 _BASE = "json-schema:///"
 """The base of names in `$ref`, unless the schema has an `$id`."""
 
@@ -99,22 +100,26 @@ class _ValidColumns(Columns):
         return table, errors | misfits
 
 
-def resolved(text: str, references: Mapping[str, str]) -> Any:
-    """A schema with those in place to which it refers, except where one contains itself.
+def with_resolver(text: str, references: Mapping[str, str]) -> tuple[Any, Any]:
+    """A schema, and what finds the schemas to which it refers, one by one: all of them at once may be far too many.
 
     Raises:
-        ValueError: it refers to an unknown one.
+        ValueError: it is not JSON, or refers to an unknown schema.
     """
-    try:
-        return jsonschema_rs.dereference(orjson.loads(text), registry=_registry(references), retriever=_not_found)
-    except jsonschema_rs.ReferencingError as error:
-        raise ValueError(str(error)) from None
+    schema = orjson.loads(text)
+    named = schema.get("$id") if isinstance(schema, dict) else None
+    base = _uri(named if isinstance(named, str) else _MAIN)
+    return schema, _registry({**references, base: text}).resolver(base)
 
 
 def _registry(references: Mapping[str, str]) -> jsonschema_rs.Registry:
     """Schemas by their names in `$ref`."""
-    named = [(name if ":" in name else _BASE + name.lstrip("/"), orjson.loads(s)) for name, s in references.items()]
+    named = [(_uri(name), orjson.loads(text)) for name, text in references.items()]
     return jsonschema_rs.Registry(named, retriever=_not_found)
+
+
+def _uri(name: str) -> str:
+    return name if ":" in name else _BASE + name.lstrip("/")
 
 
 def _not_found(uri: str) -> NoReturn:
