@@ -103,7 +103,8 @@ def _plain_decoder(settings: Settings) -> Decoder:
         return _load(settings, "protobuf", "ProtobufDecoder")(_message(schema), _limits(settings))  # type: ignore[no-any-return]
     text = Path(schema).read_text()
     if decode == "avro":
-        return _load(settings, "avro", "AvroDecoder")(_load(settings, "avro", "parsed_avro")(text))  # type: ignore[no-any-return]
+        parsed = _load(settings, "avro_schema", "parsed_avro")(text)
+        return _load(settings, "avro", "AvroDecoder")(parsed, limits=_limits(settings))  # type: ignore[no-any-return]
     return _load(settings, "json_schema", "JsonSchemaDecoder")(text)  # type: ignore[no-any-return]
 
 

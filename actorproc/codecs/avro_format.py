@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pyarrow as pa
 
-from actorproc.codecs.avro import AvroDecoder, parsed_avro
+from actorproc.codecs.avro import AvroDecoder
+from actorproc.codecs.avro_schema import AvroType, parsed_avro
 from actorproc.codecs.registry import RegistrySchema
 from actorproc.codecs.registry_decoder import RegistryFormat
 from actorproc.errors import SchemaError
@@ -22,6 +21,7 @@ _TYPES = {
     "bytes": pa.binary(),
     "fixed": pa.binary(),
     "enum": pa.string(),
+    "null": pa.null(),
 }
 _LOGICAL = {
     "date": pa.date32(),
@@ -32,53 +32,61 @@ _LOGICAL = {
 }
 
 
+_DIGITS = 38
+_PARTS = 10_000  # of all columns together: types that name each other twice grow without bounds
+
+
 class AvroFormat(RegistryFormat):
     """Avro."""
 
     kind = "AVRO"
 
     def decoder(self, schema: RegistrySchema, reader: RegistrySchema | None) -> Decoder:
-        return AvroDecoder(_parsed(schema), None if reader is None else _parsed(reader))
+        return AvroDecoder(_parsed(schema), None if reader is None else _parsed(reader), self.limits)
 
     def columns(self, schema: RegistrySchema) -> pa.Schema:
-        parsed = _parsed(schema)
-        kind = _arrow_type(parsed, parsed.get("__named_schemas", {}) if isinstance(parsed, dict) else {}, ())
+        kind = _Columns().arrow_type(_parsed(schema), ())
         if not pa.types.is_struct(kind):
             raise SchemaError(f"schema id {schema.id} is not a record, so it has no columns")
         return pa.schema(list(kind))
 
 
-def _parsed(schema: RegistrySchema) -> Any:
+def _parsed(schema: RegistrySchema) -> AvroType:
     return parsed_avro(schema.text, schema.references)
 
 
-def _arrow_type(schema: Any, named: dict[str, Any], path: tuple[str, ...]) -> pa.DataType:
-    """The column type of an Avro schema, with every part nullable."""
-    if isinstance(schema, list):
-        branches = [branch for branch in schema if branch != "null"]
-        if len(branches) != 1:
-            raise _no_column(path, f"a union of {len(branches)} types")
-        return _arrow_type(branches[0], named, path)
-    if isinstance(schema, str):
-        if schema in _TYPES:
-            return _TYPES[schema]
-        if schema in path:
-            raise _no_column(path, f"{schema}, which contains itself")
-        return _arrow_type(named[schema], named, path) if schema in named else pa.null()
-    kind, logical = schema["type"], schema.get("logicalType")
-    if logical == "decimal":
-        return pa.decimal128(schema["precision"], schema.get("scale", 0))
-    if logical in _LOGICAL:
-        return _LOGICAL[logical]
-    if kind == "record":
-        within = (*path, schema["name"])
-        fields = [(f["name"], _arrow_type(f["type"], named, (*within, f["name"]))) for f in schema["fields"]]
-        return pa.struct(fields)
-    if kind == "array":
-        return pa.list_(pa.field("element", _arrow_type(schema["items"], named, path)))
-    if kind == "map":
-        return pa.map_(pa.string(), _arrow_type(schema["values"], named, path))
-    return _arrow_type(kind, named, path)
+class _Columns:
+    def __init__(self) -> None:
+        self._parts = 0
+
+    def arrow_type(self, kind: AvroType, path: tuple[str, ...]) -> pa.DataType:
+        """The column type of an Avro type, with every part nullable."""
+        self._parts += 1
+        if self._parts > _PARTS:
+            raise _no_column(path, f"beyond the first {_PARTS:,} parts")
+        if kind.kind == "union":
+            branches = [branch for branch in kind.branches if branch.kind != "null"]
+            if len(branches) != 1:
+                raise _no_column(path, f"a union of {len(branches)} types")
+            return self.arrow_type(branches[0], path)
+        if kind.logical == "decimal":
+            if not 0 < kind.precision <= _DIGITS:
+                raise _no_column(path, f"a decimal of {kind.precision} digits")
+            return pa.decimal128(kind.precision, kind.scale)
+        if kind.logical is not None:
+            return _LOGICAL[kind.logical]
+        if kind.kind == "record":
+            return self._struct(kind, path)
+        if kind.inner is None:
+            return _TYPES[kind.kind]
+        inner = self.arrow_type(kind.inner, path)
+        return pa.list_(pa.field("element", inner)) if kind.kind == "array" else pa.map_(pa.string(), inner)
+
+    def _struct(self, kind: AvroType, path: tuple[str, ...]) -> pa.DataType:
+        if kind.name in path:
+            raise _no_column(path, f"{kind.name}, which contains itself")
+        within = (*path, kind.name)
+        return pa.struct([(field.name, self.arrow_type(field.type, (*within, field.name))) for field in kind.fields])
 
 
 def _no_column(path: tuple[str, ...], what: str) -> SchemaError:

@@ -10,14 +10,16 @@ import json
 import math
 import re
 from collections.abc import Callable
-from decimal import Decimal
+from decimal import MAX_EMAX, MIN_EMIN, Decimal, InvalidOperation
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json
 import pyarrow.types as pt
 
+from actorproc.codecs.json_limits import deep_values, has_loose_numbers, too_deep
 from actorproc.codecs.json_lines import join_lines
 from actorproc.errors import RowMismatch, SchemaError
 from actorproc.handler.decoder import Columns, Parsed
@@ -29,6 +31,7 @@ from actorproc.rows.schema import output_schema
 
 Convert = Callable[[Any], Any]
 
+_DIGITS = 1_000  # of an integer, from which on it is a Decimal
 _BLOCK = 256  # values; smaller blocks save little and cost more calls of Arrow's parser
 _NUMBER = re.compile(r"-?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?", re.ASCII)
 
@@ -81,6 +84,10 @@ class JsonParser(Columns):
             the value is not a JSON object.
         """
         errors: dict[int, Exception] = {}
+        if deep := deep_values(values):
+            errors.update({sequences[index].as_py(): too_deep() for index in deep})
+            rest = np.delete(np.arange(len(values)), deep)
+            values, sequences = values.take(pa.array(rest)), sequences.take(pa.array(rest))
         table = pa.concat_tables(self._parse_blocks(values, sequences, errors))
         fitting, unfit = cast_columns(table, self._schema)
         for index, (column, value, why) in unfit.items():
@@ -101,7 +108,7 @@ class JsonParser(Columns):
     def _parse_columns(self, values: pa.Array, sequences: pa.Int64Array) -> pa.Table | None:
         """All values in one go, or None if Arrow's parser does not take all of them."""
         lines = join_lines(values) or join_lines(_trimmed(values))
-        if lines is None:
+        if lines is None or has_loose_numbers(lines.to_pybytes()):
             return None
         try:
             table = pyarrow.json.read_json(
@@ -160,10 +167,23 @@ def _load_object(value: bytes | None) -> dict[str, Any]:
 
 
 def _exact_integer(text: str) -> int | Decimal:
-    return Decimal(text) if text == "-0" else int(text)  # an int has no sign of zero
+    if text == "-0" or len(text) > _DIGITS:  # an int has no sign of zero, and Python limits its digits
+        return Decimal(text)
+    return int(text)
 
 
-_DECODER = json.JSONDecoder(parse_float=Decimal, parse_int=_exact_integer)
+def _exact_fraction(text: str) -> Decimal:
+    try:
+        return Decimal(text)
+    except InvalidOperation:  # an exponent beyond those of Decimal
+        mantissa, _, exponent = text.lower().partition("e")
+        digits = Decimal(mantissa)
+        return (
+            digits if not digits else Decimal((digits.is_signed(), (1,), MIN_EMIN if exponent[0] == "-" else MAX_EMAX))
+        )
+
+
+_DECODER = json.JSONDecoder(parse_float=_exact_fraction, parse_int=_exact_integer)
 
 
 def _converter(kind: pa.DataType) -> Convert:

@@ -9,16 +9,15 @@ import jsonschema_rs
 import orjson
 import pyarrow as pa
 
+from actorproc.codecs.json_limits import check_depth
 from actorproc.codecs.json_parsing import JsonParser
 from actorproc.codecs.typed_values import TypedValues
 from actorproc.errors import DecodeError
 from actorproc.handler.decoder import Columns, Decoder, Parsed, Values
 
+_MAIN = "the-schema-itself"
 _BASE = "json-schema:///"
 """The base of names in `$ref`, unless the schema has an `$id`."""
-
-MOST_PARTS = 10_000
-"""Parts of a schema whose columns are wanted."""
 
 _PATTERNS = jsonschema_rs.FancyRegexOptions(backtrack_limit=100_000, size_limit=2**20)
 """Patterns come from whoever registers a schema: one that takes too long on a value is that value's error."""
@@ -56,6 +55,7 @@ class JsonSchemaDecoder(Decoder):
         """Raises DecodeError: the value is not JSON, or not valid."""
         if value is None:
             raise DecodeError("the record has no value")
+        check_depth(value)
         try:
             self._validator.validate(orjson.loads(value))
         except orjson.JSONDecodeError as error:
@@ -106,62 +106,26 @@ class _ValidColumns(Columns):
         return table, errors | misfits
 
 
-def resolved(text: str, references: Mapping[str, str]) -> Any:
-    """A schema with the ones in place to which its properties and items refer, except where one contains itself.
+def with_resolver(text: str, references: Mapping[str, str]) -> tuple[Any, Any]:
+    """A schema, and what finds the schemas to which it refers, one by one: all of them at once may be far too many.
 
     Raises:
-        ValueError: it refers to an unknown one, or has more than `MOST_PARTS` parts: a few references to references
-            would make billions.
+        ValueError: it is not JSON, or refers to an unknown schema.
     """
     schema = orjson.loads(text)
-    own = schema.get("$id") if isinstance(schema, dict) else None
-    base = own if isinstance(own, str) and ":" in own else _BASE
-    try:
-        registry = jsonschema_rs.Registry([*_named(references), (base, schema)], retriever=_not_found)
-        return _Expansion().expanded(schema, registry.resolver(base), ())
-    except jsonschema_rs.ReferencingError as error:
-        raise ValueError(str(error)) from None
-
-
-class _Expansion:
-    def __init__(self) -> None:
-        self._parts = 0
-
-    def expanded(self, schema: Any, resolver: Any, path: tuple[tuple[str, str], ...]) -> Any:
-        """`path`: the references that led here, by base and name."""
-        self._parts += 1
-        if self._parts > MOST_PARTS:
-            raise ValueError(f"the schema has more than {MOST_PARTS:,} parts, once references are in place")
-        if not isinstance(schema, dict):
-            return schema
-        name = schema.get("$ref")
-        if isinstance(name, str):
-            step = (resolver.base_uri, name)
-            if step in path:
-                return schema
-            found = resolver.lookup(name)
-            others = {key: value for key, value in schema.items() if key != "$ref"}
-            there = self.expanded(found.contents, found.resolver, (*path, step))
-            return {**others, **there} if isinstance(there, dict) else there
-        made = dict(schema)
-        for word in ("items", "additionalProperties"):
-            if word in made:
-                made[word] = self.expanded(made[word], resolver, path)
-        for word in ("oneOf", "anyOf"):
-            if isinstance(made.get(word), list):
-                made[word] = [self.expanded(part, resolver, path) for part in made[word]]
-        if isinstance(made.get("properties"), dict):
-            made["properties"] = {k: self.expanded(part, resolver, path) for k, part in made["properties"].items()}
-        return made
+    named = schema.get("$id") if isinstance(schema, dict) else None
+    base = _uri(named if isinstance(named, str) else _MAIN)
+    return schema, _registry({**references, base: text}).resolver(base)
 
 
 def _registry(references: Mapping[str, str]) -> jsonschema_rs.Registry:
-    return jsonschema_rs.Registry(_named(references), retriever=_not_found)
-
-
-def _named(references: Mapping[str, str]) -> list[tuple[str, Any]]:
     """Schemas by their names in `$ref`."""
-    return [(name if ":" in name else _BASE + name.lstrip("/"), orjson.loads(s)) for name, s in references.items()]
+    named = [(_uri(name), orjson.loads(text)) for name, text in references.items()]
+    return jsonschema_rs.Registry(named, retriever=_not_found)
+
+
+def _uri(name: str) -> str:
+    return name if ":" in name else _BASE + name.lstrip("/")
 
 
 def _not_found(uri: str) -> NoReturn:

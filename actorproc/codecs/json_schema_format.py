@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
+import jsonschema_rs
 import pyarrow as pa
 
-from actorproc.codecs.json_schema import JsonSchemaDecoder, resolved
+from actorproc.codecs.json_schema import JsonSchemaDecoder, with_resolver
 from actorproc.codecs.registry import RegistrySchema
 from actorproc.codecs.registry_decoder import RegistryFormat
 from actorproc.errors import SchemaError
 from actorproc.handler.decoder import Decoder
 
 _TYPES = {"string": pa.string(), "integer": pa.int64(), "number": pa.float64(), "boolean": pa.bool_()}
+_DEPTH = 100
+_PARTS = 10_000
+_SHOWN = 80  # characters of a path in a message
 _FORMATS = {"date-time": pa.timestamp("us", "UTC"), "date": pa.date32()}
 
 
@@ -25,41 +30,70 @@ class JsonSchemaFormat(RegistryFormat):
         return JsonSchemaDecoder(schema.text, schema.references)
 
     def columns(self, schema: RegistrySchema) -> pa.Schema:
-        kind = _arrow_type(resolved(schema.text, schema.references), "the value")
+        try:
+            kind = _Columns().arrow_type(*with_resolver(schema.text, schema.references), "the value", 0)
+        except SchemaError:
+            raise
+        except (jsonschema_rs.ReferencingError, ValueError) as error:
+            raise SchemaError(f"schema id {schema.id}: {error}") from None
+        except (TypeError, AttributeError):
+            raise SchemaError(f"schema id {schema.id} is not a JSON Schema") from None
         if not pa.types.is_struct(kind):
             raise SchemaError(f"schema id {schema.id} does not declare an object with properties: it has no columns")
         return pa.schema(list(kind))
 
 
-def _arrow_type(schema: Any, path: str) -> pa.DataType:
-    """The column type of values of a schema, with every part nullable."""
-    kinds = _kinds(schema)
-    if len(kinds) != 1:
-        raise SchemaError(
-            f"{path} has {len(kinds)} types in the JSON Schema, and a column has one: declare output_schema"
-        )
-    [(kind, of)] = kinds
-    if kind == "object":
-        return _object_type(of, path)
-    if kind == "array":
-        return pa.list_(pa.field("element", _arrow_type(of.get("items", {}), f"{path}[]")))
-    if kind == "string":
-        return _FORMATS.get(str(of.get("format")), pa.string())
-    return _TYPES[kind]
+class _Columns:
+    """Column types of schemas. `resolver`: finds the schemas to which one refers."""
 
+    def __init__(self) -> None:
+        self._parts = 0
 
-def _object_type(schema: dict[str, Any], path: str) -> pa.DataType:
-    if properties := schema.get("properties"):
-        return pa.struct([(name, _arrow_type(of, f"{path}.{name}")) for name, of in properties.items()])
-    return pa.map_(pa.string(), _arrow_type(schema.get("additionalProperties", {}), f"{path}.*"))
+    def arrow_type(self, schema: Any, resolver: Any, path: str, depth: int) -> pa.DataType:
+        """The column type of values of a schema, with every part nullable."""
+        kinds = list(self._kinds(schema, resolver, path, depth))
+        if len(kinds) != 1:
+            raise SchemaError(
+                f"{path} has {len(kinds)} types in the JSON Schema, and a column has one: declare output_schema"
+            )
+        [(kind, of, resolver)] = kinds
+        if kind == "object":
+            return self._object_type(of, resolver, path, depth)
+        if kind == "array":
+            return pa.list_(pa.field("element", self.arrow_type(of.get("items", {}), resolver, f"{path}[]", depth + 1)))
+        if kind == "string":
+            return _FORMATS.get(str(of.get("format")), pa.string())
+        if not isinstance(kind, str) or kind not in _TYPES:
+            raise SchemaError(f"{path} has the type {kind!r}, which JSON Schema does not have")
+        return _TYPES[kind]
 
+    def _object_type(self, schema: dict[str, Any], resolver: Any, path: str, depth: int) -> pa.DataType:
+        if properties := schema.get("properties"):
+            named = sorted(properties.items())  # referenced schemas have lost the order
+            return pa.struct([(name, self.arrow_type(of, resolver, f"{path}.{name}", depth + 1)) for name, of in named])
+        more = schema.get("additionalProperties", {})
+        return pa.map_(pa.string(), self.arrow_type(more, resolver, f"{path}.*", depth + 1))
 
-def _kinds(schema: Any) -> list[tuple[str, dict[str, Any]]]:
-    """The types that the schema allows, except null, each with the schema that says so."""
-    if not isinstance(schema, dict):
-        return []
-    for word in ("oneOf", "anyOf"):
-        if word in schema:
-            return [kind for branch in schema[word] for kind in _kinds(branch)]
-    kinds = schema.get("type", "object" if "properties" in schema else [])
-    return [(kind, schema) for kind in ([kinds] if isinstance(kinds, str) else kinds) if kind != "null"]
+    def _kinds(self, schema: Any, resolver: Any, path: str, depth: int) -> Iterator[tuple[Any, dict[str, Any], Any]]:
+        """The types that the schema allows, except null, each with the schema that says so, and its resolver."""
+        self._parts += 1
+        if depth > _DEPTH or self._parts > _PARTS:
+            raise SchemaError(
+                f"{path[:_SHOWN]} is beyond {_DEPTH} levels or {_PARTS:,} parts, as in a schema that contains itself: "
+                "declare output_schema"
+            )
+        if not isinstance(schema, dict):
+            return
+        if isinstance(reference := schema.get("$ref"), str):
+            found = resolver.lookup(reference)
+            yield from self._kinds(found.contents, found.resolver, path, depth + 1)
+            return
+        for word in ("oneOf", "anyOf"):
+            if word in schema:
+                for branch in schema[word]:
+                    yield from self._kinds(branch, resolver, path, depth + 1)
+                return
+        kinds = schema.get("type", "object" if "properties" in schema else [])
+        for kind in [kinds] if isinstance(kinds, str) else kinds:
+            if kind != "null":
+                yield kind, schema, resolver

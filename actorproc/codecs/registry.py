@@ -84,13 +84,18 @@ class SchemaRegistry:
             SourceError: the registry does not answer, or refuses.
             DecodeError: it has more references than `MOST_REFERENCES`.
         """
-        return await self._ask(lambda: self._read(schema_id, self._client.get_schema(schema_id, fmt=_SERIALIZED)))
+
+        def read() -> RegistrySchema:
+            schema = _in_a_format(lambda form: self._client.get_schema(schema_id, fmt=form))
+            return self._read(schema_id, schema)
+
+        return await self._ask(read)
 
     async def version(self, subject: str, version: int | None = None) -> RegistrySchema | None:
         """A version of a subject, or the latest; None if there is none. Raises as `schema`."""
 
         def read() -> RegistrySchema:
-            found = self._client.get_version(subject, version or "latest", fmt=_SERIALIZED)
+            found = _in_a_format(lambda form: self._client.get_version(subject, version or "latest", fmt=form))
             return self._read(found.schema_id, found.schema)
 
         return await self._ask(read)
@@ -135,9 +140,12 @@ class SchemaRegistry:
                 if len(under) >= MOST_REFERENCES or reference.name in under:
                     raise DecodeError(f"it has more than {MOST_REFERENCES} references, or they lead back to it")
                 under.append(reference.name)
-                found: Any = self._client.get_version(reference.subject, reference.version, True, _SERIALIZED).schema
+                found = self._referenced(reference.subject, reference.version)
                 self._collect(found, references, under)
                 references[reference.name] = found.schema_str
+
+    def _referenced(self, subject: Any, version: Any) -> Any:
+        return _in_a_format(lambda form: self._client.get_version(subject, version, True, form)).schema
 
     async def _ask(self, question: Callable[[], T]) -> T | None:
         try:
@@ -150,3 +158,13 @@ class SchemaRegistry:
             raise SourceError(f"schema registry {self.url}: {error}") from None
         except Exception as error:  # noqa: BLE001  # whatever its HTTP library raises
             raise SourceError(f"schema registry {self.url}: {format_error(error)}") from None
+
+
+def _in_a_format(ask: Callable[[str | None], T]) -> T:
+    """The answer in the serialized format; as text if the registry fails at that, as Karapace does at references."""
+    try:
+        return ask(_SERIALIZED)
+    except SchemaRegistryError as error:
+        if error.http_status_code < HTTPStatus.INTERNAL_SERVER_ERROR:
+            raise
+    return ask(None)

@@ -12,6 +12,7 @@ import pyarrow as pa
 from msgspec import inspect
 from pydantic import BaseModel
 
+from actorproc.codecs.json_limits import check_depth, deep_values
 from actorproc.codecs.json_lines import join_lines, line_starts
 from actorproc.handler.decoder import Values
 
@@ -49,13 +50,14 @@ class TypedValues(Values[T]):
         """
         if value is None:
             raise ValueError("the record has no value")
+        check_depth(value)
         return self._decode(value)
 
     def parse_all(self, values: pa.Array) -> list[T] | None:
         return next(self._parse_some(values, max(1, len(values))), [])
 
     def _parse_some(self, values: pa.Array, size: int) -> Iterator[list[T] | None]:
-        if self._decode_lines is None or (lines := join_lines(values)) is None:
+        if self._decode_lines is None or (lines := join_lines(values)) is None or deep_values(values):
             yield from repeat(None, math.ceil(len(values) / size))
             return
         starts = line_starts(values)

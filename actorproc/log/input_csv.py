@@ -115,6 +115,12 @@ class CsvRows(InputFormat):
         if not self._header:
             return False
         self.header_lines = self._passed
+        for name in self._header:
+            if "\0" in name or not _is_utf8(name):  # each row would be as bad
+                written = name.encode(errors="surrogateescape")
+                raise UsageError(
+                    f"the CSV header is not UTF-8, at {written!r}: convert the input, for example with iconv"
+                )
         if len(set(self._header)) < len(self._header):
             raise UsageError(f"the CSV header names a column twice: {', '.join(self._header)}")
         self._key_index, self._time_index = self._place(self._key_column), self._place(self._timestamp_column)
@@ -143,3 +149,12 @@ class CsvRows(InputFormat):
         if time is None:
             return _Row(number, value, why=wrong_time(f"column {self._timestamp_column!r}", row[self._time_index]))
         return _Row(number, value, key, time)
+
+
+def _is_utf8(text: str) -> bool:
+    """Whether the text has no byte that was escaped because it is not UTF-8."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

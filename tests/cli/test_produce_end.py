@@ -192,6 +192,14 @@ def test_csv_goes_on_with_its_header(run: Run, folder: Path, file: str, options:
     assert sorted(row["n"] for row in json_in_log()) == sorted(str(n) for n in range(1, 21))
 
 
+@pytest.mark.parametrize("on_bad_line", ["fail", "keep", "skip"])
+def test_a_csv_header_that_is_not_utf8_ends_produce_with_an_error(run: Run, folder: Path, on_bad_line: str) -> None:
+    (folder / "rows.csv").write_bytes("n,größe\n1,2\n3,4\n".encode("latin-1"))
+    ended = run(*PRODUCE, "--on-bad-line", on_bad_line, "rows.csv")
+    assert ended.exit_code == 2
+    assert r"the CSV header is not UTF-8, at b'gr\xf6\xdfe': convert the input" in ended.stderr
+
+
 def test_text_lines_go_on_with_their_regex(run: Run, folder: Path) -> None:
     (folder / "access.log").write_text("a x\n b\nc z\n")
     ended = run(*PRODUCE, "--key-regex", r"^(\S+)", "access.log")

@@ -18,7 +18,8 @@ from google.protobuf.message_factory import GetMessageClass
 
 from actorproc import DecodedRows, PartitionContext, PartitionHandler, RecordHandler
 from actorproc.codecs.arrow import ArrowDecoder
-from actorproc.codecs.avro import AvroDecoder, parsed_avro
+from actorproc.codecs.avro import AvroDecoder
+from actorproc.codecs.avro_schema import parsed_avro
 from actorproc.codecs.csv import CsvDecoder
 from actorproc.codecs.json import JsonDecoder
 from actorproc.codecs.json_schema import JsonSchemaDecoder

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 from collections.abc import Callable
 from decimal import Decimal
 from typing import Any
@@ -15,18 +16,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from actorproc.codecs.arrow import ArrowDecoder
-from actorproc.codecs.avro import AvroDecoder, parsed_avro
+from actorproc.codecs.avro import AvroDecoder
+from actorproc.codecs.avro_schema import parsed_avro
 from actorproc.codecs.csv import CsvDecoder
 from actorproc.handler.decoder import Decoder
 from actorproc.rows.schema import parse_schema
 
 SCHEMA = parse_schema("name string, price decimal(9,2), n bigint")
-AVRO = parsed_avro(
-    """{"type": "record", "name": "Order", "fields": [
+AVRO = """{"type": "record", "name": "Order", "fields": [
     {"name": "name", "type": "string"},
     {"name": "price", "type": {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2}},
     {"name": "n", "type": ["null", "long", "string"]}]}"""
-)
 
 
 def csv_line(fields: list[Any]) -> bytes:
@@ -44,14 +44,14 @@ def arrow_stream(fields: list[Any]) -> bytes:
 
 def avro_record(fields: list[Any]) -> bytes:
     stream = io.BytesIO()
-    fastavro.schemaless_writer(stream, AVRO, dict(zip(SCHEMA.names, fields, strict=True)))
+    fastavro.schemaless_writer(stream, json.loads(AVRO), dict(zip(SCHEMA.names, fields, strict=True)))
     return stream.getvalue()
 
 
 FORMATS: dict[str, tuple[Decoder, Callable[[list[Any]], bytes]]] = {
     "csv": (CsvDecoder(SCHEMA), csv_line),
     "arrow": (ArrowDecoder(), arrow_stream),
-    "avro": (AvroDecoder(AVRO), avro_record),
+    "avro": (AvroDecoder(parsed_avro(AVRO)), avro_record),
 }
 
 texts = st.text(st.characters(codec="utf-8"), max_size=5)

@@ -133,7 +133,7 @@ REFUSED = [
     ("decimal(10,2)", b"1.005", "more than 2 digits after the point"),
     ("decimal(10,2)", b"9.99e-21", "more than 2 digits after the point"),
     ("decimal(10,2)", b"1e-9999999", "more than 2 digits after the point"),
-    ("decimal(10,2)", b"1e99999999999999999999", "the value is not JSON"),
+    ("decimal(10,2)", b"1e99999999999999999999", "1E+999999999999999999 is out of range for decimal(10,2)"),
     ("decimal(10,2)", b'"1e99999999999999999999"', "(str) does not fit decimal(10,2)"),
     ("decimal(10,2)", b'" 1"', "' 1' (str) does not fit decimal(10,2)"),
     ("decimal(5,2)", b"1000", "out of range for decimal(5,2)"),
@@ -223,7 +223,7 @@ def test_white_space_other_than_of_json_is_refused(white: bytes) -> None:
         assert parse("c int", value, b'{"c": 1.0}')[1].keys() == {0}
 
 
-@pytest.mark.parametrize("ignored", [b"NaN", b"[" * 500 + b"]" * 500, b'{"c": 1, "c": 2}', b'"\\ud800"'])
+@pytest.mark.parametrize("ignored", [b"NaN", b"[" * 199 + b"]" * 199, b'{"c": 1, "c": 2}', b'"\\ud800"'])
 def test_an_ignored_field_does_not_refuse_its_record(ignored: bytes) -> None:
     value = b'{"c": 1, "other": ' + ignored + b"}"
     row = {"c": 1, "_sequence": 0}

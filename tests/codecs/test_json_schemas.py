@@ -25,7 +25,7 @@ def test_nothing_is_fetched_from_elsewhere(word: str, url: str) -> None:
     with pytest.raises(ValueError, match=r"not present in a registry|nknown"):
         JsonSchemaDecoder(json.dumps({word: url}))
     if word == "$ref":
-        with pytest.raises(ValueError, match="not present in a registry"):
+        with pytest.raises(SchemaError, match="not present in a registry"):
             columns({"properties": {"a": {word: url}}})
 
 
@@ -48,7 +48,7 @@ def test_a_pattern_that_is_too_large_is_refused() -> None:
 
 def test_values_and_schemas_of_any_depth_are_decoded_or_refused() -> None:
     decoder = JsonSchemaDecoder(json.dumps({"additionalProperties": {"$ref": "#"}}))
-    decoder.check(b'{"a":' * 500 + b"{}" + b"}" * 500)
+    decoder.check(b'{"a":' * 150 + b"{}" + b"}" * 150)
     with pytest.raises(DecodeError):
         decoder.check(b'{"a":' * 50_000 + b"{}" + b"}" * 50_000)
     schema: Any = True
@@ -78,11 +78,11 @@ def test_columns_of_references() -> None:
         named = {"http://example.com/place.json" if with_id else "place.json": place}
         assert columns({**schema, **own}, **named) == pa.schema(
             [
-                ("from", found),
-                ("via", pa.list_(pa.field("element", found))),
-                ("at", time),
-                ("rest", pa.map_(pa.string(), time)),
                 ("$ref", pa.int64()),
+                ("at", time),
+                ("from", found),
+                ("rest", pa.map_(pa.string(), time)),
+                ("via", pa.list_(pa.field("element", found))),
             ]
         )
 
@@ -94,5 +94,5 @@ def test_a_schema_that_contains_itself_has_no_columns() -> None:
 
 def test_references_that_double_at_each_step_have_no_columns() -> None:
     doubling: Any = {f"d{n}": {"properties": {k: {"$ref": f"#/$defs/d{n + 1}"} for k in "ab"}} for n in range(40)}
-    with pytest.raises(ValueError, match="more than 10,000 parts"):
+    with pytest.raises(SchemaError, match="beyond 100 levels or 10,000 parts"):
         columns({"$ref": "#/$defs/d0", "$defs": {**doubling, "d40": {"type": "string"}}})

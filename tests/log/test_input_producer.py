@@ -357,6 +357,24 @@ def test_a_csv_header_without_the_key_column_is_refused(header: bytes, why: str)
         CsvRows(io.BytesIO(header), "nam").fetch()
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a,größe\n1,2\n".encode("latin-1"),
+        "a,b\n1,2\n".encode("utf-16"),
+        "a,b\n1,2\n".encode("utf-16-le"),
+        b"\xef\xbb\xbfa,\xff\n1,2\n",
+        b'a,"b\n\xff"\n1,2\n',
+    ],
+)
+@pytest.mark.parametrize("on_bad_line", ["fail", "keep", "skip"])
+async def test_a_csv_header_that_is_not_utf8_is_the_fault_of_the_input(text: bytes, on_bad_line: OnBadLine) -> None:
+    input_producer = InputProducer(on_bad_line=on_bad_line)
+    with pytest.raises(UsageError, match=r"the CSV header is not UTF-8, at .*convert the input"):
+        await produced_from(CsvRows(io.BytesIO(text), "a"), input_producer)
+    assert not input_producer.bad_lines
+
+
 @pytest.mark.parametrize("text", [b"", b"\n\n", b"a,b\n", b"a,b"])
 def test_csv_without_rows_gives_no_records(text: bytes) -> None:
     assert CsvRows(io.BytesIO(text), "a").fetch() is None

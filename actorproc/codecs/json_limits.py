@@ -1,0 +1,56 @@
+"""The depth that JSON values may have, whichever parser reads them, and signs of numbers that are not JSON."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pyarrow as pa
+
+from actorproc.errors import DecodeError
+
+DEPTH = 200
+"""Levels of objects and arrays in a value, the outermost included. All parsers that are used take as many; beyond it
+each has a limit of its own, and some depend on the depth of the caller's stack."""
+
+_SHORTEST = 2 * DEPTH + 2  # bytes of a deeper value
+_STRINGS = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
+_STEPS = np.zeros(256, np.int32)
+_STEPS[list(b"[{")], _STEPS[list(b"]}")] = 1, -1
+_BRACE = ord("{")  # and "[", with the bit of lower case
+_LOOSE = [re.compile(word + rb"(?=[,\]}\s])") for word in (b"-NaN", b"Inf")]
+
+
+def check_depth(value: bytes) -> None:
+    """Raises DecodeError: the value has more levels than `DEPTH`."""
+    if _is_deep(value):
+        raise too_deep()
+
+
+def too_deep() -> DecodeError:
+    return DecodeError(f"the value is nested more than {DEPTH} deep")
+
+
+def deep_values(values: pa.Array) -> list[int]:
+    """Indexes of the values of a binary column that have more levels than `DEPTH`."""
+    if not len(values):
+        return []
+    _, offsets, content = values.buffers()
+    bounds = np.frombuffer(offsets, np.int32)[values.offset : values.offset + len(values) + 1]
+    if np.diff(bounds).max() < _SHORTEST:
+        return []
+    opening = np.append((np.frombuffer(content, np.uint8)[bounds[0] : bounds[-1]] | 0x20) == _BRACE, False)
+    counts = np.add.reduceat(opening, bounds[:-1] - bounds[0], dtype=np.int32)
+    return [index for index in np.flatnonzero(counts > DEPTH).tolist() if _is_deep(values[index].as_py() or b"")]
+
+
+def _is_deep(value: bytes) -> bool:
+    if len(value) < _SHORTEST or value.count(b"[") + value.count(b"{") <= DEPTH:
+        return False
+    structure = np.frombuffer(_STRINGS.sub(b"", value), np.uint8)
+    return bool(np.cumsum(_STEPS.take(structure)).max(initial=0) > DEPTH)
+
+
+def has_loose_numbers(text: bytes) -> bool:
+    """Whether a text has a number that Arrow's parser takes, and Python's `json` does not: -NaN, Inf, -Inf."""
+    return any(loose.search(text) and loose.search(_STRINGS.sub(b"", text)) for loose in _LOOSE)
