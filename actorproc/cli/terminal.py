@@ -82,7 +82,7 @@ def _print_block(columns: Sequence[str], rows: Sequence[Cells], cut: Collection[
     _fit(widths, [column in cut for column in columns], console.width)
     numeric = [all(cell is None or _is_number(cell) for cell in column) for column in zip(*rows, strict=True)]
     console.print(Text(_line(columns, widths, numeric), "bold"), soft_wrap=True)
-    console.print(f" {'─' * (sum(widths) + _SIDES * (len(widths) - 1))}", soft_wrap=True)
+    console.print(f" {_drawn('─', '-') * (sum(widths) + _SIDES * (len(widths) - 1))}", soft_wrap=True)
     console.file.write("".join(f"{_line(row, widths, numeric)}\n" for row in texts))
 
 
@@ -103,8 +103,13 @@ def _line(cells: Sequence[str], widths: Sequence[int], numeric: Sequence[bool]) 
 def _padded(cell: str, width: int, right: bool) -> str:
     size = _width(cell)
     if size > width:
-        return set_cell_size(cell, width - 1) + "…"
+        return set_cell_size(cell, width - 1) + _drawn("…", "~")
     return " " * (width - size) + cell if right else cell + " " * (width - size)
+
+
+def _drawn(sign: str, plain: str) -> str:
+    """`sign`, or `plain` where the encoding of stdout may lack it."""
+    return sign if str(sys.stdout.encoding).lower().startswith("utf") else plain
 
 
 def _cell(value: str) -> str:

@@ -12,9 +12,10 @@ import pyarrow as pa
 from actorproc.codecs.grouped import Group, GroupedDecoder, Part
 from actorproc.codecs.registry import RegistrySchema, SchemaRegistry
 from actorproc.codecs.wire_format import HEADER, NO_ID, no_header, schema_id, schema_ids, without_first
-from actorproc.errors import DecodeError, UsageError
+from actorproc.errors import DecodeError, SchemaError, UsageError
 from actorproc.handler.decoder import Decoder
 from actorproc.runtime.clock import SYSTEM, Clock
+from actorproc.runtime.error_text import format_error
 
 
 class RegistryFormat(ABC):
@@ -112,7 +113,16 @@ class RegistryDecoder(GroupedDecoder):
         raise DecodeError(part or f"schema id {number} is not in the registry {self._registry.url}")
 
     async def output_schema(self, subject: str) -> pa.Schema:
-        return self._use.columns(await self._version("output_schema", subject))
+        schema = await self._version("output_schema", subject)
+        try:
+            return self._use.columns(schema)
+        except SchemaError:
+            raise
+        except Exception as error:  # of any kind, as anybody may have registered the schema
+            raise SchemaError(
+                f"output_schema = 'registry:{subject}': schema id {schema.id} has no columns: {format_error(error)}. "
+                "Declare output_schema yourself"
+            ) from error
 
     async def _version(self, setting: str, subject: str) -> RegistrySchema:
         """The schema of `SUBJECT` or `SUBJECT:VERSION`."""
