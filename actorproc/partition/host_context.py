@@ -13,6 +13,7 @@ from actorproc.handler.decoder import Decoder
 from actorproc.partition.dead_letter_summary import DeadLetterSummary
 from actorproc.partition.handler_threads import HandlerThreads
 from actorproc.partition.hook_queue import HookQueue
+from actorproc.partition.openings import Openings
 from actorproc.partition.time_spent import HostTimes
 from actorproc.runtime.budget import BufferTotal, ByteBudget
 from actorproc.runtime.clock import Clock
@@ -52,3 +53,4 @@ class HostContext:
     until_end: bool = False
     """The run ends once each partition has reached its end."""
     times: HostTimes = field(default_factory=HostTimes)
+    openings: Openings = field(default_factory=Openings)

@@ -83,7 +83,7 @@ class Odd(PartitionHandler):
         for record in batch:
             if record.sequence % 2:
                 raise ValueError(f"odd {ODD}")
-            ctx.emit(record, {"text": record.value.decode()})
+            ctx.emit(record, {"text": bytes(record.value or b"").decode()})
 
 
 @pytest.fixture(scope="module")
