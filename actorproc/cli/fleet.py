@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import UTC, datetime
 
-import typer
-
 from actorproc.admin.audit import operator, read_audit
 from actorproc.admin.placement import Placement, describe
 from actorproc.cli.common import OpenedProcessor, run_async
-from actorproc.cli.streams import escaped
+from actorproc.cli.streams import warn
 from actorproc.cli.terminal import print_json, print_table
 from actorproc.errors import UsageError
 from actorproc.group.membership import GroupDocument
@@ -26,7 +24,7 @@ def carry_out(opened: OpenedProcessor, act: Act, reason: str) -> None:
             group = await act(Placement(store, layout, settings, operator(), reason=reason))
             return describe(group.wishes)
 
-    typer.echo(escaped(run_async(work)), err=True)
+    warn(run_async(work))
 
 
 def release(partition: str | None, host: str | None) -> Act:

@@ -15,7 +15,9 @@ import typer
 
 # All control characters but tabs and line ends, characters that change the text direction, and the invisible byte order
 # mark.
-_CONTROLS = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ufeff]|\r(?!\n)")
+_CONTROLS = re.compile(
+    r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ufeff]|\r(?!\n)"
+)
 
 
 _ESCAPES = "actorproc.escapes"
@@ -103,11 +105,16 @@ def stdout_failure() -> OSError | None:
 def conclude(text: str) -> None:
     """Print the last line of a command whose work is done: that it cannot be printed changes no exit code."""
     try:
-        typer.echo(text)
+        typer.echo(escaped(text))
     except OSError:
         _discard_stdout()
         if isinstance(sys.stdout, _Stdout):
             sys.stdout.failure = None
+
+
+def warn(text: str) -> None:
+    """Print a line on stderr. Escaped, as names and errors may come from data."""
+    typer.echo(escaped(text), err=True)
 
 
 def _discard_stdout() -> None:
