@@ -66,4 +66,7 @@ _COLUMNS = ("time", "who", "what", "arguments", "effect", "reason")
 
 
 def _time(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
+    try:
+        return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
+    except (ValueError, OverflowError, OSError):  # of a stored document, which may say anything
+        return f"{seconds:g} s since 1970"

@@ -198,4 +198,7 @@ def utc(seconds: float | None) -> str | None:
     """Seconds since 1970 as ISO 8601 in UTC."""
     if seconds is None:
         return None
-    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    try:
+        return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    except (ValueError, OverflowError, OSError):  # of a stored document, which may say anything
+        return f"{seconds:g} s since 1970"
