@@ -129,7 +129,7 @@ def test_sigterm_ends_process_one_before_it_has_imported_anything(command: list[
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("after", [0.1, 0.3, 0.6, 1.0, 1.5, 2.0, 3.0])
+@pytest.mark.parametrize("after", [0.2, 1.0, 3.0])
 @pytest.mark.parametrize(
     "command",
     [[*ACTORPROC, *SERVE], [*ACTORPROC, *SERVE, "--workers", "2"],
