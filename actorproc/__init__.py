@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from actorproc.runtime.process_one import obey_sigterm
+
 if TYPE_CHECKING:
     from actorproc.config.settings import Settings
     from actorproc.errors import ActorprocError
@@ -62,6 +64,8 @@ __all__ = [
     "Statistics",
     "WakeContext",
 ]
+
+obey_sigterm()  # first of all, as the imports below take seconds
 
 # Imported on first use: the command line must start without waiting for pyarrow.
 _MODULES = {

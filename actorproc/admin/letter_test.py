@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from keyword import iskeyword
 from typing import Any
 
 from actorproc.handler.state import TIMERS, Key
@@ -19,13 +21,14 @@ Written by `actorproc debug`. Stop where it fails: python -m pytest --pdb FILE
 {notes}"""
 
 import datetime
+import importlib
 import os
 
 import anyio
 
 from actorproc import Batch, Settings
 from actorproc.testing import run_handler
-from {module} import {name}
+{imported}
 
 BATCH = Batch.of(
     {partition!r},
@@ -37,7 +40,7 @@ BATCH = Batch.of(
 )
 OPTIONS = {options}
 SETTINGS = Settings.load({settings})
-STATES = {states!r}
+STATES = {states}
 
 
 async def run():
@@ -84,7 +87,7 @@ def letter_test(letter: Mapping[str, Any], how: TestOptions, state: CommittedSta
     settings = {"max_attempts": 1, **how.settings}
     return _TEMPLATE.format(
         title=_docstring(title), notes="".join(f"\n{note}\n" for note in notes),
-        module=module, name=path.partition(".")[0], path=path,
+        imported=_import(module, path.partition(".")[0]), path=path,
         partition=letter["partition"],
         values=[_bytes(record, "value") for record in records],
         sequences=[record["sequence"] for record in records],
@@ -114,24 +117,70 @@ def _time(record: Mapping[str, Any]) -> str:
     return "None" if text is None else f"datetime.datetime.fromisoformat({text!r})"
 
 
+def _import(module: str, name: str) -> str:
+    """The statement that imports it. A file may have a name that is no word of Python."""
+    if all(part.isidentifier() and not iskeyword(part) for part in module.split(".")):
+        return f"from {module} import {name}"
+    return f"{name} = importlib.import_module({module!r}).{name}"
+
+
+def _literal(value: object) -> str:
+    """A value of a settings file or of state as source: as its `repr`, but for numbers that Python has no literal for.
+
+    Raises:
+        RecursionError: it is nested too deep.
+    """
+    if isinstance(value, float) and not math.isfinite(value):
+        return f"float({str(value)!r})"
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{_literal(key)}: {_literal(held)}' for key, held in value.items())}}}"
+    if isinstance(value, list):
+        return f"[{', '.join(map(_literal, value))}]"
+    return repr(value)
+
+
+def _compiles(source: str) -> bool:
+    try:
+        compile(source, "", "eval")
+    except (SyntaxError, ValueError, RecursionError, MemoryError):  # the last two: brackets in brackets
+        return False
+    return True
+
+
 def _options(how: TestOptions) -> str:
-    given = [f"{name!r}: {value!r}" for name, value in how.options.items() if name not in how.variables]
+    given = [f"{name!r}: {_literal(value)}" for name, value in how.options.items() if name not in how.variables]
     return f"{{{', '.join([*given, *(f'{n!r}: os.environ[{v!r}]' for n, v in how.variables.items())])}}}"
 
 
-def _states(state: CommittedState | None, keys: list[bytes | None]) -> tuple[dict[str, dict[Key, Any]], list[str]]:
-    """The state that the test begins with, and what to know about it."""
+def _states(state: CommittedState | None, keys: list[bytes | None]) -> tuple[str, list[str]]:
+    """The state that the test begins with, as source, and what to know about it."""
     if state is None or not state.names:
-        return {}, []
+        return "{}", []
     notes = [f"STATES is what commit {state.number - 1} has left: later records may have changed it."]
     found = {name: dict(state.items(name)) for name in state.names if name != TIMERS}
     if sum(map(len, found.values())) > MOST_KEYS:
         wanted = {*keys, *(key.decode(errors="replace") for key in keys if key is not None)}
         found = {name: {k: v for k, v in held.items() if k in wanted} for name, held in found.items()}
         notes.append(f"It has more than {MOST_KEYS:,} keys, so only those of the records are here.")
-    return {name: held for name, held in found.items() if held}, notes
+    sources, left_out = [], 0
+    for name, held in found.items():
+        values = [text for key, value in held.items() if (text := _entry(key, value)) is not None]
+        left_out += len(held) - len(values)
+        sources += [f"{name!r}: {{{', '.join(values)}}}"] if values else []
+    if left_out:
+        notes.append(f"{left_out:,} of its values are nested too deep for Python source, and are not here.")
+    return f"{{{', '.join(sources)}}}", notes
+
+
+def _entry(key: Key, value: object) -> str | None:
+    try:
+        text = f"{key!r}: {_literal(value)}"
+    except RecursionError:
+        return None
+    return text if _compiles(f"{{'': {{{text}}}}}") else None
 
 
 def _docstring(text: str) -> str:
-    """The text on one line, without what would end a docstring."""
-    return " ".join(text.split()).replace("\\", "/").replace('"', "'")[:200]
+    """The text on one line, without what would end a docstring and what no source may have, such as NUL."""
+    line = " ".join(text[:2000].split()).replace("\\", "/").replace('"', "'")[:200]
+    return "".join(sign if sign.isprintable() else "\N{REPLACEMENT CHARACTER}" for sign in line)

@@ -75,16 +75,21 @@ class _Commands(Group):
             cause = first_cause(error)
             if isinstance(cause, OSError) and (failure := stdout_failure()) is not None:
                 raise typer.Exit(_unwritten(failure)) from None
-            if not isinstance(cause, ActorprocError):
+            if not isinstance(cause, ActorprocError | OSError):
                 raise
             if ctx.params.get("debug"):
                 typer.echo(escaped("".join(traceback.format_exception(error))), err=True, nl=False)
-            _print_error(str(cause))
+            _print_error(str(cause) if isinstance(cause, ActorprocError) else _of_the_system(cause))
             raise typer.Exit(WRONG_USE if isinstance(cause, UsageError) else FAILED) from None
 
 
 def _print_error(text: str) -> None:
     typer.secho(f"error: {escaped(text)}", err=True, fg=typer.colors.RED if has_color(sys.stderr) else None)
+
+
+def _of_the_system(error: OSError) -> str:
+    where = "" if error.filename is None else f": {error.filename}"
+    return f"{error.strerror or error or type(error).__name__}{where} (--debug shows what was being done)"
 
 
 def _unwritten(failure: OSError) -> int:
@@ -165,6 +170,10 @@ def _root(
     A setting has the same name everywhere: --set commit_interval=1s, ACTORPROC_COMMIT_INTERVAL=1s, actorproc.toml.
     """
     set_up_logging(log_level, log_format)
+    try:
+        os.getcwd()  # noqa: PTH109  # nothing else is wanted
+    except OSError as error:
+        raise UsageError(f"the working directory cannot be used: {error.strerror}. Change to another one") from None
 
 
 def main() -> None:

@@ -7,7 +7,6 @@ from typing import Any
 
 import typer
 from msgspec import to_builtins
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from actorproc.admin.audit import operator
@@ -15,8 +14,8 @@ from actorproc.admin.own_source import own_source
 from actorproc.admin.resets import PartitionReset, Resets, named_partitions, parse_reset_target, summary, was_done
 from actorproc.cli.common import OpenedProcessor, run_async
 from actorproc.cli.loading import load_source
-from actorproc.cli.streams import escaped
-from actorproc.cli.terminal import print_json, print_line, print_table, rows_of, utc
+from actorproc.cli.streams import warn
+from actorproc.cli.terminal import SafeConsole, print_json, print_line, print_table, rows_of, utc
 from actorproc.output.chain import ChainEnd, OutputChain
 from actorproc.records import Cursor
 from actorproc.runtime.tasks import gather
@@ -110,8 +109,8 @@ def reset(
 
 async def _carried_out(resets: Resets, planned: Sequence[PartitionReset], to: str | None) -> list[PartitionReset]:
     arguments = {"to": "undo" if to is None else to}
-    console = Console(stderr=True)
-    typer.echo(escaped(f"if this is cut short, run it again with --id {resets.command}"), err=True)
+    console = SafeConsole(stderr=True)
+    warn(f"if this is cut short, run it again with --id {resets.command}")
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task("resetting", total=sum(not one.refusal for one in planned))

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import typer
-from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
 from actorproc.cli.common import load_settings, run_async
-from actorproc.cli.terminal import console, counted, print_json, print_table, sized
+from actorproc.cli.streams import warn
+from actorproc.cli.terminal import SafeConsole, console, counted, print_json, print_table, sized
 from actorproc.errors import ActorprocError
 from actorproc.output.compaction import CompactionPlan, FileGroup
 from actorproc.runtime.logger import get_logger
@@ -57,7 +57,7 @@ def run(
 
     known: list[Compaction] = []
     problem: ActorprocError | None = None
-    stderr = Console(stderr=True)
+    stderr = SafeConsole(stderr=True)
     columns = [BarColumn(), DownloadColumn(), TextColumn("rewritten"), TimeRemainingColumn()]
     with Progress(*columns, console=stderr, transient=True, disable=not stderr.is_terminal) as progress:
         task = progress.add_task("", total=None)
@@ -87,7 +87,7 @@ def run(
             run_async(lambda: _print(found, name, dry_run=dry_run, all_done=problem is None))
     finally:  # also if stdout is closed
         for partition in sorted(found.given_up, key=natural):
-            typer.echo(f"partition {partition}: another job was rewriting its files; run it again", err=True)
+            warn(f"partition {partition}: another job was rewriting its files; run it again")
         if problem is not None:
             raise problem
         if found.given_up:

@@ -9,7 +9,6 @@ from datetime import datetime
 from pathlib import Path
 
 import typer
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from actorproc.admin.dead_letters import (
@@ -22,7 +21,8 @@ from actorproc.admin.dead_letters import (
 )
 from actorproc.cli.common import OpenedProcessor, chosen_partitions, run_async
 from actorproc.cli.loading import names_object
-from actorproc.cli.terminal import Cells, as_text, counted, print_json, print_line, print_table
+from actorproc.cli.streams import warn
+from actorproc.cli.terminal import Cells, SafeConsole, as_text, counted, print_json, print_line, print_table
 from actorproc.config.settings import Settings
 from actorproc.errors import ActorprocError, UsageError
 from actorproc.sources.protocol import parse_time
@@ -103,7 +103,7 @@ async def _print_list(
 
 def _warn_unless_known(letters: DeadLetters, kind: str | None) -> None:
     if kind is not None and kind not in letters.kinds:
-        typer.echo(f"no dead letter of kind {kind!r}; there are: {_kinds(letters)}", err=True)
+        warn(f"no dead letter of kind {kind!r}; there are: {_kinds(letters)}")
 
 
 def _kinds(letters: DeadLetters) -> str:
@@ -150,7 +150,7 @@ def replay(
                     )
             except ActorprocError:
                 if letters.appended:
-                    typer.echo(f"{counted(letters.appended, 'dead letter')} appended before the error", err=True)
+                    warn(f"{counted(letters.appended, 'dead letter')} appended before the error")
                 raise
         if as_json:
             print_json({"replayed": done.appended, "replayed_before": done.before})
@@ -169,7 +169,7 @@ def replay(
 @contextmanager
 def _progress() -> Iterator[Callable[[int, int], None]]:
     """A bar of the files that are done, on stderr if that is a terminal."""
-    stderr = Console(stderr=True)
+    stderr = SafeConsole(stderr=True)
     columns = [BarColumn(), MofNCompleteColumn(), TextColumn("files of dead letters"), TimeRemainingColumn()]
     with Progress(*columns, console=stderr, transient=True, disable=not stderr.is_terminal) as bar:
         task = bar.add_task("", total=None)

@@ -50,7 +50,7 @@ def run(
             state = await read_state(store, layout, wanted.partition)
         return letter_test(found, how, state if state.names else None)
 
-    path.write_text(run_async(work))
+    path.write_text(run_async(work), encoding="utf-8")
     print_line(f"wrote {path}")
     if not no_run:
         command = [sys.executable, "-m", "pytest", "-q", "--pdb", str(path)]

@@ -7,12 +7,10 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
-import typer
-
 from actorproc.admin.audit import operator, read_audit
 from actorproc.admin.placement import Placement, describe
 from actorproc.cli.common import OpenedProcessor, load_settings, opened_processor, run_async
-from actorproc.cli.streams import escaped
+from actorproc.cli.streams import warn
 from actorproc.cli.terminal import print_json, print_table
 from actorproc.errors import UsageError
 from actorproc.group.membership import GroupDocument
@@ -31,7 +29,7 @@ def carry_out(opened: OpenedProcessor, act: Act, reason: str) -> None:
             group = await act(Placement(store, layout, settings, operator(), reason=reason))
             return describe(group.wishes)
 
-    typer.echo(escaped(run_async(work)), err=True)
+    warn(run_async(work))
 
 
 def release(partition: str | None, host: str | None) -> Act:
@@ -95,4 +93,7 @@ _COLUMNS = ("time", "who", "what", "arguments", "effect", "reason")
 
 
 def _time(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
+    try:
+        return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
+    except (ValueError, OverflowError, OSError):  # of a stored document, which may say anything
+        return f"{seconds:g} s since 1970"

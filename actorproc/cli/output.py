@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import typer
-
 from actorproc.admin.output import output_rows
 from actorproc.cli.common import OpenedProcessor, chosen_partitions, run_async
+from actorproc.cli.streams import warn
 from actorproc.cli.terminal import print_json, print_table
 from actorproc.errors import UsageError
 
@@ -36,6 +35,6 @@ def run(
             cells = ([row[column] for column in columns] async for row in rows)
             count = await print_table(columns, cells, empty="no rows", cut=columns[2:])
         if count == default:
-            typer.echo(f"these are the {count} newest rows (--limit N, --all)", err=True)
+            warn(f"these are the {count} newest rows (--limit N, --all)")
 
     run_async(work)

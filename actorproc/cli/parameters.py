@@ -10,6 +10,9 @@ from typing import Annotated
 
 import typer
 
+_MOST = 10**15  # of a number; products of larger ones overflow
+_DIGITS = 20  # of a whole number; Python refuses to read thousands of them
+
 _IN_MEMORY = re.compile(r"(actorproc\+)?memory:")
 
 
@@ -32,24 +35,25 @@ def between(least: int, most: int | None = None) -> Callable[[object], int]:
 
     def parse(text: object) -> int:
         digits = str(text)
-        if not (digits.isascii() and digits.isdecimal()) or not least <= int(digits) <= (most or int(digits)):
+        is_number = digits.isascii() and digits.isdecimal() and len(digits) <= _DIGITS
+        if not is_number or not least <= int(digits) <= (_MOST if most is None else most):
             limits = f"{least} or more" if most is None else f"{least} to {most}"
-            raise typer.BadParameter(f"{text!r}: write a whole number, {limits}")
+            raise typer.BadParameter(f"{digits[:_DIGITS]!r}: write a whole number, {limits}")
         return int(digits)
 
     return parse
 
 
 def positive(text: object) -> float:
-    """A number above 0."""
-    if not 0 < (number := _number(text)) < math.inf:
+    """A number above 0. Its reciprocal is a number, too."""
+    if not 1 / _MOST <= (number := _number(text)) <= _MOST:
         raise typer.BadParameter(f"{text!r}: write a number above 0")
     return number
 
 
 def not_negative(text: object) -> float:
     """A number, 0 or more."""
-    if not 0 <= (number := _number(text)) < math.inf:
+    if not 0 <= (number := _number(text)) <= _MOST:
         raise typer.BadParameter(f"{text!r}: write a number, 0 or more")
     return number
 

@@ -12,13 +12,12 @@ from pathlib import Path
 from typing import Literal
 
 import anyio
-from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from actorproc.cli.common import load_settings, run_async, shown_settings
 from actorproc.cli.produce_end import Resume, explained, interrupted, show_bad_lines
 from actorproc.cli.streams import conclude
-from actorproc.cli.terminal import counted
+from actorproc.cli.terminal import SafeConsole, counted
 from actorproc.cli.workers import end_soon
 from actorproc.errors import ActorprocError, UsageError
 from actorproc.log.input_csv import CsvRows
@@ -192,7 +191,7 @@ def _lines(file: str) -> Iterator[tuple[_Input, int | None]]:
 @contextmanager
 def _progress(size: int | None) -> Iterator[Callable[[Produced], None]]:
     """A progress bar on stderr, if that is a terminal: bytes, events and events per second."""
-    console = Console(stderr=True)
+    console = SafeConsole(stderr=True)
     if not console.is_terminal:
         yield lambda _: None
         return

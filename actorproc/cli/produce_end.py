@@ -6,9 +6,7 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import typer
-
-from actorproc.cli.streams import escaped
+from actorproc.cli.streams import warn
 from actorproc.cli.terminal import counted
 from actorproc.errors import ActorprocError, UsageError
 from actorproc.log.input_formats import BadLine
@@ -20,9 +18,9 @@ _WAYS = "give --on-bad-line keep (the line is appended without a key) or skip"
 def show_bad_lines(file: str, done: InputProducer) -> None:
     """Print the first bad lines that were kept or skipped to stderr."""
     for line in done.bad_lines:
-        typer.echo(escaped(f"{file}: line {line.number:,}: {line.why}"), err=True)
+        warn(f"{file}: line {line.number:,}: {line.why}")
     if more := done.produced.kept + done.produced.skipped - len(done.bad_lines):
-        typer.echo(f"... and {more:,} more bad lines", err=True)
+        warn(f"... and {more:,} more bad lines")
 
 
 @dataclass

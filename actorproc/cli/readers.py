@@ -7,8 +7,6 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import typer
-
 from actorproc.admin.readers import (
     PartitionLag,
     ReaderList,
@@ -22,6 +20,7 @@ from actorproc.admin.readers import (
 )
 from actorproc.admin.retained import RetainedDataset
 from actorproc.cli.common import load_settings, run_async
+from actorproc.cli.streams import warn
 from actorproc.cli.terminal import counted, passed, print_json, print_line, print_table, rows_of
 from actorproc.config.settings import Settings
 from actorproc.errors import UsageError
@@ -78,7 +77,7 @@ def add(
             new = await _reader(reader, dataset, spark, processor, at)
             next_numbers = await register_reader(dataset, new, settings)
             if (missing := await missing_reader(new, settings)) is not None:
-                typer.echo(f"warning: {missing}. It holds everything until it has begun", err=True)
+                warn(f"warning: {missing}. It holds everything until it has begun")
             _warn_beyond(reader, await ends_before(dataset, next_numbers))
         if next_numbers:
             print_line(f"{dataset} keeps the data that {reader} ({new}) has not read")
@@ -130,7 +129,7 @@ def _warn_beyond(reader: str, ends: Mapping[str, int]) -> None:
     if ends:
         listed = ", ".join(f"{p} ends at {ends[p]:,}" for p in sorted(ends, key=natural)[:_LISTED])
         more = " ..." if len(ends) > _LISTED else ""
-        typer.echo(f"warning: partition {listed}{more}: {reader} is beyond the end, and holds no data", err=True)
+        warn(f"warning: partition {listed}{more}: {reader} is beyond the end, and holds no data")
 
 
 def _document(dataset: RetainedDataset, found: ReaderList) -> dict[str, Any]:
@@ -159,7 +158,7 @@ async def _print(dataset: RetainedDataset, found: ReaderList, settings: Settings
         await _print_reader(position, found.lags(position), dataset.unit)
         has_begun = position.error is not None or position.next
         if not has_begun and (missing := await missing_reader(position.reader, settings)) is not None:
-            typer.echo(f"{position.reader.name}: {missing}. If it is gone: readers remove", err=True)
+            warn(f"{position.reader.name}: {missing}. If it is gone: readers remove")
 
 
 async def _print_reader(position: ReaderPosition, lags: Sequence[PartitionLag], unit: str) -> None:

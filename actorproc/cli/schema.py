@@ -12,7 +12,7 @@ from actorproc.admin.schema import SchemaFinding, check_schemas
 from actorproc.cli.common import opened_processor, pairs, run_async
 from actorproc.cli.exit_codes import FAILED
 from actorproc.cli.loading import load_handler
-from actorproc.cli.terminal import print_json
+from actorproc.cli.terminal import print_json, print_line
 from actorproc.codecs import open_decoder, subject_of
 from actorproc.config.settings import Settings
 from actorproc.handler.options import load_options
@@ -43,7 +43,7 @@ def check(
         if as_json:
             print_json(found._asdict())
         else:
-            typer.echo(f"{found.subject}: {'' if found.fits else 'DOES NOT FIT: '}{found.text}")
+            print_line(f"{found.subject}: {'' if found.fits else 'DOES NOT FIT: '}{found.text}")
     if not all(found.fits for found in findings):
         raise typer.Exit(FAILED)
 

@@ -7,14 +7,13 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 
-import typer
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
 from rich.live import Live
 from rich.table import Column, Table
 from rich.text import Text
 
-from actorproc.cli.terminal import counted
+from actorproc.cli.streams import warn
+from actorproc.cli.terminal import SafeConsole, counted
 from actorproc.runtime.clock import SYSTEM
 from actorproc.runtime.logger import get_logger
 from actorproc.spark.progress import Lag, Progress
@@ -58,7 +57,7 @@ def show_started(facts: Mapping[str, str], options: Mapping[str, str]) -> None:
     lines = [f"  {name:<12}{value}" for name, value in facts.items()]
     lines += ["  Spark's options (override with --conf NAME=VALUE):"]
     lines += [f"    {name}={value}" for name, value in options.items()]
-    typer.echo("\n".join(lines), err=True)
+    warn("\n".join(lines))
 
 
 class Display:
@@ -82,7 +81,7 @@ class Display:
             await SYSTEM.sleep(_TICK)
         live = sys.stderr.isatty() and _CONSOLE not in totals.latest.sink
         every = _TABLE_EVERY if live else _LINE_EVERY
-        console = Console(stderr=True, highlight=False)
+        console = SafeConsole(stderr=True)
         with Live(console=console, auto_refresh=False) if live else nullcontext() as table:
             due = SYSTEM.monotonic()
             while True:

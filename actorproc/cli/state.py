@@ -7,13 +7,12 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pyarrow.parquet as pq
-import typer
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from actorproc.admin.state import StateEntry, state_batches, state_entries
 from actorproc.cli.common import OpenedProcessor, chosen_partitions, run_async
-from actorproc.cli.terminal import print_json, print_table
+from actorproc.cli.streams import warn
+from actorproc.cli.terminal import SafeConsole, print_json, print_table
 from actorproc.errors import UsageError
 from actorproc.handler.state import Key
 from actorproc.output.schema import read_state_type
@@ -64,12 +63,12 @@ def export(opened: OpenedProcessor, file: Path, state: str | None) -> None:
                         keys += batch.num_rows
         return keys
 
-    typer.echo(f"{run_async(work)} keys in {file}", err=True)
+    warn(f"{run_async(work)} keys in {file}")
 
 
 def _progress() -> Progress:
     """A bar of partitions, on a terminal."""
-    stderr = Console(stderr=True)
+    stderr = SafeConsole(stderr=True)
     columns = BarColumn(), MofNCompleteColumn(), TextColumn("partitions"), TimeRemainingColumn()
     return Progress(*columns, console=stderr, transient=True, disable=not stderr.is_terminal)
 

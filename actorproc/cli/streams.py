@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import codecs
 import os
 import re
 import sys
 from contextlib import suppress
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -13,7 +15,21 @@ import typer
 
 # All control characters but tabs and line ends, characters that change the text direction, and the invisible byte order
 # mark.
-_CONTROLS = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ufeff]|\r(?!\n)")
+_CONTROLS = re.compile(
+    r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ufeff]|\r(?!\n)"
+)
+
+
+_ESCAPES = "actorproc.escapes"
+
+
+def _escape(error: UnicodeError) -> tuple[str, int]:
+    r"""Replace characters that the encoding of a stream lacks: `\u00e9`, as JSON escapes them."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    units = error.object[error.start : error.end].encode("utf-16-be", "surrogatepass")
+    escaped = "".join(f"\\u{units[at]:02x}{units[at + 1]:02x}" for at in range(0, len(units), 2))
+    return escaped, error.end
 
 
 class _Stream:
@@ -61,6 +77,10 @@ class _Stdout(_Stream):
 
 def prepare() -> None:
     """Wrap both streams before anything is written. A closed stream (`>&-`) is replaced by the null device."""
+    codecs.register_error(_ESCAPES, _escape)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors=_ESCAPES)
     sys.stdout = _Stdout(sys.stdout or _null_device())
     sys.stderr = _Stderr(sys.stderr or _null_device())
 
@@ -85,11 +105,16 @@ def stdout_failure() -> OSError | None:
 def conclude(text: str) -> None:
     """Print the last line of a command whose work is done: that it cannot be printed changes no exit code."""
     try:
-        typer.echo(text)
+        typer.echo(escaped(text))
     except OSError:
         _discard_stdout()
         if isinstance(sys.stdout, _Stdout):
             sys.stdout.failure = None
+
+
+def warn(text: str) -> None:
+    """Print a line on stderr. Escaped, as names and errors may come from data."""
+    typer.echo(escaped(text), err=True)
 
 
 def _discard_stdout() -> None:

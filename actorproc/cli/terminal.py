@@ -9,7 +9,8 @@ from decimal import Decimal
 from typing import Any
 
 from rich.cells import cell_len, set_cell_size
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
 from rich.text import Text
 
 from actorproc.cli.streams import escaped, json_escaped
@@ -17,28 +18,42 @@ from actorproc.rows.json_values import to_json
 
 _BLOCK = 200  # rows of a table whose columns are fitted together
 _LEAST = 4  # characters that remain of a column that is cut
+_LONGEST = 10_000  # characters of a cell that is not to be cut; to measure a MiB takes most of a second
 _SIDES = 3  # characters between columns
 
 Cells = Sequence[object]
 
 
-class _Console(Console):
-    """Escapes text from data, and passes on that nobody reads stdout any more."""
+class SafeConsole(Console):
+    """Escapes control characters, wherever in a table or a line they stand, and leaves names of emoji as they are.
+
+    It passes on that nobody reads the stream any more.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(highlight=False, emoji=False, markup=False, **options)
 
     def print(self, *objects: Any, **options: Any) -> None:
         super().print(*(escaped(each) if isinstance(each, str) else each for each in objects), **options)
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else segment._replace(text=escaped(segment.text))
 
     def on_broken_pipe(self) -> None:
         raise  # noqa: PLE0704
 
 
 # Programs that read a pipe or a file want whole lines.
-console = _Console(highlight=False, width=None if sys.stdout.isatty() else 1000)
+console = SafeConsole(width=None if sys.stdout.isatty() else 1000)
 
 
 def print_line(line: str, style: str = "") -> None:
     """One line on stdout, never wrapped, without markup."""
-    console.print(line, markup=False, soft_wrap=True, style=style or None)
+    if style:
+        console.print(text(line, style), soft_wrap=True)
+    else:
+        console.file.write(f"{escaped(line)}\n")  # Rich takes a second for a MiB
 
 
 def print_json(document: object) -> None:
@@ -77,12 +92,16 @@ async def rows_of(rows: Iterable[Cells]) -> AsyncIterator[Cells]:
 
 
 def _print_block(columns: Sequence[str], rows: Sequence[Cells], cut: Collection[str]) -> None:
-    texts = [[_cell(as_text(value)) for value in row] for row in rows]
+    # More than a cell may have room for, before it is measured. A character may take no room.
+    may_cut = [column in cut for column in columns]
+    most = [4 * console.width if cut_here else _LONGEST for cut_here in may_cut]
+    texts = [[_cell(as_text(value), longest) for value, longest in zip(row, most, strict=True)] for row in rows]
+    columns = [_cell(column, _LONGEST) for column in columns]
     widths = [max(map(_width, column)) for column in zip(columns, *texts, strict=True)]
-    _fit(widths, [column in cut for column in columns], console.width)
+    _fit(widths, may_cut, console.width)
     numeric = [all(cell is None or _is_number(cell) for cell in column) for column in zip(*rows, strict=True)]
     console.print(Text(_line(columns, widths, numeric), "bold"), soft_wrap=True)
-    console.print(f" {'─' * (sum(widths) + _SIDES * (len(widths) - 1))}", soft_wrap=True)
+    console.print(f" {_drawn('─', '-') * (sum(widths) + _SIDES * (len(widths) - 1))}", soft_wrap=True)
     console.file.write("".join(f"{_line(row, widths, numeric)}\n" for row in texts))
 
 
@@ -103,13 +122,20 @@ def _line(cells: Sequence[str], widths: Sequence[int], numeric: Sequence[bool]) 
 def _padded(cell: str, width: int, right: bool) -> str:
     size = _width(cell)
     if size > width:
-        return set_cell_size(cell, width - 1) + "…"
+        return set_cell_size(cell, width - 1) + _drawn("…", "~")
     return " " * (width - size) + cell if right else cell + " " * (width - size)
 
 
-def _cell(value: str) -> str:
-    """The value on one line, escaped."""
-    return value if value.isprintable() else " ".join(escaped(value).splitlines())
+def _drawn(sign: str, plain: str) -> str:
+    """`sign`, or `plain` where the encoding of stdout may lack it."""
+    return sign if str(sys.stdout.encoding).lower().startswith("utf") else plain
+
+
+def _cell(value: str, longest: int) -> str:
+    """The value on one line, escaped, and cut if it is longer."""
+    rest = _drawn("…", "~") if len(value) > longest else ""
+    value = value[:longest]
+    return (value if value.isprintable() else " ".join(escaped(value).splitlines())) + rest
 
 
 def _width(cell: str) -> int:
@@ -172,4 +198,7 @@ def utc(seconds: float | None) -> str | None:
     """Seconds since 1970 as ISO 8601 in UTC."""
     if seconds is None:
         return None
-    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    try:
+        return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    except (ValueError, OverflowError, OSError):  # of a stored document, which may say anything
+        return f"{seconds:g} s since 1970"

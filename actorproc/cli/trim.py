@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import typer
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from actorproc.admin.retained import RetainedDataset
@@ -13,7 +11,18 @@ from actorproc.admin.trim import PartitionTrim, Trim, plan_trim
 from actorproc.admin.trim import trim as trim_now
 from actorproc.cli.common import run_async
 from actorproc.cli.readers import ChosenDataset
-from actorproc.cli.terminal import Cells, counted, passed, print_json, print_line, print_table, rows_of, sized
+from actorproc.cli.streams import warn
+from actorproc.cli.terminal import (
+    Cells,
+    SafeConsole,
+    counted,
+    passed,
+    print_json,
+    print_line,
+    print_table,
+    rows_of,
+    sized,
+)
 from actorproc.config.settings import Settings
 from actorproc.config.units import duration
 from actorproc.storage.names import natural
@@ -50,7 +59,7 @@ def run(
 
 async def _trimmed(dataset: RetainedDataset, settings: Settings, older_than: float) -> Trim:
     """Trim, with a progress bar on stderr if that is a terminal."""
-    stderr = Console(stderr=True)
+    stderr = SafeConsole(stderr=True)
     columns = [BarColumn(), MofNCompleteColumn(), TextColumn("files deleted"), TimeRemainingColumn()]
     with Progress(*columns, console=stderr, transient=True, disable=not stderr.is_terminal) as progress:
         task = progress.add_task("", total=None)
@@ -68,12 +77,12 @@ def _warn(found: Trim, *, done: bool) -> None:
         if position.expired_after is not None:
             act = "was removed" if done else "would be removed"
             silent = passed(position.expired_after)
-            typer.echo(f"reader {position.reader.name} {act}: it has written nothing for {silent}", err=True)
+            warn(f"reader {position.reader.name} {act}: it has written nothing for {silent}")
     if not found.readers and found.files:
-        typer.echo("no reader is registered, so only age counts (see `actorproc readers`)", err=True)
+        warn("no reader is registered, so only age counts (see `actorproc readers`)")
     for position in found.readers:
         if position.error is not None:
-            typer.echo(f"the position of reader {position.reader.name} cannot be read: {position.error}", err=True)
+            warn(f"the position of reader {position.reader.name} cannot be read: {position.error}")
 
 
 def _summary(dataset: RetainedDataset, found: Trim, *, done: bool) -> str:

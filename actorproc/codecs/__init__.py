@@ -101,7 +101,10 @@ def _plain_decoder(settings: Settings) -> Decoder:
         return _load(settings, "csv", "CsvDecoder")(parse_schema(schema))  # type: ignore[no-any-return]
     if decode == "protobuf":
         return _load(settings, "protobuf", "ProtobufDecoder")(_message(schema), _limits(settings))  # type: ignore[no-any-return]
-    text = Path(schema).read_text()
+    try:
+        text = Path(schema).read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingsError(f"decode_schema = {schema!r}: the file cannot be read: {error}") from None
     if decode == "avro":
         parsed = _load(settings, "avro_schema", "parsed_avro")(text)
         return _load(settings, "avro", "AvroDecoder")(parsed, limits=_limits(settings))  # type: ignore[no-any-return]

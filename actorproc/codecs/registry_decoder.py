@@ -194,8 +194,13 @@ class RegistryDecoder(GroupedDecoder):
             return await self._clock.run_in_thread(self._use.columns, schema)
         except PASSED_ON:
             raise
+        except SchemaError:
+            raise
         except BaseException as error:  # noqa: BLE001  # see `_part`
-            raise SchemaError(f"output_schema = 'registry:{subject}' cannot be used: {format_error(error)}") from None
+            raise SchemaError(
+                f"output_schema = 'registry:{subject}': schema id {schema.id} has no columns: {format_error(error)}. "
+                "Declare output_schema yourself"
+            ) from None
 
     async def _version(self, setting: str, subject: str) -> RegistrySchema:
         """The schema of `SUBJECT` or `SUBJECT:VERSION`."""

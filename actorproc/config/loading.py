@@ -24,7 +24,7 @@ def read_config(config: str | Path | None) -> dict[str, Any]:
     if config is None and not path.is_file():
         return {}
     try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
+        content = tomllib.loads(path.read_text(encoding="utf-8-sig"))  # some editors begin a file with a mark
     except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise SettingsError(f"cannot read the settings file {path}: {error}") from None
     if not isinstance(content.get("options", {}), dict):

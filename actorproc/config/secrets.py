@@ -35,6 +35,6 @@ def with_secret(name: str, value: Any) -> Any:
     if value.startswith("@@"):
         return value[1:]
     try:
-        return Path(value[1:]).read_text(encoding="utf-8").strip()
+        return Path(value[1:]).read_text(encoding="utf-8-sig").strip()
     except (OSError, UnicodeDecodeError) as error:
         raise SettingsError(f"{name} = {value}: the file cannot be read: {error}") from None

@@ -9,13 +9,14 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from actorproc.config.loading import PREFIX, merge, read_config
-from actorproc.config.units import seconds, size
+from actorproc.config.units import LARGEST, LONGEST, seconds, size
 from actorproc.config.validation import explain, has_credentials
 from actorproc.errors import SettingsError
 
-Seconds = Annotated[float, BeforeValidator(seconds), Field(gt=0, allow_inf_nan=False)]
-SecondsOrZero = Annotated[float, BeforeValidator(seconds), Field(ge=0, allow_inf_nan=False)]
-Size = Annotated[int, BeforeValidator(size), Field(gt=0)]
+Seconds = Annotated[float, BeforeValidator(seconds), Field(gt=0, le=LONGEST, allow_inf_nan=False)]
+SecondsOrZero = Annotated[float, BeforeValidator(seconds), Field(ge=0, le=LONGEST, allow_inf_nan=False)]
+Expiration = Annotated[float, BeforeValidator(seconds), Field(ge=3600, le=LONGEST, allow_inf_nan=False)]
+Size = Annotated[int, BeforeValidator(size), Field(gt=0, le=LARGEST)]
 Count = Annotated[int, Field(gt=0, le=10**15)]  # larger ones would overflow 64 bits in calculations
 Share = Annotated[float, Field(ge=0, le=1)]
 
@@ -266,7 +267,7 @@ class Settings(BaseModel):
     )
 
     # Retention
-    reader_expiration: Annotated[float, BeforeValidator(seconds), Field(ge=3600, allow_inf_nan=False)] | None = Field(
+    reader_expiration: Expiration | None = Field(
         None,
         description="A registered processor or Spark query that has written nothing for this long has expired: "
         "`trim` keeps no data for it, and removes it. At least 1h. Without it, readers never expire.",

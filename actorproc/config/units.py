@@ -8,6 +8,12 @@ from collections.abc import Callable, Mapping
 
 from actorproc.errors import SettingsError
 
+LONGEST = 36_500 * 86_400.0
+"""Seconds of the longest duration, a century: sums with times of today stay times."""
+
+LARGEST = 2**63 - 1
+"""Bytes of the largest size."""
+
 _SECONDS = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _BYTES = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**10, "mib": 2**20, "gib": 2**30}
 _NUMBER_UNIT = re.compile(r"\s*([+-]?[0-9]*\.?[0-9]+(?:[eE][+-]?[0-9]+)?)\s*([A-Za-z]*)\s*")
@@ -36,13 +42,13 @@ def size(value: object) -> object:
 
 
 def duration(name: str, given: float | str, least: float = 0.0) -> float:
-    """Seconds of the argument `name`. Raises SettingsError if it is not a duration, or less than `least`."""
-    return _checked(name, given, seconds, least, "s")
+    """Seconds of the argument `name`. Raises SettingsError if it is no duration from `least` to a century."""
+    return _checked(name, given, seconds, least, LONGEST, "s")
 
 
 def count_of_bytes(name: str, given: int | str, least: int = 1) -> int:
-    """Bytes of the argument `name`. Raises SettingsError if it is not a size, or less than `least`."""
-    return int(_checked(name, given, size, least, "bytes"))
+    """Bytes of the argument `name`. Raises SettingsError if it is no size from `least` on."""
+    return int(_checked(name, given, size, least, LARGEST, "bytes"))
 
 
 def _amount(text: str, units: Mapping[str, float], expected: str) -> float:
@@ -55,11 +61,15 @@ def _amount(text: str, units: Mapping[str, float], expected: str) -> float:
     return amount
 
 
-def _checked(name: str, given: object, parse: Callable[[object], object], least: float, unit: str) -> float:
+def _checked(
+    name: str, given: object, parse: Callable[[object], object], least: float, most: float, unit: str
+) -> float:
     try:
         found = parse(given)
     except ValueError as error:
         raise SettingsError(f"{name} = {given!r}: {error}") from None
     if isinstance(found, bool) or not isinstance(found, int | float) or not least <= found < math.inf:
         raise SettingsError(f"{name} = {given!r}: at least {least:g} {unit}")
+    if found > most:
+        raise SettingsError(f"{name} = {given!r:.100}: at most {most:.0f} {unit}")
     return found

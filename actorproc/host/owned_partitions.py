@@ -31,6 +31,7 @@ from actorproc.runtime.user_code import user_code
 from actorproc.storage.names import natural
 
 _DRAIN_WAITS_FOR = {
+    "opening": "the handler's opened() has not ended, or an earlier call of process",
     "drained": "the source's read() has not ended: a thread of it may be blocked",
     "closing": "the handler's closing() has not ended",
 }
@@ -323,7 +324,7 @@ class OwnedPartitions(Mapping[str, PartitionSlot]):
             slot.scope.cancel()
             return
         slot.actor.drain(CloseReason.STOPPING if self.closing else CloseReason.HANDOFF)
-        if not limit:
+        if not limit or slot.actor.is_claiming:
             slot.scope.cancel()
             return
         await self._clock.sleep(limit)

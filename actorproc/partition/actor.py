@@ -82,6 +82,8 @@ class PartitionActor(Restartable):
         self._limit = limit or DeadLetterLimit(settings)
         self.flushing = False
         """Whether a `flush` was requested and is not done."""
+        self.is_claiming = False
+        """Whether it waits for its turn to open, or opens: no code of the user's runs, and nothing is uncommitted."""
         self._closing_for = CloseReason.HANDOFF
         self._is_closed = False  # the handler's `closing` was called
         self.statistics = PartitionStatistics(partition, epoch)
@@ -184,11 +186,15 @@ class PartitionActor(Restartable):
         try:
             async with in_time(self._settings, "an earlier call of process has not ended, and it cannot be stopped"):
                 await self._context.threads.ended(self.partition)
-            handler = new_handler(self._context)
-            succession = Succession(self._context, self._info, handler)
-            await self._committer.open(
-                partial(self._first_checkpoint, succession), partial(check_source_has, self._context, self.partition)
-            )
+            self.is_claiming = True
+            async with self._context.openings.turn():
+                handler = new_handler(self._context)
+                succession = Succession(self._context, self._info, handler)
+                await self._committer.open(
+                    partial(self._first_checkpoint, succession),
+                    partial(check_source_has, self._context, self.partition),
+                )
+            self.is_claiming = False
             if self._committer.ended or self._gone:
                 await self._end_partition()
                 return

@@ -13,6 +13,7 @@ from actorproc.handler.decoder import Decoder
 from actorproc.partition.dead_letter_summary import DeadLetterSummary
 from actorproc.partition.handler_threads import HandlerThreads
 from actorproc.partition.hook_queue import HookQueue
+from actorproc.partition.openings import Openings
 from actorproc.partition.read_costs import ReadCosts
 from actorproc.partition.time_spent import HostTimes
 from actorproc.runtime.budget import BufferTotal, ByteBudget
@@ -54,3 +55,4 @@ class HostContext:
     """The run ends once each partition has reached its end."""
     times: HostTimes = field(default_factory=HostTimes)
     costs: ReadCosts = field(default_factory=ReadCosts)
+    openings: Openings = field(default_factory=Openings)

@@ -112,13 +112,14 @@ _earlier: dict[int, Any] = {}  # the handlers before the first of ours
 @contextmanager
 def _listening(listener: Callable[[int], None]) -> Iterator[None]:
     """Pass signals to `listener` and to those of other runs. After the last one, the earlier handlers are restored."""
-    if not _listeners or signal.getsignal(signal.SIGTERM) is not _notify_all:
+    first = not _listeners
+    _listeners.append(listener)  # before the handlers are there: a signal that comes at once has a listener
+    if first or signal.getsignal(signal.SIGTERM) is not _notify_all:
         _installed.enter_context(_wakeup(asyncio.get_running_loop()))
         for number in (signal.SIGTERM, signal.SIGINT):
             earlier = signal.signal(number, _notify_all)
             _earlier.setdefault(number, earlier)
             _installed.callback(signal.signal, number, earlier)
-    _listeners.append(listener)
     try:
         yield
     finally:

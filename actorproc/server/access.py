@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 from hmac import compare_digest
 from typing import Literal
 
@@ -18,6 +19,9 @@ _OPEN = ("/livez", "/readyz", "/static/")
 """Answered without a token, since probes have none: these say nothing about data. So is the page itself."""
 
 _READS = ("GET", "HEAD")
+
+_HOST = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([A-Za-z0-9._-]+))(?::([0-9]{1,5}))?")
+"""HOST or HOST:PORT: a name or an IPv4 address, or an IPv6 address in brackets, and nothing else."""
 
 
 class Tokens:
@@ -63,11 +67,12 @@ def parse_address(address: str, offset: int = 0) -> tuple[str, int]:
     Raises:
         UsageError: it is none of these.
     """
-    host, colon, port = address.rpartition(":")
-    if not port.isdecimal() or not 0 <= int(port) <= 65535 - offset:
-        raise UsageError(f"--http {address!r}: write HOST:PORT, such as 127.0.0.1:8600, or a port alone")
-    host = host.strip("[]") or ("0.0.0.0" if colon else "127.0.0.1")  # noqa: S104  # asks for a token
-    return host, int(port) + offset
+    spelled = f"0.0.0.0{address}" if address.startswith(":") else address  # noqa: S104  # asks for a token
+    spelled = f"127.0.0.1:{address}" if address.isdecimal() else spelled
+    found = _HOST.fullmatch(spelled)
+    if found is None or found[3] is None or int(found[3]) > 65535 - offset:
+        raise UsageError(f"--http {address!r}: write HOST:PORT, such as 127.0.0.1:8600 or [::1]:8600, or a port alone")
+    return found[1] or found[2], int(found[3]) + offset
 
 
 def is_loopback(host: str) -> bool:
@@ -78,6 +83,18 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
+
+
+def names_loopback(headers: Headers) -> bool:
+    """Whether a request was sent to a loopback name of this server: its one `Host` is exactly that, or with a port.
+
+    A browser sends the name in the address of the page, and another site may let its own name stand for 127.0.0.1.
+    """
+    found = [_HOST.fullmatch(host) for host in headers.getlist("host")]
+    if len(found) != 1 or found[0] is None:
+        return False
+    literal, name = found[0][1], found[0][2]
+    return is_loopback(name.lower()) if literal is None else ":" in literal and is_loopback(literal)
 
 
 def check_exposure(host: str, tokens: Tokens) -> None:
@@ -120,9 +137,9 @@ class Guard:
             if write and rights == "read":
                 return _answer(403, "this token may only read", needs="http_token")
             return None
-        name = headers.get("host", "").rpartition("]")[0].strip("[") or headers.get("host", "").partition(":")[0]
-        if self._own_server and not is_loopback(name):
-            return _answer(403, f"without a token only loopback names are answered, not {name!r}")
+        if self._own_server and not names_loopback(headers):
+            asked = ", ".join(headers.getlist("host"))
+            return _answer(403, f"without a token only loopback names are answered, not {asked!r:.200}")
         return None
 
 

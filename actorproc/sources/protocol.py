@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Literal, TypeVar
 
 import anyio
@@ -48,8 +48,10 @@ def parse_time(name: str, time: object, alternatives: str = "") -> datetime:
     except ValueError:
         parsed = None
     if isinstance(parsed, datetime) and parsed.tzinfo is not None:
-        return parsed
-    raise UsageError(f"{name} = {time!r}: {alternatives}a time with its zone, such as 2013-01-01T00:00Z")
+        with suppress(OverflowError):  # in UTC it is before the year 1, or after 9999
+            parsed.astimezone(UTC)
+            return parsed
+    raise UsageError(f"{name} = {time!r:.100}: {alternatives}a time with its zone, such as 2013-01-01T00:00Z")
 
 
 @dataclass(frozen=True, slots=True)

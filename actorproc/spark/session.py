@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from py4j.protocol import Py4JError
-from pyspark import cloudpickle
+from pyspark import SparkConf, SparkContext, cloudpickle
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
@@ -23,7 +23,7 @@ from actorproc.errors import QueryFailed, UsageError
 from actorproc.runtime.clock import SYSTEM
 from actorproc.runtime.requirements import how_to_install
 from actorproc.spark.errors import error_text, shorten
-from actorproc.spark.session_options import redacted, session_environment
+from actorproc.spark.session_options import launch_options, redacted, session_environment
 
 _CLOSE_TIMEOUT = 10.0  # seconds; Java ends with this process in any case
 _CONNECT_TIMEOUT = 60.0  # seconds until a Spark Connect server must answer
@@ -90,6 +90,9 @@ class Session:
 
     def _start(self) -> SparkSession:
         os.environ.update(session_environment())
+        # Java is started before the context, with few options as arguments: every user of the machine can read them.
+        # The context gets all options, over Py4J's authenticated socket.
+        SparkContext._ensure_initialized(conf=SparkConf().setAll(list(launch_options(self._options).items())))
         return SparkSession.builder.config(map=self._options).getOrCreate()
 
     def _stop(self, session: SparkSession) -> None:

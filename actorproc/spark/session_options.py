@@ -27,6 +27,11 @@ _TASK_TRIES = 4  # Spark's default on clusters; its default for `local` is 1
 _LOCAL = re.compile(r"local(?:\[(\d+|\*)\])?")
 _LOCAL_CORES = re.compile(r"local\[(\d+|\*)")
 _SECRET = re.compile(r"(?i)secret|passw|passphrase|pwd|token|credential|private|(api|access|account)[._]?key")
+_LAUNCH = re.compile(
+    r"spark\.(master|app\.name|api\.mode|(driver|jars|files|archives|pyFiles|submit|log|kerberos|yarn|kubernetes)(\..*)?)"
+)
+"""Options that `spark-submit` itself uses, to start Java and to fetch files."""
+
 _JAVA_PROPERTY = re.compile(r"-D([^\s=]+)=(\"[^\"]*\"|\S+)")
 
 
@@ -100,6 +105,11 @@ def _jar_options(packages: Sequence[str], urls: Sequence[str], settings: Setting
         s3a = s3a_options("s3a://", settings or Settings.load())
         options |= {f"spark.hadoop.{name}": value for name, value in s3a.items()}
     return options | ({"spark.jars.packages": ",".join(packages)} if packages else {})
+
+
+def launch_options(options: Mapping[str, str]) -> dict[str, str]:
+    """The options that are needed before there is a session, without secrets: they become arguments of processes."""
+    return {name: value for name, value in options.items() if _LAUNCH.fullmatch(name) and not _SECRET.search(name)}
 
 
 def session_environment() -> dict[str, str]:

@@ -3,8 +3,17 @@
 from __future__ import annotations
 
 import ast
+import base64
+import math
+import sys
+from collections.abc import Sequence
+from datetime import date
+from pathlib import Path
+from random import Random
+from types import ModuleType
 from typing import Any
 
+import msgspec
 import pytest
 from pydantic import BaseModel
 
@@ -12,7 +21,7 @@ from actorproc import Batch, PartitionContext, PartitionHandler, Processor
 from actorproc.admin import letter_test as letter_test_module
 from actorproc.admin.dead_letters import DeadLetters, LetterId
 from actorproc.admin.letter_test import TestOptions, letter_test
-from actorproc.state.reading import read_state
+from actorproc.state.reading import CommittedState, read_state
 from actorproc.storage.store import Store
 from actorproc.stores.memory import MemoryStore
 from actorproc.testing import MemorySource
@@ -107,3 +116,87 @@ def test_no_text_of_a_letter_becomes_code() -> None:
     assert called == {
         "Batch.of", "datetime.datetime.fromisoformat", "Settings.load", "run_handler", "anyio.run",
     }  # fmt: skip
+
+
+ODD = [
+    "", "\0", "\\", '"""', "'''", '\\"""', "a\nb", "a\r\fb\x85\u2028c", "\udc80", "\ud83d", "\u202e", "{title}", "{0}",
+    "%s", "\\N{x}", "\\x", "#", "\t", "é😀", "'", "x" * 3000, "\x1b[2J", '"', "\\u", "\ufeff",
+]  # fmt: skip
+
+
+def odd_letter(random: Random) -> dict[str, Any]:
+    def text(signs: Sequence[str] = [sign for sign in ODD if not "\ud800" <= sign < "\ue000"]) -> str:
+        return "".join(random.choices(signs, k=random.randrange(4)))
+
+    def record() -> dict[str, Any]:
+        encoding = random.choice(["base64", None])
+        value = base64.b64encode(random.randbytes(9)).decode() if encoding else text()
+        return {
+            "sequence": random.randrange(9), "value": value, "encoding": encoding, "key": text(),
+            "timestamp": random.choice([None, "2026-01-01T00:00:00+00:00"]),
+            "headers": [{"key": text(), "value": text(), "encoding": None}],
+        }  # fmt: skip
+
+    error = {"type": text(ODD), "message": text(ODD)}
+    return {**record(), "partition": text(), "epoch": 1, "error": error, "earlier": [record()] * random.randrange(2)}
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_any_letter_is_written_as_a_file_that_runs(seed: int, tmp_path: Path) -> None:
+    random = Random(seed)
+    letter = odd_letter(random)
+    options = {
+        text: random.choice([math.inf, -math.inf, math.nan, text, [text, {text: None}], date(2026, 1, 1)])
+        for text in random.choices(ODD, k=3)
+    }
+    values = [
+        *(msgspec.msgpack.encode(text.encode("utf-8", "replace")) for text in ODD[:3]),
+        msgspec.msgpack.encode(math.nan),
+    ]
+    values.append(b"\x91" * random.choice([50, 90, 150, 900]) + b"\xc0")
+    names = {"": {msgspec.msgpack.encode(number): value for number, value in enumerate(values)}}
+    state = CommittedState("0", 3, {random.choice(["", "\0", '"""']): names[""]}, {})
+    how = TestOptions(handler=HOW.handler, options=options, config=random.choice([None, 'a"\n\\.toml']))
+    file = tmp_path / "test_letter.py"
+    written = letter_test(letter, how, state)
+    file.write_text(written, encoding="utf-8")
+    module = ast.parse(file.read_bytes())
+    assert repr(_run_assignment(module, "OPTIONS")) == repr(options)
+    batch = _run_assignment(module, "BATCH")
+    assert [record.headers[0][0] for record in batch] == [
+        each["headers"][0]["key"] for each in [*letter["earlier"], letter]
+    ]
+    _run_assignment(module, "STATES")
+
+
+def _run_assignment(module: ast.Module, name: str) -> Any:
+    """Its value, without the settings, which may name a file that does not exist."""
+
+    def is_wanted(line: ast.stmt) -> bool:
+        imports = isinstance(line, ast.Import | ast.ImportFrom)
+        return imports or (
+            isinstance(line, ast.Assign) and isinstance(at := line.targets[0], ast.Name) and at.id == name
+        )
+
+    wanted = [line for line in module.body if is_wanted(line)]
+    names: dict[str, Any] = {}
+    exec(compile(ast.Module(wanted, []), "test_letter.py", "exec"), names)
+    return names[name]
+
+
+@pytest.mark.parametrize("module", ["my-app", "class", "a.b-c", "import.x", "1st"])
+def test_a_module_with_any_name_is_imported(module: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = ModuleType(module)
+    made.__dict__["Outer"] = type("Outer", (), {"Counting": Counting})
+    for name in (module, module.partition(".")[0]):
+        monkeypatch.setitem(sys.modules, name, made)
+    letter = odd_letter(Random(0))
+    assert (
+        _run(letter_test(letter, TestOptions(handler=f"{module}:Outer.Counting"), None))["Outer"].Counting is Counting
+    )
+
+
+def test_a_number_that_is_a_program_is_not_run() -> None:
+    letter = {**odd_letter(Random(0)), "epoch": "__import__('os').abort()", "sequence": "__import__('os').abort()"}
+    with pytest.raises((TypeError, ValueError)):
+        _run(letter_test(letter, HOW, None))

@@ -9,7 +9,6 @@ from typing import Any
 import anyio
 import orjson
 import pytest
-from rich.console import Console
 
 from actorproc import JsonRows, PartitionContext, Processor, Producer, Record, RecordHandler
 from actorproc.cli import terminal
@@ -18,7 +17,7 @@ from tests.cli.reading import LAYOUT, lines
 
 
 def narrow(monkeypatch: pytest.MonkeyPatch, width: int) -> None:
-    monkeypatch.setattr(terminal, "console", Console(width=width, highlight=False))
+    monkeypatch.setattr(terminal, "console", terminal.SafeConsole(width=width))
 
 
 @pytest.mark.parametrize("width", [80, 100, 140])

@@ -118,7 +118,7 @@ class Brokers:
 
     async def offset_at(self, key: Key, time: datetime) -> int | None:
         """Offset of the first message at or after a time; None if there is none."""
-        where = TopicPartition(*key, int(time.timestamp() * 1000))
+        where = TopicPartition(*key, max(0, int(time.timestamp() * 1000)))  # -1 and -2 are names of the two ends
         [found] = await self._ask(
             lambda: self._client.offsets_for_times([where], timeout=self.timeout), f"where {_name(key)} has {time}"
         )

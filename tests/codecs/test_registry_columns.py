@@ -1,0 +1,49 @@
+"""Schemas of a registry that no column types fit: one error that names the subject, the schema and the reason."""
+
+from __future__ import annotations
+
+import json
+from typing import cast
+
+import pytest
+
+from actorproc.codecs.avro_format import AvroFormat
+from actorproc.codecs.json_schema_format import JsonSchemaFormat
+from actorproc.codecs.registry import RegistrySchema, SchemaRegistry
+from actorproc.codecs.registry_decoder import RegistryDecoder, RegistryFormat
+from actorproc.errors import SchemaError
+
+
+def avro(kind: object) -> str:
+    return json.dumps({"type": "record", "name": "R", "fields": [{"name": "x", "type": kind}]})
+
+
+def decimal(**how: object) -> dict[str, object]:
+    return {"type": "bytes", "logicalType": "decimal", **how}
+
+
+@pytest.mark.parametrize(
+    ("use", "text"),
+    [
+        (AvroFormat(), avro(decimal(precision=64, scale=2))), (AvroFormat(), avro(decimal())),
+        (AvroFormat(), avro(decimal(precision=0))), (AvroFormat(), avro(decimal(precision=-1))),
+        (AvroFormat(), avro(decimal(precision="9"))), (AvroFormat(), avro(decimal(precision=9, scale=10**10))),
+        (AvroFormat(), avro(decimal(precision=None))), (AvroFormat(), avro(None)), (AvroFormat(), avro({})),
+        (AvroFormat(), '"long"'), (AvroFormat(), "null"), (AvroFormat(), "{"), (AvroFormat(), "[]"),
+        (JsonSchemaFormat(), "{"), (JsonSchemaFormat(), "[]"), (JsonSchemaFormat(), "true"),
+        (JsonSchemaFormat(), '{"type": "object", "properties": 7}'),
+        (JsonSchemaFormat(), '{"type": "object", "properties": {"x": {"type": "object", "properties": [1]}}}'),
+        (JsonSchemaFormat(), '{"type": "object", "properties": {"x": {"type": {}}}}'),
+    ],
+)  # fmt: skip
+async def test_a_schema_that_no_column_types_fit_is_one_error(use: RegistryFormat, text: str) -> None:
+    class OneSchema:
+        url = "http://registry"
+
+        async def version(self, name: str, number: int | None) -> RegistrySchema:
+            return RegistrySchema(id=7, kind=use.kind, text=text, references={})
+
+    decoder = RegistryDecoder(cast(SchemaRegistry, OneSchema()), use, None)
+    with pytest.raises(SchemaError) as refused:
+        await decoder.output_schema("orders-value")
+    assert "\n" not in str(refused.value)
