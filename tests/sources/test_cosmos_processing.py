@@ -104,6 +104,15 @@ async def test_each_change_becomes_one_row_also_after_splits_and_merges(server: 
     feed.check_order()
 
 
+async def test_a_document_with_half_a_surrogate_becomes_a_dead_letter(server: CosmosServer, tmp_path: Path) -> None:
+    feed = Feed(server, tmp_path)
+    feed.write(range(5), bad=None)
+    feed.container.write({"id": "5", "plane": "N5", "n": 5, "text": "\ud83d"})
+    feed.write(range(6, 10), bad=None)
+    assert await feed.process() == list(range(10))
+    assert [row["n"] for row in feed.rows()] == [0, 1, 2, 3, 4, 6, 7, 8, 9]
+
+
 class Halting(Changes):
     """Fails from the twentieth change on, until it is another handler."""
 

@@ -11,6 +11,7 @@ from azure.eventhub import EventData
 from azure.eventhub.amqp import AmqpMessageBodyType
 
 from actorproc.records import Batch
+from actorproc.sources.refusals import each
 
 _ELSEWHERE = frozenset((b"x-opt-sequence-number", b"x-opt-offset", b"x-opt-enqueued-time", b"x-opt-partition-key"))
 """System properties that are a record's sequence, timestamp and key, and the offset, which nothing here needs."""
@@ -20,16 +21,18 @@ def to_batch(partition: str, events: Sequence[EventData]) -> Batch:
     """A batch of these events, which must be of one partition, in order.
 
     Key: the partition key. Headers: the application's properties, then those that the sender's client and the service
-    have set. Timestamp: when the service enqueued the event.
+    have set. Timestamp: when the service enqueued the event. An event that has no place in the columns is refused.
     """
+    refused: dict[int, str] = {}
+    headers = each(_headers, events, refused, "its headers")
     return Batch.of(
         partition,
-        [_body(event) for event in events],
+        each(_body, events, refused, "its body"),
         [event.sequence_number or 0 for event in events],
-        keys=[_key(event) for event in events],
-        headers=[list(_headers(event)) for event in events],
-        timestamps=[event.enqueued_time for event in events],
-    )
+        keys=each(_key, events, refused, "its partition key"),
+        headers=[one or [] for one in headers],
+        timestamps=each(_time, events, refused, "its time"),
+    ).refusing(refused)
 
 
 def _body(event: EventData) -> bytes:
@@ -45,7 +48,15 @@ def _key(event: EventData) -> bytes | None:
     return None if key is None else _bytes(key)
 
 
-def _headers(event: EventData) -> Iterator[tuple[str, bytes]]:
+def _time(event: EventData) -> datetime | None:
+    return event.enqueued_time  # made from a number when it is asked for
+
+
+def _headers(event: EventData) -> list[tuple[str, bytes]]:
+    return list(_pairs(event))
+
+
+def _pairs(event: EventData) -> Iterator[tuple[str, bytes]]:
     for name, value in (event.properties or {}).items():
         yield _text(name), _bytes(value)
     for name, value in event.system_properties.items():
@@ -69,4 +80,6 @@ def _plain(value: object) -> object:
 
 
 def _text(name: object) -> str:
-    return name.decode() if isinstance(name, bytes) else str(name)
+    text = name.decode() if isinstance(name, bytes) else str(name)
+    text.encode()  # a lone surrogate has no place in a column of text
+    return text

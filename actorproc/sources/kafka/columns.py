@@ -16,7 +16,7 @@ import pyarrow as pa
 from confluent_kafka import TIMESTAMP_CREATE_TIME, TIMESTAMP_LOG_APPEND_TIME, Message
 
 from actorproc.records import RECORD_SCHEMA, Batch, TimestampType
-from actorproc.runtime.error_text import error_message
+from actorproc.sources.refusals import each
 
 Key = tuple[str, int]
 """Topic and number of a partition."""
@@ -94,26 +94,10 @@ def _timestamps(messages: list[Message], refused: dict[int, str]) -> pa.Array:
 
 
 def _headers(messages: list[Message], refused: dict[int, str]) -> pa.Array:
-    found = _fetched(messages, refused)
+    found = each(Message.headers, messages, refused, "its headers")  # a name that is not UTF-8 makes the client raise
     if not any(found):
         return pa.nulls(len(messages), _HEADERS)
     return pa.array([list(starmap(_header, one)) if one else None for one in found], _HEADERS)
-
-
-def _fetched(messages: list[Message], refused: dict[int, str]) -> list[Any]:
-    """The headers of each message. A name that is not UTF-8 makes the client raise.
-
-    Each message is asked once: when asked again, the client gives headers in which the name is a null pointer.
-    """
-    found: list[Any] = []
-    fetching = map(Message.headers, messages)
-    while len(found) < len(messages):
-        try:
-            found.extend(fetching)
-        except Exception as error:  # noqa: BLE001  # SystemError, whose cause says more
-            refused[len(found)] = f"its headers cannot be read: {error_message(error.__cause__ or error)}"
-            found.append(None)
-    return found
 
 
 def _header(key: str, value: bytes | None) -> dict[str, Any]:
