@@ -11,7 +11,10 @@ import pytest
 import structlog
 
 from actorproc import Settings
+from actorproc.admin.dead_letters import DeadLetters, Selection
 from actorproc.errors import SourceError
+from actorproc.storage.names import ProcessorLayout
+from actorproc.stores import open_store
 from tests.kafka_server import Broker
 from tests.kafka_wire import WireRecord, produce
 
@@ -48,6 +51,18 @@ async def test_a_header_name_that_is_not_utf8_becomes_a_dead_letter(broker: Brok
     assert letter["error"]["type"] == "UnreadableRecord"  # type: ignore[index]
     assert "can't decode byte 0xff" in letter["error"]["message"]  # type: ignore[index]
     assert [line for line in logs if line["event"] in ("kafka.thread_failed", "partition.failed")] == []
+
+
+async def test_refused_records_are_replayed_into_their_topic(broker: Broker, tmp_path: Path) -> None:
+    topic = Topic(broker, partitions=1, **ANY_TIME)
+    for odd in (WireRecord(row(0), None, [(b"\xff", b"")]), WireRecord(row(1), b"\xff", timestamp=2**62)):
+        produce(broker.address, topic.name, 0, [odd])
+    assert await process(KafkaSource(topic.url), tmp_path, dead_letter_limit=1.0) == []
+    async with open_store(str(tmp_path), Settings()) as store:
+        letters_of = await DeadLetters.opened(store, ProcessorLayout("Rows"))
+        assert (await letters_of.replay(Selection(), Settings()))[:3] == (topic.url, 2, 0)
+    assert await process(KafkaSource(topic.url), tmp_path, dead_letter_limit=1.0) == [0, 1]
+    assert len(letters(tmp_path)) == 2
 
 
 @pytest.mark.parametrize("time", [2**62, 2**63 - 1, -(2**63), -(2**62)])

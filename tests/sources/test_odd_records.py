@@ -108,7 +108,9 @@ def test_documents_of_any_form_become_columns_or_are_refused(seed: int) -> None:
         return chance.choice(["", "plain", "\x00", "\U0001f600", HALF, "\udfff"])
 
     def document() -> dict[str, Any]:
-        system: dict[str, Any] = chance.choice([{"_lsn": 5}, {"metadata": {"lsn": 5, "operationType": some(), "crts": some()}}])
+        system: dict[str, Any] = chance.choice(
+            [{"_lsn": 5}, {"metadata": {"lsn": 5, "operationType": some(), "crts": some()}}]
+        )
         return {some_text(): some(), "plane": some(), "_ts": some(), "current": some(), **system}
 
     documents = [document() for _ in range(100)]
