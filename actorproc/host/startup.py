@@ -11,7 +11,7 @@ import pyarrow as pa
 from actorproc.errors import HandlerDefinitionError, HandlerError, SourceError, StoreError, UsageError
 from actorproc.handler.base import PartitionHandler
 from actorproc.output.schema import StateTypes, agree_on_schema
-from actorproc.output.source_identity import SourceRecord, agree_on_source
+from actorproc.output.source_identity import SourceRecord, agree_on_source, read_source
 from actorproc.runtime.logger import warn_while_slow
 from actorproc.runtime.tasks import first_cause
 from actorproc.runtime.user_code import user_code
@@ -75,6 +75,25 @@ async def check_consumers(
         f"start_from = {start_from!r}: it has no position in any partition of {source}. Check its name; leave "
         "start_from out to begin at `start`"
     )
+
+
+async def check_first_start(
+    store: Store, layout: ProcessorLayout, source: Source, start: Start, start_from: str | None
+) -> None:
+    """Before the first start of a processor: check that the stream exists, and that it can be read from `start` on.
+
+    A later start does without: partitions go on at their checkpoints, and a part of the stream may have been deleted.
+
+    Raises:
+        UsageError: the source has no such start.
+        SourceError: a part of the stream is missing, or the source does not answer.
+    """
+    if await read_source(store, layout) is not None:
+        return
+    await source.check_exists()
+    if start == "earliest" and start_from is None:  # for other starts see `opened`
+        for partition in list(await list_partitions(source))[:1]:
+            await source.start(partition, start)
 
 
 async def prepare_container(

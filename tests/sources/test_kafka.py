@@ -15,7 +15,7 @@ import orjson
 import pytest
 
 from actorproc import Batch, PartitionContext, PartitionHandler, Processor, Settings
-from actorproc.errors import RecordsLost, SourceError, UsageError
+from actorproc.errors import PartitionGone, RecordsLost, SourceError, UsageError
 from actorproc.testing import check_source
 from tests import servers
 from tests.kafka_server import PASSWORD, USER, Broker
@@ -176,9 +176,12 @@ async def test_new_partitions_and_new_topics_are_found(broker: Broker) -> None:
 
 
 async def test_a_missing_topic_is_named(broker: Broker) -> None:
-    source = KafkaSource(f"kafka://{broker.address}/nothing", settings=Settings(store_patience=0.1))
-    with pytest.raises(SourceError, match=r"topic nothing of kafka://.*: Broker: Unknown topic or partition"):
-        await source.open()
+    source = await opened(KafkaSource(f"kafka://{broker.address}/nothing"))
+    assert await source.partitions() == []
+    with pytest.raises(SourceError, match=r"the brokers know no topic nothing: check the name, or create it"):
+        await source.check_exists()
+    with pytest.raises(PartitionGone, match=r"Unknown partition"):
+        await source.start("nothing-0", "earliest")
     await source.close()
 
 
