@@ -25,6 +25,7 @@ pytest.importorskip("confluent_kafka", reason="confluent-kafka is not installed"
 from confluent_kafka.cimpl import NewTopic
 
 from actorproc.sources.kafka import KafkaSource
+from actorproc.sources.kafka import source as kafka_source
 from actorproc.sources.kafka.consumer import _ROUND_BYTES
 from actorproc.sources.kafka.position import Position
 from actorproc.sources.kafka.presets import parse_url
@@ -192,6 +193,21 @@ async def test_an_unreachable_broker_is_named() -> None:
     with pytest.raises(SourceError, match=r"the brokers were asked for its topics"):
         await source.open()
     await source.close()
+
+
+async def test_a_run_until_the_end_gives_up_an_unreachable_broker_in_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kafka_source, "_FIRST_TIMEOUT", 0.3)
+    [port] = servers.free_ports(1)
+    settings = Settings(store_patience=0.5)
+    source = KafkaSource(f"kafka://127.0.0.1:{port}/topic", settings=settings)
+    processor = Processor(Rows, source=source, container=str(tmp_path), settings=settings)
+    with (
+        anyio.fail_after(20),
+        pytest.raises(SourceError, match=r"Connection refused.*1 attempt.*store_patience = 0.5 s"),
+    ):
+        await processor.run(until_end=True)
 
 
 async def test_a_wrong_property_is_refused_in_librdkafkas_words() -> None:
