@@ -16,7 +16,7 @@ from actorproc.runtime.logger import warn_while_slow
 from actorproc.runtime.tasks import first_cause
 from actorproc.runtime.user_code import user_code
 from actorproc.sources import source_kind
-from actorproc.sources.protocol import Source, Start, list_partitions
+from actorproc.sources.protocol import Source, Start, list_partitions, with_deadline
 from actorproc.storage.listing import documents
 from actorproc.storage.locations import log_in_the_way, wrong_container
 from actorproc.storage.names import ProcessorLayout
@@ -90,10 +90,10 @@ async def check_first_start(
     """
     if await read_source(store, layout) is not None:
         return
-    await source.check_exists()
+    await with_deadline(source.check_exists(), "check_exists", store.limits)
     if start == "earliest" and start_from is None:  # for other starts see `opened`
-        for partition in list(await list_partitions(source))[:1]:
-            await source.start(partition, start)
+        for partition in list(await with_deadline(list_partitions(source), "partitions", store.limits))[:1]:
+            await with_deadline(source.start(partition, start), "start", store.limits)
 
 
 async def prepare_container(
