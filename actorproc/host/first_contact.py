@@ -80,9 +80,9 @@ class FirstContact:
                 self.error = str(error)
             delay = self._backoff.delay(attempt, self._clock.random)
             if times := self._repeats.due(self.error, self._clock.monotonic()):
-                limit = {"gives_up_in": round(self._patience - lasted, 3)} if self._until_end else {}
+                limit = round(self._patience - lasted, 3) if self._until_end else None
                 self._log.error(
-                    "processor.start_failed", error=self.error, times=times, again_in=round(delay, 3), **limit
+                    "processor.start_failed", error=self.error, times=times, again_in=round(delay, 3), gives_up_in=limit
                 )
             with self.stoppable():
                 await self._clock.sleep(delay)
