@@ -86,12 +86,14 @@ async def check_first_start(
 
     Raises:
         UsageError: the source has no such start.
-        SourceError: a part of the stream is missing, or the source does not answer.
+        SourceError: a part of the stream is missing.
     """
     if await read_source(store, layout) is not None:
         return
     await with_deadline(source.check_exists(), "check_exists", store.limits)
-    if start == "earliest" and start_from is None:  # for other starts see `opened`
+    if start != "earliest" or start_from is not None:
+        return  # other starts: see `opened`
+    with suppress(SourceError, StoreError):  # the partitions ask again
         for partition in list(await with_deadline(list_partitions(source), "partitions", store.limits))[:1]:
             await with_deadline(source.start(partition, start), "start", store.limits)
 
