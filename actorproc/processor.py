@@ -36,7 +36,14 @@ from actorproc.host.arguments import (
 from actorproc.host.failing import store_outage
 from actorproc.host.first_contact import FirstContact, StoppedBeforeStart
 from actorproc.host.run_until_end import RunUntilEnd
-from actorproc.host.startup import check_consumers, check_container, opened, prepare_container, shared_value
+from actorproc.host.startup import (
+    check_consumers,
+    check_container,
+    check_first_start,
+    opened,
+    prepare_container,
+    shared_value,
+)
 from actorproc.host.statistics import Statistics
 from actorproc.host.supervisor import Supervisor
 from actorproc.output.source_identity import SourceRecord
@@ -303,6 +310,7 @@ class Processor:
             stack.push_async_callback(self.decoder.close)
             if self._subject is not None:
                 self.schema = await contact(partial(self._schema_of, self._subject))
+            await contact(lambda: check_first_start(store, self.layout, source, self.start, self.start_from))
             await contact(lambda: check_consumers(store, self.layout, source, self.start_from, settings.mirror_offsets))
             recorded = await contact(
                 lambda: prepare_container(

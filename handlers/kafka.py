@@ -112,8 +112,8 @@ class KafkaForwarder(PartitionHandler):
         messages, done = self._messages(new, ctx)
         while messages:
             refused = self._writer.write(messages, self._position.sent(done))
-            for sequence, error in refused.items():
-                failure = HandlerError(f"Kafka refuses the message: {error.str()}")
+            for sequence, why in refused.items():
+                failure = HandlerError(f"Kafka refuses the message: {why}")
                 ctx.fail(batch[bisect_left(batch.sequences, sequence)], failure, again=False)
             done -= refused.keys()
             if not refused or not self._writer.atomic:

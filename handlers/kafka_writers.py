@@ -19,6 +19,7 @@ from actorproc.errors import HandlerError, UsageError
 from actorproc.handlers.kafka_errors import GONE, REFUSED, ProducerLost, handler_error, is_lost, is_passing, main_error
 from actorproc.handlers.kafka_messages import Numbered
 from actorproc.handlers.kafka_position import TopicPosition
+from actorproc.runtime.error_text import format_error
 
 T = TypeVar("T")
 
@@ -35,6 +36,7 @@ _QUIET = {
 _STUCK = 10.0  # seconds until a call that ignores its time-out is given up
 
 _BY_KEY, _NOW = -1, 0  # for `produce`: the partition, the timestamp
+_FIRST = 1  # millisecond since 1970
 _POLL = 0.1  # seconds to wait for room in the producer's queue
 _TRIES = 50  # questions to a coordinator that has just started
 
@@ -45,11 +47,11 @@ class Writer(Protocol):
     atomic: bool
     """Whether nothing is sent if a message is refused."""
 
-    def write(self, messages: Sequence[Numbered], position: TopicPosition) -> dict[int, KafkaError]:
+    def write(self, messages: Sequence[Numbered], position: TopicPosition) -> dict[int, str]:
         """Send them; `position` holds once they are sent.
 
         Returns:
-            Errors of messages that the client refuses, for example of too large ones, by the sequence of the record.
+            Why the client refuses messages, for example too large ones, by the sequence of the record.
 
         Raises:
             KafkaUnavailable: try again. If the writer is atomic, nothing was sent.
@@ -124,13 +126,13 @@ class TransactionalWriter:
             raise KafkaException(stored.error)
         return stored
 
-    def write(self, messages: Sequence[Numbered], position: TopicPosition) -> dict[int, KafkaError]:
+    def write(self, messages: Sequence[Numbered], position: TopicPosition) -> dict[int, str]:
         """See `Writer.write`."""
         offset = position.to_offset(self._topic)
         reports: list[KafkaError | None] = []
         try:
             self._producer.begin_transaction()
-            refused = _produce(self._producer, self._topic, messages, reports)
+            refused, _ = _produce(self._producer, self._topic, messages, reports)
             if refused:
                 self._producer.abort_transaction()
             else:
@@ -227,12 +229,12 @@ class IdempotentWriter:
         self._producer = _made(Producer, self._properties)
         self._replacing = threading.Lock()
 
-    def write(self, messages: Sequence[Numbered], position: TopicPosition) -> dict[int, KafkaError]:
+    def write(self, messages: Sequence[Numbered], position: TopicPosition) -> dict[int, str]:
         """See `Writer.write`. Of messages that are not refused, some may be sent when it raises."""
         producer, reports = self._producer, list[KafkaError | None]()
         try:
-            refused = _produce(producer, self._topic, messages, reports)
-            self._await(producer, reports, len(messages) - len(refused))
+            refused, queued = _produce(producer, self._topic, messages, reports)
+            self._await(producer, reports, queued)
         except KafkaException as error:
             raise self._failure(producer, error.args[0]) from None
         if (failed := main_error(reports)) is not None:
@@ -272,34 +274,52 @@ class IdempotentWriter:
 
 def _produce(
     producer: Producer, topic: str, messages: Sequence[Numbered], reports: list[KafkaError | None]
-) -> dict[int, KafkaError]:
+) -> tuple[dict[int, str], int]:
     """Queue the messages. Each report of a delivery is added to `reports`.
 
     Returns:
-        Errors of messages that the client refuses, by the sequence of the record.
+        Why the client refuses messages, by the sequence of the record; and the number of messages that it has queued.
     """
-    refused: dict[int, KafkaError] = {}
+    refused: dict[int, str] = {}
+    queued = 0
 
     def note(error: KafkaError | None, _: object) -> None:
         reports.append(error)
 
     produce: Callable[..., None] = producer.produce
     for sequence, (value, key, headers, other_topic, partition, timestamp) in messages:
-        more = (list(headers),) if headers else ()
         number = _BY_KEY if partition is None else partition
+        when = _NOW if timestamp is None else timestamp or _FIRST  # the client takes 0 for now
         while True:
             try:  # by position: names would double the cost of a message
-                produce(other_topic or topic, value, key, number, note, None, timestamp or _NOW, *more)
+                more = (_checked(headers),) if headers else ()
+                produce(other_topic or topic, value, key, number, note, None, when, *more)
+                queued += 1
             except BufferError:
                 producer.poll(_POLL)
                 continue
             except KafkaException as error:
                 if error.args[0].code() not in REFUSED:
                     raise
-                refused[sequence] = error.args[0]
+                refused[sequence] = str(error.args[0].str())
+            except (TypeError, ValueError, OverflowError) as error:  # a value, key, header or time of another kind
+                refused[sequence] = format_error(error)
             break
     producer.poll(0)
-    return refused
+    return refused, queued
+
+
+def _checked(headers: Sequence[tuple[str, bytes | None]]) -> list[tuple[str, bytes | None]]:
+    """The headers, for the client. It ends the process at a name with half a surrogate, and cuts a name at a NUL.
+
+    Raises:
+        ValueError, TypeError: a name cannot be sent.
+    """
+    for name, _ in headers:
+        if "\0" in name:
+            raise ValueError(f"header name {name!r} has a NUL character")
+        name.encode()
+    return list(headers)
 
 
 def _drop(producer: Producer) -> None:

@@ -152,7 +152,7 @@ class KafkaTarget:
             letters = _batch(partition, records)
             messages = [(record.sequence, copy_of(record)._replace(partition=int(number))) for record in letters]
             if refused := writer.write(messages, TopicPosition(batch)):
-                raise SourceError(f"topic {topic}: a letter cannot be sent: {next(iter(refused.values())).str()}")
+                raise SourceError(f"topic {topic}: a letter cannot be sent: {next(iter(refused.values()))}")
         finally:
             writer.close()
 

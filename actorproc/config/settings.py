@@ -104,8 +104,8 @@ class Settings(BaseModel):
     )
     on_out_of_range: Literal["fail", "earliest", "latest"] = Field(
         "fail",
-        description="What a log or Kafka source does when records were removed before they were read: stop the "
-        "partition and say how many, or go on at the earliest or latest record.",
+        description="What a log, Kafka, Kinesis or Event Hubs does when records were removed before they were read: "
+        "stop the partition and say how many (Kinesis does not count them), or go on at the earliest or latest record.",
     )
     max_read_time: Seconds = Field(
         300,

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from itertools import count
+from math import inf
 from typing import Any, TypeVar
 
 from actorproc.config.settings import Settings
@@ -26,8 +27,8 @@ class FirstContact:
     """Repeats each step of a start until it succeeds. Only outages are repeated; a wrong configuration ends the start.
 
     Args:
-        until_end: a run with an end gives up as it gives partitions up: after `FAILURES_FOR_GOOD` failures of the
-            source, or once the store was away for `store_patience`.
+        until_end: a run with an end gives up: after `FAILURES_FOR_GOOD` failures of the source, as it gives partitions
+            up, or once store or source were away for `store_patience`.
         log: bound to processor and host.
         stopped: `stop` was called already.
     """
@@ -38,6 +39,7 @@ class FirstContact:
         self._backoff = Backoff(settings.restart_backoff, settings.restart_backoff_max)
         self._clock = clock
         self._log = log
+        self._patience = settings.store_patience if until_end else inf
         self._until_end = until_end
         self._repeats = LogThrottle()
         self._loop = asyncio.get_running_loop()
@@ -59,7 +61,9 @@ class FirstContact:
 
         Raises:
             StoppedBeforeStart: `stop` was called.
+            StoreUnavailable, SourceError: a run with an end gives up. It says after how long, and which setting counts.
         """
+        began = self._clock.monotonic()
         for attempt in count(1):
             try:
                 with self.stoppable():
@@ -67,15 +71,29 @@ class FirstContact:
                 self.error = None
                 return result
             except (StoreUnavailable, SourceError) as error:
-                if self._until_end and (isinstance(error, StoreUnavailable) or attempt >= FAILURES_FOR_GOOD):
+                lasted = self._clock.monotonic() - began
+                if self._until_end and (
+                    isinstance(error, StoreUnavailable) or attempt >= FAILURES_FOR_GOOD or lasted >= self._patience
+                ):
+                    error.args = (f"{error} ({self._given_up(attempt, lasted)})", *error.args[1:])
                     raise
                 self.error = str(error)
             delay = self._backoff.delay(attempt, self._clock.random)
             if times := self._repeats.due(self.error, self._clock.monotonic()):
-                self._log.error("processor.start_failed", error=self.error, times=times, again_in=round(delay, 3))
+                limit = round(self._patience - lasted, 3) if self._until_end else None
+                self._log.error(
+                    "processor.start_failed", error=self.error, times=times, again_in=round(delay, 3), gives_up_in=limit
+                )
             with self.stoppable():
                 await self._clock.sleep(delay)
         raise AssertionError("count() has no end")
+
+    def _given_up(self, attempts: int, seconds: float) -> str:
+        tried = f"{attempts} attempt{'s' if attempts > 1 else ''}"
+        return (
+            f"given up after {seconds:.0f} s and {tried}: a run until the end waits for store and source for "
+            f"store_patience = {self._patience:g} s, and for {FAILURES_FOR_GOOD} attempts at most"
+        )
 
     @contextmanager
     def stoppable(self, waiting_for: str = "store or source") -> Iterator[None]:

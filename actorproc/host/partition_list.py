@@ -40,12 +40,24 @@ class PartitionList:
         if self._listed_at >= since and now - self._listed_at < self._context.settings.partition_refresh_interval:
             return self._known
         try:
-            self._known, self._listed_at = await self._list(), now
-        except Exception as error:  # of the user's source: go on with the partitions that are known
+            return await self.anew()
+        except SourceError as error:  # go on with the partitions that are known
             if not self._known:
-                raise SourceError(error_message(error)) from error
+                raise
             self._log.warning("supervisor.partitions_failed", error=error_message(error))
             return self._known if self._listed_at >= since else {}
+
+    async def anew(self) -> Parents:
+        """The partitions as they are listed now.
+
+        Raises:
+            SourceError: the source cannot list them.
+        """
+        now = self._context.clock.monotonic()
+        try:
+            self._known, self._listed_at = await self._list(), now
+        except Exception as error:  # of the user's source
+            raise SourceError(error_message(error)) from error
         if not self._known and not self._warned_of_none:
             self._warned_of_none = True
             self._log.warning("processor.no_partitions", source=str(self._context.source), what_to_do=_NONE_LISTED)

@@ -11,12 +11,12 @@ import pyarrow as pa
 from actorproc.errors import HandlerDefinitionError, HandlerError, SourceError, StoreError, UsageError
 from actorproc.handler.base import PartitionHandler
 from actorproc.output.schema import StateTypes, agree_on_schema
-from actorproc.output.source_identity import SourceRecord, agree_on_source
+from actorproc.output.source_identity import SourceRecord, agree_on_source, read_source
 from actorproc.runtime.logger import warn_while_slow
 from actorproc.runtime.tasks import first_cause
 from actorproc.runtime.user_code import user_code
 from actorproc.sources import source_kind
-from actorproc.sources.protocol import Source, Start, list_partitions
+from actorproc.sources.protocol import Source, Start, list_partitions, with_deadline
 from actorproc.storage.listing import documents
 from actorproc.storage.locations import log_in_the_way, wrong_container
 from actorproc.storage.names import ProcessorLayout
@@ -75,6 +75,27 @@ async def check_consumers(
         f"start_from = {start_from!r}: it has no position in any partition of {source}. Check its name; leave "
         "start_from out to begin at `start`"
     )
+
+
+async def check_first_start(
+    store: Store, layout: ProcessorLayout, source: Source, start: Start, start_from: str | None
+) -> None:
+    """Before the first start of a processor: check that the stream exists, and that it can be read from `start` on.
+
+    A later start does without: partitions go on at their checkpoints, and a part of the stream may have been deleted.
+
+    Raises:
+        UsageError: the source has no such start.
+        SourceError: a part of the stream is missing.
+    """
+    if await read_source(store, layout) is not None:
+        return
+    await with_deadline(source.check_exists(), "check_exists", store.limits)
+    if start != "earliest" or start_from is not None:
+        return  # other starts: see `opened`
+    with suppress(SourceError, StoreError):  # the partitions ask again
+        for partition in list(await with_deadline(list_partitions(source), "partitions", store.limits))[:1]:
+            await with_deadline(source.start(partition, start), "start", store.limits)
 
 
 async def prepare_container(

@@ -393,8 +393,8 @@ class Supervisor(Actor[Message]):
     async def _close_vanished(self, partition: str) -> None:
         """Close a partition that the source has forgotten. If one follows it, its actor ends it instead."""
         try:
-            listed = await self._listed(self._clock.monotonic())
-            if not listed or partition in {*listed, *(parent for parents in listed.values() for parent in parents)}:
+            listed = await self._listed.anew()
+            if partition in {*listed, *(parent for parents in listed.values() for parent in parents)}:
                 return
             await self._group.close([partition], "vanished")
         except (*_GROUP_UNUSABLE, SourceError) as error:

@@ -72,6 +72,9 @@ class GuardedSource(Source):
         except SourceError as error:
             self._log.warning("source.close_failed", source=str(self), error=describe_error(error.__cause__ or error))
 
+    async def check_exists(self) -> None:
+        await self._await("check_exists")
+
     async def register(self, processor: str, container: str) -> None:
         await self._await("register", processor, container)
 

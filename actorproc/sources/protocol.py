@@ -136,6 +136,15 @@ class Source(ABC):
     async def close(self) -> None:
         """Release connections."""
 
+    async def check_exists(self) -> None:
+        """Check that there is everything that the source's address names. Called before a processor's first start.
+
+        Override it if a part of the stream can be missing, such as a topic. A later start goes on without that part.
+
+        Raises:
+            SourceError: a part is missing. The call is repeated.
+        """
+
     async def register(self, processor: str, container: str) -> None:
         """Register the processor as a reader, so that no retention deletes records that it has not committed.
 

@@ -178,6 +178,21 @@ async def test_a_message_that_the_client_refuses_is_a_dead_letter(broker: Broker
         assert await stage.letters(processor) == [1]
 
 
+class OddHeaders(KafkaForwarder):
+    def messages(self, record: Record) -> KafkaMessage:
+        return KafkaMessage(record.value, headers=[("\ud800" if record.value == b"odd" else "fine", b"1")])
+
+
+@pytest.mark.parametrize("transactions", [True, False])
+async def test_a_header_name_that_is_no_text_is_a_dead_letter(broker: Broker, transactions: bool) -> None:
+    async with staged(broker, transactions=transactions) as stage:
+        stage.feed([b"a", b"odd", b"b"])
+        processor = stage.processor(OddHeaders)
+        await processor.run(until_end=True)
+        assert stage.values == [b"a", b"b"]
+        assert await stage.letters(processor) == [1]
+
+
 async def test_a_message_that_the_broker_refuses_is_a_dead_letter(broker: Broker) -> None:
     async with staged(broker) as stage:
         stage.options["topic"] = (topic := Topic(broker, 1, **{"max.message.bytes": "2000"})).name

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import time
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -15,14 +16,15 @@ from confluent_kafka import KafkaError, Producer, cimpl
 
 from actorproc.handlers.kafka import ForwarderOptions, KafkaForwarder
 from actorproc.handlers.kafka_errors import KafkaUnavailable, ProducerLost
-from actorproc.handlers.kafka_messages import KafkaMessage
+from actorproc.handlers.kafka_messages import KafkaMessage, copies_of, copy_of
 from actorproc.handlers.kafka_position import TopicPosition
-from actorproc.handlers.kafka_writers import IdempotentWriter
+from actorproc.handlers.kafka_writers import IdempotentWriter, _produce
+from actorproc.records import Batch
 
 NOWHERE = "127.0.0.1:1"
 
 
-def write(writer: IdempotentWriter) -> dict[int, KafkaError]:
+def write(writer: IdempotentWriter) -> dict[int, str]:
     return writer.write([(0, KafkaMessage(b"value"))], TopicPosition())
 
 
@@ -88,3 +90,35 @@ async def test_the_shared_writer_is_closed_when_the_host_fails(monkeypatch: pyte
         async with KafkaForwarder.shared(options) as writer:
             raise ZeroDivisionError
     assert closed == [writer]
+
+
+def test_messages_that_the_client_cannot_take_are_refused_alone() -> None:
+    odd: list[KafkaMessage] = [
+        KafkaMessage(b"", headers=[("\ud800", b"")]),  # would end the process
+        KafkaMessage(b"", headers=[("a\0b", b"")]),  # would be cut
+        KafkaMessage(b"", headers=[("a", "\ud800")]),  # type: ignore[list-item]
+        KafkaMessage(b"", headers=[(7, b"")]),  # type: ignore[list-item]
+        KafkaMessage(b"", headers=[("a", b"", b"")]),  # type: ignore[list-item]
+        KafkaMessage(b"", headers=7),  # type: ignore[arg-type]
+        KafkaMessage(b"", timestamp=2**70),
+        KafkaMessage(b"", timestamp=1.5),  # type: ignore[arg-type]
+        KafkaMessage(7),  # type: ignore[arg-type]
+        KafkaMessage(b"", key="\ud800"),  # type: ignore[arg-type]
+        KafkaMessage(b"", partition=2**40),
+        KafkaMessage(b"", topic="\ud800"),
+    ]
+    reports: list[KafkaError | None] = []
+    numbered = [(n, message) for n, one in enumerate(odd) for message in (one, one, KafkaMessage(b"fine"))]
+    refused, queued = _produce(Producer({"bootstrap.servers": NOWHERE, "log_level": 0}), "topic", numbered, reports)
+    assert refused.keys() == {*range(len(odd))}
+    assert queued == len(odd)
+    assert "NUL" in refused[1]
+
+
+@pytest.mark.parametrize("micros", [0, -5_000, -1_600, 1_499, 1_600, None, 253_402_300_799_999_000])
+def test_copies_of_a_batch_have_the_time_of_each_record(micros: int | None) -> None:
+    time = None if micros is None else datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=micros)
+    batch = Batch.of("0", [b""], [1], timestamps=[time])
+    [(_, copy)] = copies_of(batch)
+    assert copy.timestamp == (None if micros is None else (micros + 500) // 1000)
+    assert copy == copy_of(batch[0])

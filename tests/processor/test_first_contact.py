@@ -196,6 +196,41 @@ def test_a_run_until_the_end_gives_up_after_a_while(away: dict[str, Any], error:
     run(main())
 
 
+class Slow(Closed):
+    """Takes long for each attempt, as a client does that tries again itself."""
+
+    async def open(self) -> None:
+        await self._clock.sleep(61)
+        await super().open()
+
+
+def test_a_run_until_the_end_gives_up_in_time_if_each_attempt_is_slow() -> None:
+    async def main() -> None:
+        place = Place()
+        source = Slow(place.clock, place.clock.monotonic() + HOUR, SourceError("no route"))
+        slow = Processor(Double, source=source, container=place.store, host="a", clock=place.clock, nudges=Nudges())
+        began = place.clock.monotonic()
+        with pytest.raises(SourceError, match=r"no route \(given up after 61 s and 1 attempt: .*store_patience = 60 s"):
+            await slow.run(until_end=True)
+        assert place.clock.monotonic() - began < 65
+
+    run(main())
+
+
+@pytest.mark.parametrize("away", [{"store_away": HOUR}, {"source_away": HOUR}])
+def test_a_start_that_is_given_up_says_after_how_long(away: dict[str, Any]) -> None:
+    async def main() -> None:
+        with structlog.testing.capture_logs() as logs, pytest.raises((StoreUnavailable, SourceError)) as error:
+            await Place(**away).processor.run(until_end=True)
+        assert "given up after" in str(error.value)
+        assert "store_patience = 60 s" in str(error.value)
+        told = [line["gives_up_in"] for line in logs if line["event"] == "processor.start_failed"]
+        assert all(0 < seconds <= 60 for seconds in told)
+        assert bool(told) is ("source_away" in away)
+
+    run(main())
+
+
 def test_a_stopped_run_until_the_end_says_that_nothing_was_begun() -> None:
     async def main() -> None:
         place = Place(source_away=HOUR)

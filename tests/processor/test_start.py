@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import anyio
+import pytest
+
 from actorproc import Processor
+from actorproc.errors import SourceError, UsageError
 from actorproc.sources.protocol import Start
 from actorproc.storage.store import Store
 from actorproc.stores.memory import MemoryStore
@@ -37,3 +41,53 @@ async def test_a_processor_that_began_elsewhere_takes_latest_as_the_end() -> Non
     source.add_partition("1")
     source.append("1", [b"7"])
     assert await run(source, store, "latest") == [0, 2, 4], "nobody noted which partitions there were"
+
+
+class OnlyNew(MemorySource):
+    """Keeps nothing, so it has no beginning."""
+
+    starts = 0
+
+    async def start(self, partition: str, at: Start) -> str:
+        self.starts += 1
+        if at == "earliest":
+            raise UsageError("start = 'earliest': this stream keeps nothing; give 'latest'")
+        return await super().start(partition, at)
+
+
+@pytest.mark.parametrize("until_end", [True, False])
+async def test_a_start_that_the_source_does_not_support_is_refused_once(until_end: bool) -> None:
+    source = OnlyNew(3)
+    with anyio.fail_after(10), pytest.raises(UsageError, match="give 'latest'"):
+        await Processor(Double, source=source, container=Store(MemoryStore()), **QUICK).run(until_end=until_end)
+    assert source.starts == 1
+
+
+async def test_a_later_start_goes_on_at_the_checkpoints_whatever_the_source_supports() -> None:
+    source, store = OnlyNew(1), Store(MemoryStore())
+    assert await run(source, store, "latest") == []
+    source.append("0", [b"7"])
+    assert await run(source, store, "earliest") == [14]
+
+
+class Incomplete(MemorySource):
+    missing = True
+    asked = 0
+
+    async def check_exists(self) -> None:
+        self.asked += 1
+        if self.missing:
+            raise SourceError("there is no topic 'mistyped'")
+
+
+async def test_a_part_of_the_stream_may_be_missing_at_later_starts_only() -> None:
+    source, store = Incomplete(1), Store(MemoryStore())
+    source.append("0", [b"7"])
+    with anyio.fail_after(10), pytest.raises(SourceError, match="no topic 'mistyped'"):
+        await run(source, store, "earliest")
+    source.missing = False
+    assert await run(source, store, "earliest") == [14]
+    asked, source.missing = source.asked, True
+    source.append("0", [b"8"])
+    assert await run(source, store, "earliest") == [14, 16]
+    assert source.asked == asked

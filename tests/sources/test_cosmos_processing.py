@@ -23,6 +23,7 @@ from actorproc import Batch, JsonRows, PartitionContext, PartitionHandler, Parti
 
 pytest.importorskip("azure.cosmos", reason="azure-cosmos is not installed")
 
+from actorproc.errors import UsageError
 from actorproc.sources.cosmos import CosmosSource
 from tests.cosmos_server import Container, CosmosServer, cosmos
 
@@ -102,6 +103,42 @@ async def test_each_change_becomes_one_row_also_after_splits_and_merges(server: 
     feed.write(range(250, 300))
     assert await feed.process() == list(range(300))
     feed.check_order()
+
+
+async def test_a_document_with_half_a_surrogate_becomes_a_dead_letter(server: CosmosServer, tmp_path: Path) -> None:
+    feed = Feed(server, tmp_path)
+    feed.write(range(5), bad=None)
+    feed.container.write({"id": "5", "plane": "N5", "n": 5, "text": "\ud83d"})
+    feed.write(range(6, 10), bad=None)
+    assert await feed.process() == list(range(10))
+    assert [row["n"] for row in feed.rows()] == [0, 1, 2, 3, 4, 6, 7, 8, 9]
+
+
+async def test_mode_all_without_a_start_is_refused_before_anything_runs(server: CosmosServer, tmp_path: Path) -> None:
+    feed = Feed(server, tmp_path)
+    feed.write(range(5), bad=None)
+
+    async def run(**more: Any) -> None:
+        options = server.options | {"mode": "all"}
+        source = CosmosSource(feed.container.url, options, settings=Settings(poll_interval=0.05))
+        with anyio.fail_after(60):
+            await Processor(Versions, source=source, container=str(tmp_path), **(QUICK | more)).run(until_end=True)
+
+    with pytest.raises(UsageError, match=r"in mode `all` has no beginning.*`--start latest`"):
+        await run()
+    await run(start="latest")
+    feed.write(range(5, 8), bad=None)
+    await run()  # its partitions go on at their checkpoints
+    table = dataset(tmp_path / "Versions" / "output", format="parquet").to_table()
+    assert sorted(table["id"].to_pylist()) == ["5", "6", "7"]
+
+
+class Versions(PartitionHandler):
+    output_schema = "id string"
+
+    def process(self, batch: Batch, ctx: PartitionContext) -> None:
+        for record in batch:
+            ctx.emit(record, {"id": record.json()["current"]["id"]})
 
 
 class Halting(Changes):

@@ -364,6 +364,19 @@ def test_wrong_urls_and_options_are_refused(url: str, options: dict[str, Any], m
     assert "secret" not in str(refused.value)
 
 
+async def test_a_service_that_never_answers_is_given_up_in_time() -> None:
+    silent = await asyncio.start_server(lambda reader, writer: asyncio.sleep(60), "127.0.0.1")
+    place = f"127.0.0.1:{silent.sockets[0].getsockname()[1]}"
+    login = f"Endpoint=sb://{place};SharedAccessKeyName=k;SharedAccessKey=c2VjcmV0;UseDevelopmentEmulator=true"
+    source = EventHubsSource(
+        f"eventhubs+amqp://{place}/hub", {"connection_string": login}, settings=Settings(store_patience=0.3)
+    )
+    with anyio.fail_after(10), pytest.raises(SourceError, match=r"has not answered within 0.3 s \(store_patience\)"):
+        await source.open()
+    await source.close()
+    silent.close()
+
+
 async def test_a_connection_string_of_another_namespace_is_refused(hub: Hub) -> None:
     with pytest.raises(UsageError, match=r"of the namespace 127\.0\.0\.1:\d+, and the URL names other\.servicebus"):
         await EventHubsSource("eventhubs+amqp://other/hub").open()

@@ -15,7 +15,7 @@ import orjson
 import pytest
 
 from actorproc import Batch, PartitionContext, PartitionHandler, Processor, Settings
-from actorproc.errors import RecordsLost, SourceError, UsageError
+from actorproc.errors import PartitionGone, RecordsLost, SourceError, UsageError
 from actorproc.testing import check_source
 from tests import servers
 from tests.kafka_server import PASSWORD, USER, Broker
@@ -25,6 +25,7 @@ pytest.importorskip("confluent_kafka", reason="confluent-kafka is not installed"
 from confluent_kafka.cimpl import NewTopic
 
 from actorproc.sources.kafka import KafkaSource
+from actorproc.sources.kafka import source as kafka_source
 from actorproc.sources.kafka.consumer import _ROUND_BYTES
 from actorproc.sources.kafka.position import Position
 from actorproc.sources.kafka.presets import parse_url
@@ -176,9 +177,12 @@ async def test_new_partitions_and_new_topics_are_found(broker: Broker) -> None:
 
 
 async def test_a_missing_topic_is_named(broker: Broker) -> None:
-    source = KafkaSource(f"kafka://{broker.address}/nothing", settings=Settings(store_patience=0.1))
-    with pytest.raises(SourceError, match=r"topic nothing of kafka://.*: Broker: Unknown topic or partition"):
-        await source.open()
+    source = await opened(KafkaSource(f"kafka://{broker.address}/nothing"))
+    assert await source.partitions() == []
+    with pytest.raises(SourceError, match=r"the brokers know no topic nothing: check the name, or create it"):
+        await source.check_exists()
+    with pytest.raises(PartitionGone, match=r"Unknown partition"):
+        await source.start("nothing-0", "earliest")
     await source.close()
 
 
@@ -189,6 +193,21 @@ async def test_an_unreachable_broker_is_named() -> None:
     with pytest.raises(SourceError, match=r"the brokers were asked for its topics"):
         await source.open()
     await source.close()
+
+
+async def test_a_run_until_the_end_gives_up_an_unreachable_broker_in_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kafka_source, "_FIRST_TIMEOUT", 0.3)
+    [port] = servers.free_ports(1)
+    settings = Settings(store_patience=0.5)
+    source = KafkaSource(f"kafka://127.0.0.1:{port}/topic", settings=settings)
+    processor = Processor(Rows, source=source, container=str(tmp_path), settings=settings)
+    with (
+        anyio.fail_after(20),
+        pytest.raises(SourceError, match=r"Connection refused.*1 attempt.*store_patience = 0.5 s"),
+    ):
+        await processor.run(until_end=True)
 
 
 async def test_a_wrong_property_is_refused_in_librdkafkas_words() -> None:

@@ -455,3 +455,9 @@ def test_requests_keep_to_the_limits_of_the_service() -> None:
     assert [len(request) for request in put_requests(records_of([b"x"] * 1_201))] == [500, 500, 201]
     large = records_of([b"x", bytes(3 * 2**20), bytes(2 * 2**20), bytes(5 * 2**20)])
     assert [len(request) for request in put_requests(large)] == [2, 1, 1]
+
+
+def test_every_key_becomes_a_partition_key_that_kinesis_takes() -> None:
+    keys = [None, b"", b"plane", b"\xff\x00", b"k" * 1_000]
+    [request] = put_requests(Batch.of("0", [None] * 5, range(5), keys=keys))
+    assert [key for key, _ in request] == ["-", "-", "plane", "\\xff\x00", "k" * 256]

@@ -153,7 +153,7 @@ class CosmosSource(Source):
         if at == "earliest" and self._address.options().mode == "all":
             raise UsageError(
                 f"start = 'earliest': {self.url} in mode `all` has no beginning, because the account keeps deletes "
-                "for a while only; give `latest` or a time"
+                "for a while only; start at `latest` or at a time (`--start latest`)"
             )
         holders, own = await self._holders(partition), self._seen.get(partition)
         if holders[0].id != partition and self._leaves_gaps and (own is None or own.parents):

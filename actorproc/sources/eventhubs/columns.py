@@ -29,7 +29,7 @@ def to_batch(partition: str, events: Sequence[EventData]) -> Batch:
     """A batch of these events, which must be of one partition, in order. An event that cannot be read is refused.
 
     Key: the partition key. Headers: the application's properties, then those that the sender's client and the service
-    have set. Timestamp: when the service enqueued the event.
+    have set. Timestamp: when the service enqueued the event. An event that has no place in the columns is refused.
     """
     read = [_Columns.of(event) for event in events]
     batch = Batch.of(

@@ -54,7 +54,7 @@ def _to_event(record: Record) -> EventData:
 
 
 def _key(record: Record) -> str | None:
-    return None if record.key is None else record.key.decode()
+    return None if record.key is None else record.key.decode(errors="backslashreplace")  # the service wants text
 
 
 def _text(value: bytes | None) -> Any:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import math
 import sys
-from collections.abc import AsyncGenerator, Awaitable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, TypeVar
 
 import anyio
+from azure.eventhub.aio import EventHubConsumerClient
 
 from actorproc.config.settings import Settings
 from actorproc.errors import RecordsLost, SourceError, UsageError
@@ -158,13 +159,19 @@ class EventHubsSource(Source, Appendable):
         async with self._asking:
             if self._told is None or self._told[0] < since:
                 now = self._clock.monotonic()
-                async with self._address.client(self._entra) as client:
-                    self._told = now, await client.get_eventhub_properties()
+                self._told = now, await self._asked(lambda client: client.get_eventhub_properties())
             return self._told[1]
 
     async def _about(self, partition: str) -> dict[str, Any]:
-        async with self._address.client(self._entra) as client:
-            return await client.get_partition_properties(partition)
+        return await self._asked(lambda client: client.get_partition_properties(partition))
+
+    async def _asked(self, question: Callable[[EventHubConsumerClient], Awaitable[T]]) -> T:
+        """The answer, on a connection of its own. The client itself would wait for minutes if the network is silent."""
+        limit = self._settings.store_patience
+        with anyio.move_on_after(limit):
+            async with self._address.client(self._entra) as client:
+                return await question(client)
+        raise SourceError(f"{self.url} has not answered within {limit:g} s (store_patience)")
 
     def _name(self, partition: str) -> str:
         return f"partition {partition} of {self.url}"

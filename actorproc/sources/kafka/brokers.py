@@ -5,15 +5,15 @@ Each is asked in a thread, by clients that do not fetch: behind a fetch an answe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from actorproc.errors import SourceError
+from actorproc.errors import PartitionGone, SourceError
 from actorproc.runtime.clock import Clock
 from actorproc.sources.kafka.address import KafkaAddress
 from actorproc.sources.kafka.columns import Key
@@ -33,8 +33,25 @@ _AWAY = (
 )  # fmt: skip
 
 
+_UNKNOWN = (
+    KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION,
+    KafkaError.UNKNOWN_TOPIC_ID,
+)  # fmt: skip
+"""The brokers say that there is no such topic, or partition. A broker that has just started may say so, too."""
+
+
 class BrokersAway(SourceError):
     """No broker answers, or not in time."""
+
+
+class Topics(NamedTuple):
+    """Attributes:
+    found: topic -> numbers of its partitions.
+    missing: topics that the brokers do not know.
+    """
+
+    found: dict[str, list[int]]
+    missing: set[str]
 
 
 class Brokers:
@@ -67,28 +84,33 @@ class Brokers:
     async def cluster_id(self) -> str | None:
         return await self._ask(lambda: self._client.cluster_id(timeout=self.timeout), "for its cluster id")
 
-    async def topics(self) -> dict[str, list[int]]:
-        """Partition numbers of the topics that the address names.
+    async def topics(self, known: Collection[str] = ()) -> Topics:
+        """The topics that the address names.
+
+        Args:
+            known: topics that match the pattern of the address and were there before: each is asked for by its name, if
+                the brokers list it no more.
 
         Raises:
-            SourceError: a topic is missing, or may not be read. It ends the readers of the topic, too: librdkafka would
-                go on asking for it in silence.
+            SourceError: a topic may not be read. It ends the readers of the topic, too: librdkafka would go on asking
+                for it in silence.
         """
-        topics = await self._ask(self._list_topics, "for its topics")
-        for name, topic in topics.items():
-            if topic.error is not None:
-                error = SourceError(f"topic {name} of {self._name} cannot be read: {topic.error.str()}")
+        topics = await self._ask(lambda: self._list_topics(known), "for its topics")
+        missing = {name for name, topic in topics.items() if topic.error is not None and _is_unknown(topic.error)}
+        for name in topics.keys() - missing:
+            if (cause := topics[name].error) is not None:
+                error = SourceError(f"topic {name} of {self._name} cannot be read: {cause.str()}")
                 self._consumer.fail(name, error)
                 raise error
-        return {name: sorted(topics[name].partitions) for name in sorted(topics)}
+        return Topics({name: sorted(topics[name].partitions) for name in sorted(topics.keys() - missing)}, missing)
 
-    def _list_topics(self) -> dict[str, Any]:
+    def _list_topics(self, known: Collection[str]) -> dict[str, Any]:
+        found: dict[str, Any] = {}
         if self._address.pattern is not None:
-            found = self._client.list_topics(timeout=self.timeout).topics
-            return {name: topic for name, topic in found.items() if self._address.includes(name)}
-        return {
-            name: self._client.list_topics(name, timeout=self.timeout).topics[name] for name in self._address.topics
-        }
+            listed = self._client.list_topics(timeout=self.timeout).topics
+            found = {name: topic for name, topic in listed.items() if self._address.includes(name)}
+        names = self._address.topics if self._address.pattern is None else [name for name in known if name not in found]
+        return found | {name: self._client.list_topics(name, timeout=self.timeout).topics[name] for name in names}
 
     async def topic_ids(self, topics: Sequence[str]) -> dict[str, str | None]:
         """Ids that change when a topic is deleted and created again; None where the broker knows none (before 2.8)."""
@@ -153,10 +175,19 @@ class Brokers:
         except KafkaException as error:
             await self._clock.run_in_thread(lambda: self._client.poll(0))  # brings what the client has to report
             cause = self._consumer.last_error or error.args[0]
-            kind = BrokersAway if cause.code() in _AWAY else SourceError
-            raise kind(f"{self._name}: the brokers were asked {what}: {cause.str()}") from None
+            raise _kind_of(cause)(f"{self._name}: the brokers were asked {what}: {cause.str()}") from None
         self._consumer.last_error = None
         return answer
+
+
+def _is_unknown(error: KafkaError) -> bool:
+    return error.code() in _UNKNOWN
+
+
+def _kind_of(error: KafkaError) -> type[SourceError]:
+    if error.code() in _AWAY:
+        return BrokersAway
+    return PartitionGone if _is_unknown(error) else SourceError
 
 
 def _name(key: Key) -> str:

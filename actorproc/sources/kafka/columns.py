@@ -16,6 +16,7 @@ import pyarrow as pa
 from confluent_kafka import TIMESTAMP_CREATE_TIME, TIMESTAMP_LOG_APPEND_TIME, Message
 
 from actorproc.records import RECORD_SCHEMA, Batch, TimestampType
+from actorproc.sources.refusals import each
 
 Key = tuple[str, int]
 """Topic and number of a partition."""
@@ -23,6 +24,7 @@ Key = tuple[str, int]
 _HEADERS = RECORD_SCHEMA.field("headers").type
 _TIMESTAMP = RECORD_SCHEMA.field("timestamp").type
 _MILLISECONDS = 1000  # microseconds in one
+_MOST_TIME = (2**63 - 1) // _MILLISECONDS  # the largest that the column can hold
 _NO_TIME = -1
 
 _TIMESTAMP_TYPES: dict[int, TimestampType] = {
@@ -59,17 +61,19 @@ def to_batch(partition: str, messages: list[Message]) -> Batch:
     """A batch of these messages, which must be of one topic partition, in order, and free of errors.
 
     The sequence of a record is its offset. Keys, values and headers stay bytes. A message without a timestamp has null.
+    A message whose headers or timestamp have no place in the columns is refused, with null in their place.
     """
+    refused: dict[int, str] = {}
     columns = [
         pa.array(list(map(Message.key, messages)), pa.binary()),
         pa.array(list(map(Message.value, messages)), pa.binary()),
-        _headers(messages),
-        _timestamps(messages),
+        _headers(messages, refused),
+        _timestamps(messages, refused),
     ]
     batch = Batch(partition, pa.RecordBatch.from_arrays(columns, schema=RECORD_SCHEMA), pa.array(_offsets(messages)))
     first, last = messages[0].timestamp()[0], messages[-1].timestamp()[0]
     batch.timestamp_type = _TIMESTAMP_TYPES.get(first) if first == last else None
-    return batch
+    return batch.refusing(refused)
 
 
 def _offsets(messages: list[Message]) -> np.ndarray[Any, np.dtype[np.int64]]:
@@ -79,19 +83,21 @@ def _offsets(messages: list[Message]) -> np.ndarray[Any, np.dtype[np.int64]]:
     return np.fromiter(map(Message.offset, messages), np.int64, n)
 
 
-def _timestamps(messages: list[Message]) -> pa.Array:
+def _timestamps(messages: list[Message], refused: dict[int, str]) -> pa.Array:
     n = len(messages)
     times = np.fromiter(map(itemgetter(1), map(Message.timestamp, messages)), np.int64, n)
-    missing = times == _NO_TIME
-    mask = missing if missing.any() else None
-    return pa.array(times * _MILLISECONDS, pa.int64(), mask=mask).cast(_TIMESTAMP)
+    missing, beyond = times == _NO_TIME, (times > _MOST_TIME) | (times < -_MOST_TIME)
+    for index in np.flatnonzero(beyond).tolist():
+        refused[index] = f"its timestamp is out of range: {times[index]} ms since 1970"
+    mask = missing | beyond
+    return pa.array(np.where(mask, 0, times) * _MILLISECONDS, pa.int64(), mask=mask).cast(_TIMESTAMP)
 
 
-def _headers(messages: list[Message]) -> pa.Array:
-    if not any(map(Message.headers, messages)):
+def _headers(messages: list[Message], refused: dict[int, str]) -> pa.Array:
+    found = each(Message.headers, messages, refused, "its headers")  # a name that is not UTF-8 makes the client raise
+    if not any(found):
         return pa.nulls(len(messages), _HEADERS)
-    headers = map(Message.headers, messages)
-    return pa.array([list(starmap(_header, one)) if one else None for one in headers], _HEADERS)
+    return pa.array([list(starmap(_header, one)) if one else None for one in found], _HEADERS)
 
 
 def _header(key: str, value: bytes | None) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from itertools import groupby
-from typing import Any
+from typing import Any, TypeVar
 
 import anyio
 from confluent_kafka import OFFSET_INVALID, Consumer, KafkaError, KafkaException, Message, TopicPartition
@@ -21,9 +21,12 @@ from confluent_kafka import OFFSET_INVALID, Consumer, KafkaError, KafkaException
 from actorproc.errors import SourceError
 from actorproc.records import Batch
 from actorproc.runtime.collector import collector_paused
+from actorproc.runtime.error_text import format_error
 from actorproc.runtime.logger import get_logger
 from actorproc.sources.kafka.columns import Key, by_partition, to_batch
 from actorproc.sources.protocol import Chunk
+
+T = TypeVar("T")
 
 log = get_logger(__name__)
 
@@ -71,25 +74,32 @@ class Feed:
         return chunk
 
     def put(self, chunk: Chunk) -> None:
-        """Add a chunk, from the consumer's thread."""
+        """Add a chunk, from the consumer's thread. Nothing comes after an error: it would hide what is missing."""
         self._put_bytes += chunk.batch.nbytes
-        self._loop.call_soon_threadsafe(self._put, chunk)
+        self._on_loop(self._put, chunk)
 
     def fail(self, error: SourceError) -> None:
-        """No more chunks come, from any thread."""
-        self._loop.call_soon_threadsafe(self._fail, error)
+        """No more chunks come, from any thread. The first error counts."""
+        self._on_loop(self._fail, error)
+
+    def _on_loop(self, what: Callable[[T], None], given: T) -> None:
+        with suppress(RuntimeError):  # the loop is closed, and with it the reader
+            self._loop.call_soon_threadsafe(what, given)
 
     def _put(self, chunk: Chunk) -> None:
-        self._chunks.append(chunk)
-        self._news.set()
+        if self._error is None:
+            self._chunks.append(chunk)
+            self._news.set()
 
     def _fail(self, error: SourceError) -> None:
-        self._error = error
+        self._error = self._error or error
         self._news.set()
 
 
 class SharedConsumer:
     """The consumer and its thread. Its methods are for the event loop's thread; what they order is done in turn.
+
+    An error in the thread ends all readers, and the thread goes on with a new consumer for those that come next.
 
     Args:
         most_waiting: bytes of all partitions that wait for their handlers. Shared evenly: a partition that has more
@@ -106,6 +116,7 @@ class SharedConsumer:
         self.client = Consumer(quiet)
         """For questions to the brokers, from any thread. On the connection of the other consumer they would wait behind
         fetches that wait for news."""
+        self._properties = quiet
         self._consumer = Consumer(quiet)
         self._orders: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._feeds: dict[Key, Feed] = {}  # the thread's
@@ -144,17 +155,29 @@ class SharedConsumer:
     def _run(self) -> None:
         try:
             while not self._stopped:
-                self._carry_out_orders()
-                self._resume_drained()
-                self._read_round()
-                self.rounds += 1
-        except Exception as error:
-            log.exception("kafka.thread_failed")
-            for feed in self._feeds.values():
-                feed.fail(SourceError(f"the Kafka consumer has failed: {error}"))
+                try:
+                    self._carry_out_orders()
+                    self._resume_drained()
+                    self._read_round()
+                    self.rounds += 1
+                except Exception as error:
+                    log.exception("kafka.thread_failed")
+                    self._begin_anew(SourceError(f"the Kafka consumer has failed: {format_error(error)}"))
         finally:
             self._consumer.close()
             self.client.close()
+
+    def _begin_anew(self, error: SourceError) -> None:
+        """End all readers, and make another consumer: this one may not be in the state that the thread believes."""
+        for feed in self._feeds.values():
+            feed.fail(error)
+        self._feeds.clear()
+        self._paused.clear()
+        self._topics.clear()
+        with suppress(Exception):
+            self._consumer.close()
+        with suppress(Exception):  # the closed one refuses the next order, and another is tried
+            self._consumer = Consumer(self._properties)
 
     def _carry_out_orders(self) -> None:
         try:
@@ -192,7 +215,11 @@ class SharedConsumer:
         nbytes = 0
         for key, run in by_partition(messages, self._topics):
             if (feed := self._feeds.get(key)) is not None:
-                nbytes += self._put_with_errors(feed, run) if has_errors else self._put(feed, run)
+                try:
+                    nbytes += self._put_with_errors(feed, run) if has_errors else self._put(feed, run)
+                except Exception as error:
+                    log.exception("kafka.thread_failed", partition=feed.name)
+                    feed.fail(SourceError(f"partition {feed.name} cannot be read: {format_error(error)}"))
         self._round = max(1, min(_ROUND, _ROUND_BYTES * len(messages) // max(nbytes, 1)))
 
     def _has_place(self, message: Message) -> bool:
@@ -236,16 +263,19 @@ class SharedConsumer:
 
     def _assign(self, feed: Feed, offset: int) -> None:
         topic, number = feed.key
-        if topic not in self._topics:
-            self._topics.add(topic)
-            self._connect(topic)
         try:
+            if topic not in self._topics:
+                self._topics.add(topic)
+                self._connect(topic)
             if (before := self._feeds.get(feed.key)) is not None:
                 self._paused.discard(before)
                 self._consumer.incremental_unassign([TopicPartition(topic, number)])
             self._consumer.incremental_assign([TopicPartition(topic, number, offset)])
         except KafkaException as error:
             feed.fail(SourceError(f"partition {feed.name} cannot be assigned: {error.args[0].str()}"))
+        except Exception as error:
+            feed.fail(SourceError(f"partition {feed.name} cannot be assigned: {format_error(error)}"))
+            raise
         else:
             self._feeds[feed.key] = feed
             self._share_out()

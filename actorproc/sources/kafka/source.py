@@ -11,7 +11,7 @@ from confluent_kafka import KafkaException
 
 from actorproc.config.secrets import with_secrets
 from actorproc.config.settings import Settings
-from actorproc.errors import RecordsLost, SourceError, UsageError
+from actorproc.errors import PartitionGone, RecordsLost, SourceError, UsageError
 from actorproc.records import Cursor
 from actorproc.runtime.backoff import Backoff
 from actorproc.runtime.clock import SYSTEM, Clock
@@ -29,6 +29,10 @@ GROUP = "kafka-group:"
 """Begins the name of a consumer group whose offsets a processor starts from."""
 
 _FIRST_TIMEOUT = 3.0  # seconds for the first question to the brokers; each later one has so many more
+
+_ASKED_AGAIN, _ASKED_AFTER = 2, 1.0
+"""So often, and after so many seconds, the brokers are asked again for a topic that they do not know: one that has just
+started may not know all topics yet."""
 
 log = get_logger(__name__)
 
@@ -70,6 +74,7 @@ class KafkaSource(Source):
         self._shared: SharedConsumer | None = None
         self._opened: Brokers | None = None
         self._topic_ids: dict[str, str | None] = {}
+        self._missing: set[str] = set()  # topics
         self._azure: AzureCheckpoints | None = None
         self.timeout = 10.0
         """Seconds for one question to the brokers."""
@@ -79,8 +84,8 @@ class KafkaSource(Source):
 
         Raises:
             UsageError: librdkafka refuses a property.
-            SourceError: no broker answers within `store_patience`, they refuse the login, a topic is missing, or there
-                is no token to log in.
+            SourceError: no broker answers within `store_patience`, they refuse the login, or there is no token to log
+                in.
         """
         if (login := self._properties.get("oauth_cb")) is not None:
             await self._clock.run_in_thread(login, "")  # its error says more than what librdkafka makes of it
@@ -95,8 +100,7 @@ class KafkaSource(Source):
         except BaseException:
             await self.close()  # it may be opened again
             raise
-        topics = sorted(self._topic_ids) if self._address.pattern is None else self._address.topics
-        self.identity = f"kafka:{cluster}/{','.join(topics)}"
+        self.identity = f"kafka:{cluster}/{','.join(sorted(self._address.topics))}"
 
     async def _first_contact(self) -> None:
         """Wait for brokers that are away; the first failure is logged, since the address may be wrong.
@@ -138,19 +142,38 @@ class KafkaSource(Source):
         return self._shared
 
     async def partitions(self) -> Sequence[str]:
-        """All partitions of the topics, as the brokers name them now.
+        """All partitions of the topics that exist, as the brokers name them now.
 
         Ends the readers of a topic that was deleted, or created again, since the last call.
         """
-        topics = await self._brokers.topics()
+        topics = await self._existing_topics()
         found = await self._brokers.topic_ids(list(topics))
         for topic, before in self._topic_ids.items():
             if topic not in topics:
-                self._consumer.fail(topic, SourceError(f"topic {topic} of {self.url} was deleted"))
+                self._consumer.fail(topic, PartitionGone(f"topic {topic} of {self.url} was deleted"))
             elif not Position(0, before).is_of(now := found.get(topic)):
                 self._consumer.fail(topic, RecordsLost(f"{self._created_again(topic, before, now)}; it was read on"))
         self._topic_ids = found
         return [f"{topic}-{number}" for topic, numbers in topics.items() for number in numbers]
+
+    async def _existing_topics(self) -> Mapping[str, Sequence[int]]:
+        """Topics and their partition numbers. One is missing if the brokers say so several times."""
+        found, missing = await self._brokers.topics(self._topic_ids)
+        for _ in range(_ASKED_AGAIN):
+            if missing <= self._missing:
+                break
+            await self._clock.sleep(_ASKED_AFTER)
+            found, missing = await self._brokers.topics(self._topic_ids)
+        for topic in sorted(missing - self._missing):
+            log.error("kafka.topic_missing", source=self.url, topic=topic)
+        self._missing = missing
+        return found
+
+    async def check_exists(self) -> None:
+        """Raises SourceError: a topic that the URL names does not exist."""
+        if missing := (await self._brokers.topics()).missing:
+            names = ", ".join(sorted(missing))
+            raise SourceError(f"{self.url}: the brokers know no topic {names}: check the name, or create it")
 
     # Positions
 

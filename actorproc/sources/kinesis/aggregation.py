@@ -12,6 +12,14 @@ from typing import NamedTuple
 _MAGIC = b"\xf3\x89\x9a\xc2"
 _DIGEST = 16  # bytes of the MD5 at the end
 _VARINT, _BYTES = 0, 2  # wire types of Protocol Buffers
+_LONGEST = 10  # bytes of a number of 64 bits
+_MOST_GROWTH = 64
+"""Bytes of the records in one, with their keys, for each of its bytes: a key is stored once for all its records."""
+
+
+class TooLarge(Exception):
+    """The records in an aggregated one are much larger than itself."""
+
 
 LONGEST_KEY = 1024
 """Bytes of a partition key: Kinesis takes 256 characters."""
@@ -46,7 +54,10 @@ def user_records(data: bytes, hashes: HashRange) -> list[UserRecord] | None:
 
     The KPL guesses the shard of each record. A guess that a split has made wrong puts a record of another shard among
     these; the KPL then sends it again. So records whose hash is not in `hashes` are left out, as the Kinesis Client
-    Library does.
+    Library does. One that is malformed counts as not aggregated, as it does there.
+
+    Raises:
+        TooLarge: a few bytes would take much memory.
     """
     if not data.startswith(_MAGIC):
         return None
@@ -70,9 +81,13 @@ def _records(body: bytes, hashes: HashRange) -> Iterator[UserRecord]:
     room = MOST_UNPACKED * len(body)
     hashed = [_hash(key) for key in keys]
     explicit = [int(key) for key in hash_keys]
+    nbytes, most = 0, _MOST_GROWTH * len(body)
     for index, record in enumerate(records):
         found = dict(_fields(record))
         key, explicit_key, value = int(found[1]), found.get(2), found[3]
+        nbytes += len(record) + len(keys[key])
+        if nbytes > most:
+            raise TooLarge(f"the records in it, with their keys, take more than {_MOST_GROWTH} times its bytes")
         if hashes.low <= (hashed[key] if explicit_key is None else explicit[int(explicit_key)]) <= hashes.high:
             made = UserRecord(index, keys[key], value if isinstance(value, bytes) else b"")
             room -= len(made.key) + len(made.value)
@@ -101,12 +116,14 @@ def _fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
 
 
 def _varint(message: bytes, at: int) -> tuple[int, int]:
-    """A number, and where it ends."""
+    """A number, and where it ends. Raises ValueError: it is too long, and would take ever more time."""
     byte = message[at]
     if byte < 0x80:
         return byte, at + 1
     value, shift = byte & 0x7F, 7
     while byte >= 0x80:
+        if shift >= 7 * _LONGEST:
+            raise ValueError("a number of more than 64 bits")
         at += 1
         byte = message[at]
         value |= (byte & 0x7F) << shift

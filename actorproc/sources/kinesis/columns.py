@@ -5,6 +5,8 @@ botocore's own parser takes some 15 microseconds for a record, on the event loop
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from itertools import dropwhile
 from typing import NamedTuple
 
@@ -13,7 +15,8 @@ import numpy as np
 import pyarrow as pa
 
 from actorproc.records import RECORD_SCHEMA, Batch, binary_array
-from actorproc.sources.kinesis.aggregation import HashRange, user_records
+from actorproc.runtime.error_text import error_message
+from actorproc.sources.kinesis.aggregation import HashRange, TooLarge, user_records
 from actorproc.sources.kinesis.position import Position, sequences
 
 NUMBER = "sequence-number"
@@ -63,21 +66,61 @@ def decode(body: bytes, shard: str, place: Position, hashes: HashRange) -> Decod
     Raises:
         msgspec.DecodeError: it is no answer to GetRecords.
     """
-    answer = _decoder.decode(body)
+    refused: dict[str, str] = {}
+    try:
+        answer = _decoder.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        answer = _decoded_one_by_one(body, refused)
     records = list(dropwhile(lambda record: _arrival(record) < place.time, answer.records))
-    batch = _to_batch(shard, records, place.sequence, hashes)
+    batch = _to_batch(shard, records, place.sequence, hashes, refused)
     if records:
         place = place.after(records[-1].sequence_number, batch.last if len(batch) else place.sequence)
     return Decoded(batch, place, answer.next_shard_iterator, answer.millis_behind_latest, len(answer.records))
 
 
-def _to_batch(shard: str, records: list[_Record], before: int, hashes: HashRange) -> Batch:
-    """Key: the partition key. Timestamp: of the arrival. Header: see `NUMBER`."""
-    keys, values, numbers, times = list[bytes](), list[bytes](), list[str](), list[int]()
+def _decoded_one_by_one(body: bytes, refused: dict[str, str]) -> _Answer:
+    """The answer, in which at least one record is not of its form. A text may have half a surrogate.
+
+    Args:
+        refused: is given why, by sequence number.
+    """
+    try:
+        given = json.loads(body.decode(errors="surrogateescape"))
+        answer = msgspec.convert(given | {"Records": []}, _Answer)
+        for one in given["Records"]:
+            try:
+                answer.records.append(msgspec.convert(one, _Record))
+            except msgspec.ValidationError as error:
+                number, arrived = one["SequenceNumber"], one.get("ApproximateArrivalTimestamp")
+                refused[number] = f"it is not of its form: {error}"
+                # Sequences are made from times.
+                answer.records.append(_Record(number, b"", "", msgspec.convert(arrived or 0.0, float)))
+    except (ValueError, LookupError, TypeError, RecursionError) as error:
+        raise msgspec.DecodeError(f"no answer to GetRecords: {error_message(error)}") from None
+    return answer
+
+
+def _to_batch(shard: str, records: list[_Record], before: int, hashes: HashRange, refused: Mapping[str, str]) -> Batch:
+    """Key: the partition key. Timestamp: of the arrival. Header: see `NUMBER`.
+
+    Args:
+        refused: why records are refused, by sequence number.
+    """
+    keys, values, numbers, times = list[bytes | None](), list[bytes](), list[str](), list[int]()
+    reasons: dict[int, str] = {}
     for record in records:
-        taken_apart = user_records(record.data, hashes)
+        try:
+            taken_apart = user_records(record.data, hashes)
+        except TooLarge as error:
+            taken_apart, reasons[len(keys)] = None, str(error)
         if taken_apart is None:
-            keys.append(record.partition_key.encode())
+            try:
+                keys.append(record.partition_key.encode())
+            except UnicodeEncodeError as error:
+                keys.append(None)
+                reasons[len(values)] = f"its partition key cannot be read: {error_message(error)}"
+            if (why := refused.get(record.sequence_number)) is not None:
+                reasons[len(values)] = why
             values.append(record.data)
             numbers.append(record.sequence_number)
             times.append(_arrival(record))
@@ -92,7 +135,7 @@ def _to_batch(shard: str, records: list[_Record], before: int, hashes: HashRange
     arrived = np.array(times, np.int64)
     columns = [binary_array(keys), binary_array(values), _headers(numbers), _timestamps(arrived)]
     data = pa.RecordBatch.from_arrays(columns, schema=RECORD_SCHEMA)
-    return Batch(shard, data, pa.array(sequences(arrived, before)))
+    return Batch(shard, data, pa.array(sequences(arrived, before))).refusing(reasons)
 
 
 def _arrival(record: _Record) -> int:

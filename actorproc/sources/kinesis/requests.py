@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from actorproc.records import Batch
 
 _RECORDS = 500
+_KEY = 256  # characters of a key
 _BYTES = 4 * 2**20
 """Of keys and values; AWS allows 5 MiB. A record that is larger alone gets a request of its own."""
 
@@ -22,7 +23,12 @@ def put_requests(records: Batch) -> Iterator[list[tuple[str, bytes]]]:
         if request and (len(request) == _RECORDS or size + len(key) + len(value) > _BYTES):
             yield request
             request, size = [], 0
-        request.append((key.decode(), value))
+        request.append((_partition_key(key), value))
         size += len(key) + len(value)
     if request:
         yield request
+
+
+def _partition_key(key: bytes) -> str:
+    """A text of 1 to 256 characters: bytes that are not UTF-8 are escaped, and no key becomes `-`."""
+    return key.decode(errors="backslashreplace")[:_KEY] or "-"
