@@ -101,7 +101,9 @@ def _headers(event: EventData, parts: Parts) -> Iterator[tuple[str, bytes | None
 
 
 def _name(key: object) -> str:
-    return key.decode() if isinstance(key, bytes) else to_key(_value(key, 0))
+    name = key.decode() if isinstance(key, bytes) else to_key(_value(key, 0))
+    name.encode()  # a lone surrogate has no place in a column of text
+    return name
 
 
 def _bytes(value: object) -> bytes | None:

@@ -14,20 +14,12 @@ _DIGEST = 16  # bytes of the MD5 at the end
 _VARINT, _BYTES = 0, 2  # wire types of Protocol Buffers
 _LONGEST = 10  # bytes of a number of 64 bits
 _MOST_GROWTH = 64
-"""Bytes of the records in one, with their keys, for each of its bytes: a key is stored once for all its records."""
+"""Bytes of the records in one, with their keys, for each of its bytes: a key is stored once for all its records, so a
+forged one could stand for gigabytes. Those of the KPL have some 50 at most: the longest keys, and no values."""
 
 
 class TooLarge(Exception):
     """The records in an aggregated one are much larger than itself."""
-
-
-LONGEST_KEY = 1024
-"""Bytes of a partition key: Kinesis takes 256 characters."""
-
-MOST_UNPACKED = 64
-"""Bytes of keys and values, for each byte of an aggregated record. A key is stored once for all of its records, so a
-forged record could stand for gigabytes. Those of the KPL have some 50 at most: the longest keys in ASCII, and no
-values."""
 
 
 class HashRange(NamedTuple):
@@ -50,7 +42,7 @@ class UserRecord(NamedTuple):
 
 
 def user_records(data: bytes, hashes: HashRange) -> list[UserRecord] | None:
-    """The records in an aggregated one; None if it is not aggregated, or unpacks to more than `MOST_UNPACKED`.
+    """The records in an aggregated one; None if it is not aggregated.
 
     The KPL guesses the shard of each record. A guess that a split has made wrong puts a record of another shard among
     these; the KPL then sends it again. So records whose hash is not in `hashes` are left out, as the Kinesis Client
@@ -76,9 +68,6 @@ def _records(body: bytes, hashes: HashRange) -> Iterator[UserRecord]:
     for field, value in _fields(body):
         if field in tables and isinstance(value, bytes):
             tables[field].append(value)
-    if any(len(key) > LONGEST_KEY for key in keys):
-        raise ValueError("no partition key of Kinesis is so long")
-    room = MOST_UNPACKED * len(body)
     hashed = [_hash(key) for key in keys]
     explicit = [int(key) for key in hash_keys]
     nbytes, most = 0, _MOST_GROWTH * len(body)
@@ -89,11 +78,7 @@ def _records(body: bytes, hashes: HashRange) -> Iterator[UserRecord]:
         if nbytes > most:
             raise TooLarge(f"the records in it, with their keys, take more than {_MOST_GROWTH} times its bytes")
         if hashes.low <= (hashed[key] if explicit_key is None else explicit[int(explicit_key)]) <= hashes.high:
-            made = UserRecord(index, keys[key], value if isinstance(value, bytes) else b"")
-            room -= len(made.key) + len(made.value)
-            if room < 0:
-                raise ValueError("the records unpack to too much")
-            yield made
+            yield UserRecord(index, keys[key], value if isinstance(value, bytes) else b"")
 
 
 def _hash(key: bytes) -> int:
@@ -128,6 +113,4 @@ def _varint(message: bytes, at: int) -> tuple[int, int]:
         byte = message[at]
         value |= (byte & 0x7F) << shift
         shift += 7
-        if shift > 70:
-            raise ValueError("a number has more than 64 bits")
     return value, at + 1
