@@ -175,7 +175,12 @@ def _with_logical(kind: AvroType, schema: dict[str, Any]) -> AvroType:
         return kind
     if logical == "decimal":
         precision, scale = schema.get("precision"), schema.get("scale", 0)
-        if type(precision) is not int or type(scale) is not int or not 0 <= scale <= precision <= _DIGITS:
+        if (
+            type(precision) is not int
+            or type(scale) is not int
+            or not 0 <= scale <= precision
+            or not 0 < precision <= _DIGITS
+        ):
             return kind
         kind.precision, kind.scale = precision, scale
     kind.logical = logical

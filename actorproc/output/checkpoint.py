@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 
 import msgspec
 from msgspec.structs import replace
@@ -14,7 +15,8 @@ from actorproc.storage.names import ProcessorLayout
 from actorproc.storage.store import Conflict, Store
 
 
-class Totals(msgspec.Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Totals:
     """Counts of a partition since its first record."""
 
     records: int = 0

@@ -56,7 +56,7 @@ class BatchResults:
         (record,) = self._batch[index : index + 1]
         self._done.letters[sequence] = render_letter(record, error, attempts, self._on.info, self._on.clock, kind=kind)
         if not was_dead(record):  # a replay before the cause is fixed must not stop the partition
-            self._limit.failed(sequence, error)
+            self._limit.failed(sequence, error, kind)
 
     def take_upto(self, attempt: Attempt, upto: int) -> Pending:
         """Take the results of records up to `upto`, of this attempt and of earlier ones, for the handler's commit.

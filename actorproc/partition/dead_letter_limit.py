@@ -72,8 +72,11 @@ class DeadLetterLimit:
         while len(begun) > 1 and begun[1][1] <= self._before - self._window:
             begun.popleft()
 
-    def failed(self, sequence: int, error: Exception | str) -> None:
+    def failed(self, sequence: int, error: Exception | str, kind: str | None = None) -> None:
         """A record of the batch is a dead letter.
+
+        Args:
+            kind: of the letter, if it is not that of the error. `ctx.dead_letter` without one: "DeadLetter".
 
         Raises:
             TooManyDeadLetters: there are more than allowed.
@@ -84,12 +87,12 @@ class DeadLetterLimit:
         at = int(np.searchsorted(self._failed, number))
         if number not in self._errors:
             self._failed = np.insert(self._failed, at, number)
-        kind, text = (
+        name, text = (
             (type(error).__name__, error_message(error))
             if isinstance(error, Exception)
-            else ("ctx.dead_letter", str(error))
+            else ("ctx.dead_letter" if kind in (None, "DeadLetter") else kind or "", error)
         )
-        self._errors[number] = _Failure(sequence, kind, text[:_SHOWN])
+        self._errors[number] = _Failure(sequence, name, text[:_SHOWN])
         # The windows that contain it, each ending at a failure.
         ends = self._failed[at : np.searchsorted(self._failed, number + self._window)]
         starts = np.searchsorted(self._failed, ends - self._window + 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -9,7 +10,6 @@ from typing import Any
 import orjson
 import pyarrow.parquet as pq
 import pytest
-from msgspec.structs import replace
 
 from actorproc import Batch, PartitionContext, PartitionHandler, Processor, Producer
 from actorproc.admin.verify import repair, verify
@@ -112,7 +112,7 @@ async def beyond(world: World) -> None:
 
 async def miscount(world: World) -> None:
     totals = (await world.checkpoint()).totals
-    await world.change_checkpoint(totals=replace(totals, rows=totals.rows + 1))
+    await world.change_checkpoint(totals=dataclasses.replace(totals, rows=totals.rows + 1))
 
 
 COMMIT, LETTERS = LAYOUT.output_file, LAYOUT.dead_letter_file

@@ -217,7 +217,9 @@ async def test_a_subject_that_breaks_its_compiler_is_refused_in_one_line(
         raise error
 
     monkeypatch.setattr(AvroFormat, "columns", broken)
-    with pytest.raises(SchemaError, match=f"output_schema = 'registry:orders' cannot be used: {type(error).__name__}"):
+    with pytest.raises(
+        SchemaError, match=f"output_schema = 'registry:orders': schema id 3 has no columns: {type(error).__name__}"
+    ):
         await decoder(Fake({3})).output_schema("orders")
 
 
