@@ -10,6 +10,7 @@ from typing import Any
 import orjson
 import pyarrow.parquet as pq
 import pytest
+from msgspec import structs
 
 from actorproc import Batch, PartitionContext, PartitionHandler, Processor, Producer
 from actorproc.admin.verify import repair, verify
@@ -75,7 +76,7 @@ class World:
 
     async def change_checkpoint(self, **changes: Any) -> None:
         key = LAYOUT.checkpoint("0")
-        await self.store.put(key, replace(Checkpoint.from_json(key, await self.body(key)), **changes).to_json())
+        await self.store.put(key, structs.replace(Checkpoint.from_json(key, await self.body(key)), **changes).to_json())
 
     async def checkpoint(self) -> Checkpoint:
         key = LAYOUT.checkpoint("0")
