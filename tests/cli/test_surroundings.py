@@ -86,7 +86,7 @@ class Odd(PartitionHandler):
             ctx.emit(record, {"text": bytes(record.value or b"").decode()})
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("odd")
 

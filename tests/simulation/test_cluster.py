@@ -76,7 +76,7 @@ def test_a_seed_gives_the_same_run_again() -> None:
 
 @pytest.mark.slow
 def test_hosts_of_two_releases_run_together_during_an_upgrade() -> None:
-    result = simulate(4, hours=0.5, hosts=3, style="loop", stream="positions", operators=False)
+    result = simulate(6, hours=0.5, hosts=3, style="loop", stream="positions", operators=False)
     assert result.injected["upgrade"] > 1
     assert result.seen["formats"] == 1, "the last upgrade raised the format"
     assert result.injected["ended: ReleaseRefused"] > 0
