@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import tracemalloc
 from decimal import Decimal
 from typing import Any, cast
 
@@ -255,6 +256,21 @@ def test_any_event_of_the_service_becomes_columns_or_is_refused(message: Message
             return
     if sequence == 5:
         assert to_batch("0", [event]).sequences == [5]
+
+
+def test_an_event_that_claims_many_items_takes_no_memory() -> None:
+    """The client would take eight bytes for each claimed item, in each of a thousand lists within lists."""
+    forged = b"\0Sw" + b"\xd0\0\0\0\x08\x7f\xff\xff\xff" * 50
+    tracemalloc.start()
+    try:
+        with odd_events_handed_over():
+            received = vars(_receiver_async)["decode_payload"](memoryview(ANNOTATED + forged))
+        batch = to_batch("0", [EventData._from_message(received)])
+        assert tracemalloc.get_traced_memory()[1] < 2**22
+    finally:
+        tracemalloc.stop()
+    assert batch.sequences == [5]
+    assert reasons(batch) is not None
 
 
 @given(st.integers(0, 2**128 - 1), st.sampled_from([(4, 7, 101), (8, 16, 398), (16, 34, 6176)]))

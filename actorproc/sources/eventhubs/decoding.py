@@ -6,6 +6,7 @@ that Python can hash. It meets the same event after each reconnection, so one ev
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -23,6 +24,8 @@ _KEPT = (_SEQUENCE, b"x-opt-enqueued-time", b"x-opt-partition-key")
 
 _BYTES = object()
 """Key of the footer under which such an event has its bytes. No sender can make it."""
+
+_COUNTS = re.compile(rb"(?=[\xd0\xd1\xf0].{4}(.{4}))", re.DOTALL)  # list32, map32, array32: size, then count
 
 _is_ours: ContextVar[bool] = ContextVar("_is_ours", default=False)
 
@@ -44,11 +47,12 @@ def undecoded(event: EventData) -> bytes | None:
 
 
 def _decode(payload: memoryview) -> Message:
+    if not _is_ours.get():
+        return decode_payload(payload)
     try:
+        _check_counts(payload)
         return decode_payload(payload)
     except Exception:
-        if not _is_ours.get():
-            raise
         data = bytes(payload)
         pairs = ReceivedMessage(data).pairs(MESSAGE_ANNOTATIONS)
         found = {str(key.content).encode(): value.content for key, value in pairs}
@@ -57,6 +61,19 @@ def _decode(payload: memoryview) -> Message:
             raise
         footer: dict[Any, Any] = {_BYTES: data}
         return Message(message_annotations=kept, footer=footer)
+
+
+def _check_counts(payload: memoryview) -> None:
+    """The client takes memory for all items that a list claims, before it reads them.
+
+    Each item takes a byte at least, so the counts together are within the size. Bytes of a text that look like a count
+    do no harm: the event is decoded here in place of there.
+
+    Raises:
+        ValueError: the client might take memory for items that are not there.
+    """
+    if sum(int.from_bytes(found[1]) for found in _COUNTS.finditer(payload)) > len(payload):
+        raise ValueError("lists, maps or arrays claim more items than the event has bytes")
 
 
 def _as_client(content: object) -> object:
