@@ -49,31 +49,35 @@ def undecoded(event: EventData) -> bytes | None:
 def _decode(payload: memoryview) -> Message:
     if not _is_ours.get():
         return decode_payload(payload)
+    if _may_claim_too_much(payload) and (event := _handed_over(payload)) is not None:
+        return event
     try:
-        _check_counts(payload)
         return decode_payload(payload)
     except Exception:
-        data = bytes(payload)
-        pairs = ReceivedMessage(data).pairs(MESSAGE_ANNOTATIONS)
-        found = {str(key.content).encode(): value.content for key, value in pairs}
-        kept: dict[Any, Any] = {name: _as_client(found[name]) for name in _KEPT if name in found}
-        if not isinstance(kept.get(_SEQUENCE), int):
+        if (event := _handed_over(payload)) is None:
             raise
-        footer: dict[Any, Any] = {_BYTES: data}
-        return Message(message_annotations=kept, footer=footer)
+        return event
 
 
-def _check_counts(payload: memoryview) -> None:
-    """The client takes memory for all items that a list claims, before it reads them.
+def _handed_over(payload: memoryview) -> Message | None:
+    """An event with its bytes, for our own decoder; None: it is no event, but an answer of the service."""
+    data = bytes(payload)
+    pairs = ReceivedMessage(data).pairs(MESSAGE_ANNOTATIONS)
+    found = {str(key.content).encode(): value.content for key, value in pairs}
+    kept: dict[Any, Any] = {name: _as_client(found[name]) for name in _KEPT if name in found}
+    if not isinstance(kept.get(_SEQUENCE), int):
+        return None
+    footer: dict[Any, Any] = {_BYTES: data}
+    return Message(message_annotations=kept, footer=footer)
+
+
+def _may_claim_too_much(payload: memoryview) -> bool:
+    """Whether the client might take memory for items that are not there: it does so before it reads them.
 
     Each item takes a byte at least, so the counts together are within the size. Bytes of a text that look like a count
-    do no harm: the event is decoded here in place of there.
-
-    Raises:
-        ValueError: the client might take memory for items that are not there.
+    do no harm: such an event is decoded here in place of there.
     """
-    if sum(int.from_bytes(found[1]) for found in _COUNTS.finditer(payload)) > len(payload):
-        raise ValueError("lists, maps or arrays claim more items than the event has bytes")
+    return sum(int.from_bytes(found[1]) for found in _COUNTS.finditer(payload)) > len(payload)
 
 
 def _as_client(content: object) -> object:
