@@ -137,15 +137,20 @@ class RecordHandler(PartitionHandler, ABC, Generic[T]):
                     append(None)
                 if used:
                     break
+            piece, last = batch[done : done + len(results)], None
             if used:  # for the first time
-                self._in_order = True
-                last = batch[done + len(results) - 1]
+                last = piece[-1]
                 results[-1] = alone.fitting(last, results[-1])
-            self._emit(batch[done : done + len(results)], results, ctx)
+            self._emit(piece, results, ctx)
             done += len(results)
             results.clear()
             if used:
-                if not (alone.ends_at(last.sequence) or alone.back_to_first_failure()):
+                self._in_order = True
+                if last is None:  # by a lazy iterator of rows, behind the calls for later records
+                    ended = alone.back_before(piece.first)
+                else:
+                    ended = alone.ends_at(last.sequence) or alone.back_to_first_failure()
+                if not ended:
                     self._process_in_order(batch[done:], ctx, alone)
                 return
 
@@ -242,6 +247,21 @@ class RecordHandler(PartitionHandler, ABC, Generic[T]):
         """Settle each record before the next one begins."""
         alone = OneByOne(ctx, in_order=self._keeps_order())
         results: list[Any] = []
+        token = _current.set(batch[0])
+        try:
+            await self._await_each(batch, ctx, work, alone, results)
+        finally:
+            _current.reset(token)  # a record keeps its batch, and this task waits for the next one
+        self._emit(batch[: len(results)], results, ctx)
+
+    async def _await_each(
+        self,
+        batch: Batch,
+        ctx: PartitionContext,
+        work: Callable[[Record], Awaitable[Any]],
+        alone: OneByOne,
+        results: list[Any],
+    ) -> None:
         for record in batch:
             alone.begin()
             result = None
@@ -258,7 +278,6 @@ class RecordHandler(PartitionHandler, ABC, Generic[T]):
                 self._in_order = True
                 if alone.back_to_first_failure():
                     break
-        self._emit(batch[: len(results)], results, ctx)
 
     def _emit(self, batch: Batch, results: list[Any], ctx: PartitionContext) -> None:
         """Emit the rows that `process_record` returned for each record."""

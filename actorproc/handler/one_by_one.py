@@ -88,6 +88,17 @@ class OneByOne:
         attempt.traceless.update(attempt.failures)
         return True
 
+    def back_before(self, sequence: int) -> bool:
+        """State was first used out of order: go back to the record of this sequence, and drop all changes.
+
+        Returns whether that is possible. With at-most-once delivery the handler sees no record twice.
+        """
+        if not self._attempt.may_stop:
+            return False
+        undo(self._journal)
+        self._attempt.stopped = sequence - 1
+        return True
+
 
 class Writers:
     """Notes which of the records that are worked on at once have changed state: their changes cannot be told apart.

@@ -38,12 +38,13 @@ class _Found:
 
 def _odd_part(value: Any) -> _Found | None:
     """The first part of the value that msgpack gives back as another type; None: there is none."""
-    todo = [value]
+    todo, seen = [value], set[int]()
     while todo:
         part = todo.pop()
         kind = type(part)
-        if kind in _PLAIN:
+        if kind in _PLAIN or id(part) in seen:
             continue
+        seen.add(id(part))  # a list may contain itself
         if kind is list:
             todo += part
         elif kind is dict:

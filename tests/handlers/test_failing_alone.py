@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from actorproc.config.settings import Settings
 from actorproc.handler.base import Decision, PartitionHandler
 from actorproc.handler.context import PartitionContext
-from actorproc.handlers.record_handler import RecordHandler
+from actorproc.handlers.record_handler import RecordHandler, _current
 from actorproc.partition.pending import Pending
 from actorproc.records import Batch, Record
 from tests.partition.running import QUICK, Run, column
@@ -217,6 +217,58 @@ async def test_a_row_of_a_generator_may_use_state_in_order() -> None:
     made = Run(Lazy())
     found = await made(Batch.of("0", [b"1", b"2", b"3"], [1, 2, 3]))
     assert column(found, "n") == [1, 3, 6]
+
+
+class LazySums(RecordHandler):
+    """Uses state in a generator only, without a declared `State`. Threes fail midway."""
+
+    output_schema = "n long"
+
+    def process_record(self, record: Record, ctx: PartitionContext) -> Iterator[tuple[int]]:
+        number = record.json()
+        total = ctx.state.get("sum", 0) + number
+        ctx.state.set("sum", total)
+        yield (total,)
+        if number == 3:
+            raise Failed(number)
+
+
+class IteratedSums(LazySums):
+    def process_record(self, record: Record, ctx: PartitionContext) -> Iterator[tuple[int]]:
+        return iter(super().process_record(record, ctx))
+
+
+@pytest.mark.parametrize("handler", [LazySums, IteratedSums])
+@pytest.mark.parametrize("count", [5, 1200])
+async def test_state_that_is_first_used_in_a_generator_is_in_order(handler: type[LazySums], count: int) -> None:
+    made, batch = Run(handler()), Batch.of("0", [b"%d" % n for n in range(1, count + 1)], range(count))
+    for _ in range(2):
+        found = await made(batch)
+        made.commits.add(batch, batch.last, made.commits.cursor, found, 0)
+        assert list(found.letters) == [2]
+        assert len(column(found, "n")) == count - 1
+    assert state(made) == {"sum": 2 * (sum(range(count + 1)) - 3)}
+
+
+async def test_a_generator_that_only_looks_at_state_loses_nothing() -> None:
+    class Looks(RecordHandler):
+        output_schema = "n long"
+
+        def process_record(self, record: Record, ctx: PartitionContext) -> Iterator[tuple[int]]:
+            yield (record.json() + ctx.state.get("none", 0),)
+
+    for settings_ in (QUICK, Settings(delivery="at-most-once")):
+        found = await Run(Looks(), settings_)(Batch.of("0", [b"1", b"2"], [0, 1]))
+        assert (column(found, "n"), len(found.letters)) == ([1, 2], 0)
+
+
+async def test_no_record_is_kept_between_batches() -> None:
+    class Kept(RecordHandler):
+        async def process_record(self, record: Record, ctx: PartitionContext) -> None:
+            assert self.record is record
+
+    await Run(Kept())(Batch.of("0", [b"1"], [0]))
+    assert _current.get(None) is None
 
 
 async def test_only_the_failed_record_is_reported_as_tried_again() -> None:

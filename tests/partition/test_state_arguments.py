@@ -190,6 +190,13 @@ async def test_a_value_nested_without_end_fails_its_record() -> None:
     assert "cannot be stored" in await failure(lambda ctx: ctx.state.set("a", value))
 
 
+@pytest.mark.parametrize("more", [(), (object(),)])
+async def test_a_value_that_contains_itself_fails_its_record(more: Any) -> None:
+    value: list[Any] = [*more]
+    value.append({"a": value})
+    await failure(lambda ctx: ctx.state.set("a", value))
+
+
 VALUES = [
     None, True, 1, -(2**63), 2**64 - 1, 1.5, float("inf"), "text", b"bytes", NOON, [1, [None]], {"a": {"b": [NOON]}},
     {1: 2, b"k": 3, None: 4, 1.5: 5, False: 6},

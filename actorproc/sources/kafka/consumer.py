@@ -212,6 +212,8 @@ class SharedConsumer:
         has_errors = any(map(Message.error, messages))
         if has_errors:
             messages = [message for message in messages if self._has_place(message)]
+        if not messages:
+            return
         nbytes = 0
         for key, run in by_partition(messages, self._topics):
             if (feed := self._feeds.get(key)) is not None:
