@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 from actorproc.config.settings import Settings
@@ -41,8 +42,9 @@ class Parts:
     again, because a service may just have gone away. A record that is found in this way is processed once more, at
     once: it may be a good one that failed once, with the same type of error as the bad ones.
 
-    Records that failed alone are tried again without the others; or with them and in order, if the handler uses state.
-    Each has `max_attempts` of its own, whatever happens to the rest of its batch.
+    Records that failed alone are tried again without the others. If the handler uses state, all records are processed
+    again in their order, cut at those that failed: the records before one, it alone, those behind it. So a record that
+    goes on failing is all that is called again. Each has `max_attempts` of its own, whatever happens to the rest.
     """
 
     def __init__(self, batch: Batch, settings: Settings, decide: Decide, log: Any) -> None:
@@ -113,7 +115,7 @@ class Parts:
             failures: errors by sequence.
             hopeless: sequences of records that would fail again in the same way.
             others: whether the other records are processed again, without these.
-            in_order: all records that are not given up are processed again, together.
+            in_order: all records that are not given up are processed again.
 
         Raises:
             HandlerError: the handler's `on_error` returned `Decision.STOP`, or failed itself.
@@ -134,13 +136,22 @@ class Parts:
                 again.append(index)
             else:
                 given_up[sequence] = error, decision or Decision.DEAD_LETTER
-        attempt = part.attempt + 1
         if in_order:
-            attempt = attempt if again else 1
-            again = [index for index, sequence in enumerate(part.batch.sequences) if sequence not in given_up]
-        if again:
-            self._left.appendleft(Part(part.batch.take(again), attempt, part.isolating))
+            self._left.extendleft(reversed(self._cut_at(part, again, given_up)))
+        elif again:
+            self._left.appendleft(Part(part.batch.take(again), part.attempt + 1, part.isolating))
         return given_up
+
+    def _cut_at(self, part: Part, failed: list[int], given_up: GivenUp) -> list[Part]:
+        """The part without the records given up, cut before and behind each failed one, at these places."""
+        cut, parts = set(failed), []
+        ends = [edge for place in failed for edge in (place, place + 1)]
+        for first, end in pairwise([0, *ends, len(part.batch)]):
+            kept = [place for place in range(first, end) if part.batch.sequences[place] not in given_up]
+            if kept:
+                attempt = self._failed_alone[part.batch.sequences[first]] + 1 if first in cut else 1
+                parts.append(Part(part.batch.take(kept), attempt, part.isolating))
+        return parts
 
     def _decision(self, error: Exception, failed: Batch, attempt: int) -> Decision | None:
         try:

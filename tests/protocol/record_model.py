@@ -4,11 +4,15 @@ A handler works record by record. An attempt calls it for the records of a part,
 the state or not, and emits a row. What can happen at any call: it fails before or after its change, and is tried again
 or given up. The owner may crash at any step; then the batch begins again from the last commit.
 
+A handler that takes a batch as a whole (`apart=False`) keeps no journal: its attempt calls all records of the part, and
+counts as a whole.
+
 Each record has a kind: S changes state, N does not; M changes state and its row does not fit; D does not decode.
 
 Checked once the batch is committed: the state is the one of an ordered run over the records that were not given up;
 each of these has one row, each of the others one dead letter. Checked always: if the handler is known to use state, a
-record is called again only if it has failed itself.
+record is called again only if it has failed itself; with a handler of whole batches, once more for each other record
+that has failed, however often that one fails.
 
 Change the protocol here first, then docs/protocol.md, then the code. `python -m tests.protocol.record_model`
 """
@@ -84,16 +88,25 @@ class Rules:
     """If state is used for the first time after a failure, the attempt goes back to that record."""
     carried: bool = True
     """The next attempt begins with the state of the records that are done."""
+    whole: bool = True
+    """Of a handler of whole batches: if a record fails, nothing counts of an attempt that has used state."""
+    cut: bool = True
+    """The part is cut at each failed record before its next attempt: those before it, it alone, those behind it."""
+    order: bool = True
+    """These parts are processed in the order of their records."""
 
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """`kinds`: one letter per record. `declared`: the handler is known to use state from the start."""
+    """`kinds`: one letter per record. `declared`: the handler is known to use state from the start. `apart`: it works
+    record by record, and keeps a journal.
+    """
 
     kinds: str
     failures: int = 3
     crashes: int = 1
     declared: bool = True
+    apart: bool = True
     rules: Rules = Rules()
 
     def start(self) -> State:
@@ -108,8 +121,10 @@ class Model:
     def broken(self, s: State) -> str | None:
         """What is wrong with a state, or None."""
         if self.declared:
+            bad = {record for record, kind in enumerate(self.kinds) if s.failures[record] or kind == "M"}
             for record, (calls, failures) in enumerate(zip(s.calls, s.failures, strict=True)):
-                if calls > failures + 1:
+                others = 0 if self.apart else len(bad - {record})
+                if calls > failures + 1 + others:
                     return f"record {record} is called again, although it has not failed"
         if not s.committed:
             return None
@@ -150,7 +165,7 @@ class Model:
         s = s._replace(calls=_more(s.calls, record))
         changed = a._replace(state=(*a.state, record), used=True) if self.changes(record) else a
         emitted = changed._replace(rows=(*a.rows, record))
-        if self.kinds[record] == "M" and self.rules.fit:
+        if self.kinds[record] == "M" and self.rules.fit and self.apart:
             yield f"{record} does not fit", self._failed(s, a, emitted, record, again=False)
         else:
             yield f"{record} is done", self._next(s, emitted)
@@ -162,9 +177,10 @@ class Model:
 
     def _failed(self, s: State, before: Attempt, a: Attempt, record: int, *, again: bool) -> State:
         s = s._replace(failures=_more(s.failures, record))
-        a = a._replace(state=before.state if self.rules.undo else a.state)
+        if self.apart and self.rules.undo:
+            a = a._replace(state=before.state)
         a = a._replace(failed=(*a.failed, record)) if again else a._replace(dead=(*a.dead, record))
-        if again and self.rules.stop and (s.known or a.used):
+        if self.apart and again and self.rules.stop and (s.known or a.used):
             a = a._replace(stopped=record)
         return self._next(s, a)
 
@@ -172,12 +188,14 @@ class Model:
         a = a._replace(place=a.place + 1)
         if a.used and not s.known:
             s = s._replace(known=True)
-            if self.rules.back and a.failed:
+            if self.apart and self.rules.back and a.failed:
                 a = a._replace(stopped=a.failed[0], state=a.began)
         return s._replace(attempt=a)
 
     def _returned(self, s: State, a: Attempt) -> State:
         part, later = s.parts[0], s.parts[1:]
+        if not self.apart and self.rules.whole and a.used and self._has_failed(a):
+            return self._again(s, a)
         upto = part.index(a.stopped) + 1 if a.stopped is not None else a.place
         rest = part[upto:]
         counted = part[:upto]
@@ -193,6 +211,28 @@ class Model:
             letters=(*s.letters, *dict.fromkeys([*dead, *misfits])),
         )  # fmt: skip
 
+    def _has_failed(self, a: Attempt) -> bool:
+        """A record that the handler has seen has failed: it may have changed state."""
+        return bool(a.failed) or any(self.kinds[record] == "M" for record in a.rows) or self._dead(a) != a.dead
+
+    def _dead(self, a: Attempt) -> tuple[int, ...]:
+        return tuple(record for record in a.dead if self.kinds[record] == "D")
+
+    def _again(self, s: State, a: Attempt) -> State:
+        """Undo the attempt at a part, and cut the part at its failed records."""
+        misfits = [record for record in a.rows if self.kinds[record] == "M" and record not in {*a.failed, *a.dead}]
+        dead = {*a.dead, *misfits}
+        left = [record for record in s.parts[0] if record not in dead]
+        parts: list[tuple[int, ...]] = [()]
+        for record in left:
+            if self.rules.cut and record in a.failed:
+                parts += [(record,), ()]
+            else:
+                parts[-1] += (record,)
+        if not self.rules.order:
+            parts.sort(key=lambda part: part[:1] != a.failed[:1])
+        return s._replace(parts=(*filter(None, parts), *s.parts[1:]), attempt=None, letters=(*s.letters, *sorted(dead)))
+
     def search(self) -> Found:
         return explore(self.start(), self.steps, self.broken, done=lambda s: s.committed)
 
@@ -206,6 +246,7 @@ ALL = Rules()
 HOLDS = {
     "known to use state": Model("SNSMDSS", failures=6),
     "found to use state": Model("NNSDMSS", failures=5, declared=False),
+    "whole batches": Model("SNDSMS", failures=5, apart=False),
 }
 """All rules kept, small enough for every run."""
 
@@ -213,6 +254,7 @@ HOLDS_LONG = {
     "nine records": Model("SNSMDSNSS", failures=7),
     "nine records, found to use state": Model("NNDNSMSSS", failures=7, declared=False),
     "two crashes": Model("SSMDNSS", failures=7, crashes=2),
+    "whole batches of eight records": Model("SNDSMSNS", failures=7, apart=False),
 }
 
 BREAKS = {
@@ -223,6 +265,9 @@ BREAKS = {
     "looking at rows when the attempt ends": Model("SMS", rules=replace(ALL, fit=False)),
     "going on when state is used behind a failure": Model("SSS", declared=False, rules=replace(ALL, back=False)),
     "beginning each attempt with the committed state": Model("SSS", rules=replace(ALL, carried=False)),
+    "counting an attempt in part": Model("SSS", apart=False, rules=replace(ALL, whole=False)),
+    "processing a batch as a whole again": Model("SSS", apart=False, rules=replace(ALL, cut=False)),
+    "beginning with the failed record": Model("SSS", apart=False, rules=replace(ALL, order=False)),
 }
 """One rule left out each."""
 
