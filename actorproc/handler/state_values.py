@@ -1,8 +1,7 @@
-"""Packs the values of keyed state, and refuses those that would come back as another type."""
+"""Packs the values of keyed state, and refuses those that would not come back as they are."""
 
 from __future__ import annotations
 
-import math
 from datetime import datetime
 from typing import Any
 
@@ -60,9 +59,10 @@ def check_kept(key: object, value: Any, again: Any) -> None:
     """Compare a value of a declared type with the one that would be read.
 
     Raises:
-        StateMismatch: a part of it, declared as Any or as a bare container, would come back as another type.
+        StateMismatch: a part of it would come back as another type or value. `==` alone would not find this: an
+            IntEnum equals its int, and a Counter its dict.
     """
-    if again != value and (odd := _difference(value, again)) is not None:
+    if (odd := _difference(value, again)) is not None:
         raise _changes_type(key, odd)
 
 
@@ -72,27 +72,51 @@ def _difference(value: Any, again: Any) -> _Found | None:
     while todo:
         one, other = todo.pop()
         if type(one) is not type(other):
+            if type(one) is int and type(other) is float and one == other:
+                continue  # declared as float
             return _Found(one)
-        if isinstance(one, dict) and one.keys() == other.keys():
-            todo += ((one[name], other[name]) for name in one)
-        elif isinstance(one, list | tuple) and len(one) == len(other):
-            todo += zip(one, other, strict=True)
-        elif names := getattr(one, "__struct_fields__", None) or getattr(one, "__dataclass_fields__", None):
-            todo += ((getattr(one, name), getattr(other, name)) for name in names)
-        elif isinstance(one, dict | list | tuple) or not (one == other or _are_nan(one, other)):
+        if type(one) in _PLAIN and one == other:
+            continue
+        ones, others = _parts(one), _parts(other)
+        if ones is None or others is None:
+            if one is not other and _encode(one) != _encode(other):  # UNSET is itself, and has no bytes
+                return _Found(one)
+        elif len(ones) != len(others):
             return _Found(one)
+        elif (kinds := [*map(type, ones)]) != [*map(type, others)] or not _PLAIN.issuperset(kinds) or ones != others:
+            todo += zip(ones, others, strict=True)
     return None
 
 
-def _are_nan(one: Any, other: Any) -> bool:
-    return isinstance(one, float) and math.isnan(one) and math.isnan(other)
+def _parts(value: Any) -> list[Any] | None:
+    """The parts of a container in the order in which they are stored, that of a set sorted; None: it is none."""
+    if isinstance(value, dict):
+        return [*value.keys(), *value.values()]
+    if isinstance(value, (list, tuple)):
+        return list(value)
+    if isinstance(value, msgspec.Struct):
+        return list(msgspec.structs.astuple(value))
+    if isinstance(value, set | frozenset):
+        return sorted(value, key=_sort_key)
+    if (fields := getattr(type(value), "__dataclass_fields__", None)) is not None:
+        return [getattr(value, name) for name in fields]
+    if (attributes := getattr(type(value), "__attrs_attrs__", None)) is not None:
+        return [getattr(value, attribute.name) for attribute in attributes]
+    return None
+
+
+def _sort_key(item: Any) -> bytes:
+    """The same bytes for an item of a set and for what is read of it."""
+    if isinstance(item, tuple):
+        return b"".join(map(_sort_key, item))
+    return b"".join(sorted(map(_sort_key, item))) if isinstance(item, frozenset) else _encode(item)
 
 
 def _changes_type(key: object, odd: _Found) -> StateMismatch:
     part = odd.part
     kind = "datetime without a zone" if isinstance(part, datetime) and part.tzinfo is None else type(part).__name__
     return StateMismatch(
-        f"ctx.state: the value of {safe_repr(key):.80} has a {kind} in it ({safe_repr(part):.80}), which would come "
-        "back as another type: declare the type of the values as State, or store plain values (None, bool, int, float, "
+        f"ctx.state: the value of {safe_repr(key):.80} has a {kind} in it ({safe_repr(part):.80}), which would not "
+        "come back as it is: declare the type of the values as State, or store plain values (None, bool, int, float, "
         "str, bytes, datetimes with a zone, lists and dicts)"
     )

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
-from enum import Enum
-from typing import Any
+from enum import Enum, IntEnum, StrEnum
+from typing import Any, NamedTuple
 from uuid import UUID
 
 import msgspec
 import orjson
 import pyarrow as pa
 import pytest
+from attrs import define
 
 from actorproc import errors
 from actorproc.handler.base import PartitionHandler
@@ -215,16 +217,89 @@ async def test_plain_values_come_back_as_they_were(value: Any) -> None:
     assert not found.letters
 
 
-@pytest.mark.parametrize("note", [{1}, Decimal(1), (1,), {"a": (1,)}, datetime(2026, 1, 1)])  # noqa: DTZ001
+class Level(IntEnum):
+    LOW = 1
+
+
+class Name(StrEnum):
+    A = "a"
+
+
+class Pair(NamedTuple):
+    left: Any
+    right: Any = None
+
+
+class Items(list[Any]):
+    """A list of its own type."""
+
+
+CHANGED: list[Any] = [
+    {1}, Decimal(1), (1,), {"a": (1,)}, datetime(2026, 1, 1),  # noqa: DTZ001
+    Level.LOW, Name.A, [Level.LOW], {"a": {"b": Name.A}}, {Level.LOW: 1}, {Name.A: 2},
+    Counter("ab"), defaultdict(int, a=1), OrderedDict(a=1), Items([1]), Pair(1), bytearray(b"a"), UUID(int=1), Point(1),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("note", CHANGED)
 async def test_an_undeclared_part_that_would_change_its_type_fails_its_record(note: Any) -> None:
     traits: Any = {"State": {"": Session, "counts": int}}
     assert "declare the type" in await failure(lambda ctx: ctx.state.set("a", Session(1, note)), **traits)
 
 
-@pytest.mark.parametrize("note", [float("nan"), [float("nan")], {"a": 1}, NOON, None])
-async def test_an_undeclared_part_of_plain_values_is_kept(note: Any) -> None:
+class Bare(msgspec.Struct):
+    """Containers of undeclared items, and others that hold what JSON does not."""
+
+    items: set = msgspec.field(default_factory=set)
+    pair: tuple = ()
+    names: dict = msgspec.field(default_factory=dict)
+    level: Level = Level.LOW
+    number: int = 0
+    ratio: float = 0.0
+    floats: set[float] = msgspec.field(default_factory=set)
+    groups: set[frozenset[int]] = msgspec.field(default_factory=set)
+    decimal: Decimal = Decimal(0)
+    point: Point | None = None
+    missing: int | msgspec.UnsetType = msgspec.UNSET
+    counts: dict[str, int] = msgspec.field(default_factory=dict)
+
+
+@dataclass
+class Loose:
+    note: Any
+
+
+@define
+class Attributed:
+    note: Any
+
+
+BARE_CHANGED = [
+    Bare(items={Level.LOW}), Bare(items={Pair(1)}), Bare(items={Decimal(1), 2}), Bare(pair=(Level.LOW,)),
+    Bare(names={Level.LOW: 1}), Bare(number=Level.LOW), Bare(counts=Counter("ab")), Bare(ratio=2**60 + 1),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("value", [*BARE_CHANGED, Loose(Level.LOW), Attributed([Counter("a")])])
+async def test_an_item_that_would_change_fails_its_record(value: Any) -> None:
+    traits: Any = {"State": {"": type(value), "counts": int}}
+    assert "would not come back as it is" in await failure(lambda ctx: ctx.state.set("a", value), **traits)
+
+
+NAN = float("nan")
+BARE_KEPT = [
+    Bare(floats={NAN, 1.0, -0.0}), Bare(items={NAN, "a", None, (1, NAN)}), Bare(names={NAN: NAN}), Bare(ratio=3),
+    Bare(groups={frozenset({1, 33}), frozenset({33, 65, 1})}), Bare(decimal=Decimal("NaN")),
+    Bare(decimal=Decimal("sNaN")), Bare(level=Level.LOW, point=Point(2)), Bare(missing=msgspec.UNSET),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "value", [*(Session(1, note) for note in (NAN, [NAN], {"a": 1}, NOON, None)), *BARE_KEPT, Loose([NAN])]
+)
+async def test_a_declared_value_that_is_kept_is_accepted(value: Any) -> None:
     _, found = await results(
-        lambda ctx: ctx.state.set("a", Session(1, note)), RecordHandler, State={"": Session, "counts": int}
+        lambda ctx: ctx.state.set("a", value), RecordHandler, State={"": type(value), "counts": int}
     )
     assert not found.letters
 
