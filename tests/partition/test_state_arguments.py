@@ -250,9 +250,9 @@ async def test_an_undeclared_part_that_would_change_its_type_fails_its_record(no
 class Bare(msgspec.Struct):
     """Containers of undeclared items, and others that hold what JSON does not."""
 
-    items: set = msgspec.field(default_factory=set)
-    pair: tuple = ()
-    names: dict = msgspec.field(default_factory=dict)
+    items: set = msgspec.field(default_factory=set)  # type: ignore[type-arg]
+    pair: tuple = ()  # type: ignore[type-arg]
+    names: dict = msgspec.field(default_factory=dict)  # type: ignore[type-arg]
     level: Level = Level.LOW
     number: int = 0
     ratio: float = 0.0
