@@ -168,8 +168,10 @@ class RegistryDecoder(GroupedDecoder):
         ids = schema_ids(values)
         groups: list[Group] = []
         errors: dict[int, DecodeError] = {}
-        for number in np.unique(ids).tolist():
-            indexes = np.flatnonzero(ids == number)
+        # One sort, since each value may have an id of its own.
+        order = np.argsort(ids, kind="stable")
+        numbers, starts = np.unique(ids[order], return_index=True)
+        for number, indexes in zip(numbers.tolist(), np.split(order, starts[1:]), strict=True):
             try:
                 part = self._known(number) if number != NO_ID else None
             except DecodeError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable
 from typing import Any, cast
 
@@ -82,6 +83,22 @@ async def test_a_storm_of_unknown_ids_asks_seldom_and_several_at_once() -> None:
     assert made.values().parse(framed(7, avro_value(5)))["n"] == 5
     assert reason(made, 100) == "schema id 100 is not in the registry http://registry"
     assert reason(made, 3000).startswith("schema id 3000 was not looked up: the registry http://registry did not know")
+
+
+def test_a_batch_of_different_ids_takes_time_in_proportion_to_its_size() -> None:
+    """Seconds. Something that looks at all values for each id takes over 6."""
+    made, given = decoder(Fake()), values(*range(1, 150_001))
+    began = time.process_time()
+    groups, errors = made.split(given)
+    assert time.process_time() - began < 4
+    assert not groups
+    assert list(errors) == list(range(150_000))
+
+
+def test_values_of_an_id_keep_their_order() -> None:
+    made = decoder(Fake())
+    _, errors = made.split(values(7, 5, 7, 5, 6))
+    assert [str(errors[at])[:11] for at in range(5)] == [f"schema id {number}" for number in (7, 5, 7, 5, 6)]
 
 
 async def test_an_unknown_id_is_asked_again_after_a_while() -> None:
