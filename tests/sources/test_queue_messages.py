@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import struct
 import uuid
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 
 import orjson
@@ -220,20 +220,38 @@ def test_a_property_without_a_place_refuses_its_message_and_leaves_the_other_par
     assert found.timestamp == datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC)
 
 
+def created_again(found: Record) -> int:
+    """Creation time of the message that is sent again, in milliseconds since 1970."""
+    created = ReceivedMessage(bytes(to_message(found).encode())).field("creation-time")
+    assert created is not None
+    return int(created.content)
+
+
 @pytest.mark.parametrize("milliseconds", [2**63 - 1, -(2**63), 1_700_000_000_000_000, 253_402_300_800_000])
 def test_a_time_out_of_range_is_no_timestamp_and_stays_in_a_header(milliseconds: int) -> None:
     fields = b"\xa1\x01i" + NULL * 8 + b"\x83" + struct.pack(">q", milliseconds)
     found = record(HEADER + b"\0Ss\xc0%c\x0a" % (len(fields) + 1) + fields + b"\0Su\xa0\x01x")
     assert found.timestamp is None
     assert dict(found.headers)["amqp.creation-time"] == str(milliseconds).encode()
+    assert created_again(found) == milliseconds
+
+
+ODD = datetime(1970, 1, 1, 0, 0, 1, 1000, UTC)  # 1.001 s, which is 1000.99 ms as a float
 
 
 def test_a_time_in_range_is_exact() -> None:
-    for when in (datetime(9999, 12, 31, 23, 59, 59, 999000, UTC), datetime(1, 1, 1, tzinfo=UTC)):
-        milliseconds = (when - datetime(1970, 1, 1, tzinfo=UTC)).total_seconds() * 1000
-        found = record(Message(id="i", body=b"x", annotations={"x-opt-enqueued-time": timestamp(int(milliseconds))}))
+    for when in (datetime(9999, 12, 31, 23, 59, 59, 999000, UTC), datetime(1, 1, 1, tzinfo=UTC), ODD):
+        milliseconds = (when - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(milliseconds=1)
+        found = record(Message(id="i", body=b"x", annotations={"x-opt-enqueued-time": timestamp(milliseconds)}))
         assert found.timestamp == when
         assert "amqp.creation-time" not in dict(found.headers)
+        assert created_again(found) == milliseconds
+
+
+def test_a_time_that_no_message_can_have_is_not_sent_again() -> None:
+    found = record(Message(id="i", body=b"x", annotations={"x-opt-enqueued-time": ulong(2**63)}))
+    assert dict(found.headers)["amqp.creation-time"] == b"%d" % 2**63
+    assert to_message(found).creation_time == 0
 
 
 IDS = [
@@ -313,3 +331,22 @@ def test_a_message_that_is_sent_again_has_an_id_of_its_own_and_the_other_fields(
     one = to_message(record(given))
     assert (one.subject, one.reply_to, one.content_type, one.group_id, one.creation_time) == ("s", "r", "c", "k", 1.5)
     assert one.properties == {"a": "b", "c": b"\xff"}
+
+
+FIELDS = [
+    "message-id", "correlation-id", "subject", "to", "reply-to", "content-type", "delivery-count", "creation-time",
+    "group-id", "property.subject", "property.property.subject", "",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("field", FIELDS)
+def test_a_property_with_the_name_of_a_field_stays_a_property(field: str) -> None:
+    name = f"amqp.{field}"
+    found = record(Message(id="i", body=b"x", properties={name: "7"}))
+    headers = dict(found.headers)
+    assert headers[f"amqp.property.{name}"] == b"7"
+    assert headers["amqp.message-id"] == b"i"
+    assert headers["amqp.delivery-count"] == b"0"
+    again = dict(record(to_message(found)).headers)
+    assert again == {**headers, "amqp.message-id": b"i/replay"}
+    assert to_message(found).properties == {name: "7"}

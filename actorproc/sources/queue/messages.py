@@ -6,6 +6,7 @@ import hashlib
 import re
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
+from fractions import Fraction
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -22,6 +23,12 @@ DELIVERY_COUNT = "amqp.delivery-count"
 
 CREATION_TIME = "amqp.creation-time"
 """Header: milliseconds since 1970, for a creation time that no timestamp can be."""
+
+_FIELD = "amqp."
+"""Begins the name of each header that is no application property."""
+
+_OWN = f"{_FIELD}property."
+"""Stands before the name of an application property that begins so itself. So no sender can name a field."""
 
 AGAIN = "/replay"
 """End of the id of a message that was sent again."""
@@ -79,10 +86,11 @@ def _headers(message: ReceivedMessage, parts: Parts) -> Iterator[tuple[str, byte
     for key, value in parts.read("application properties", None, message.pairs, APPLICATION_PROPERTIES) or ():
         name = parts.read("the name of a property", None, to_key, key)
         if name is not None:
-            yield name, parts.read(f"property {name!r:.100}", None, to_bytes, value)
+            header = f"{_OWN}{name}" if name.startswith(_FIELD) else name
+            yield header, parts.read(f"property {name!r:.100}", None, to_bytes, value)
     for name in _PROPERTIES:
         if text := parts.read(f"the {name}", None, _header, message, name):
-            yield f"amqp.{name}", text
+            yield f"{_FIELD}{name}", text
     yield DELIVERY_COUNT, parts.read("the delivery count", None, _delivery_count, message)
 
 
@@ -174,9 +182,13 @@ def to_message(record: Record) -> Message:
     time, so that a copy from a repeated attempt is recognized.
     """
     headers = {name: _text(value) for name, value in record.headers}
-    properties = {name: value for name, value in headers.items() if not name.startswith("amqp.")}
+    properties = {
+        name.removeprefix(_OWN): value
+        for name, value in headers.items()
+        if name.startswith(_OWN) or not name.startswith(_FIELD)
+    }
     message = Message(body=record.value, durable=True, properties=properties)
-    texts = {name: text for name in _PROPERTIES if isinstance(text := headers.get(f"amqp.{name}"), str)}
+    texts = {name: text for name in _PROPERTIES if isinstance(text := headers.get(f"{_FIELD}{name}"), str)}
     if "message-id" in texts:
         message.id = f"{texts['message-id']}{AGAIN}"
     if "correlation-id" in texts:
@@ -190,9 +202,17 @@ def to_message(record: Record) -> Message:
     key = None if record.key is None else _text(record.key)
     if isinstance(key, str):
         message.group_id = key
-    if record.timestamp is not None:
-        message.creation_time = record.timestamp.timestamp()
+    if (created := _milliseconds(record.timestamp, headers.get(CREATION_TIME))) is not None:
+        message.creation_time = Fraction(created, 1000)  # type: ignore[assignment]  # seconds: a float is not exact
     return message
+
+
+def _milliseconds(time: datetime | None, header: Any) -> int | None:
+    """The creation time since 1970; None: there is none that a message can have."""
+    if time is not None:
+        return (time - _EPOCH) // timedelta(milliseconds=1)
+    found = int(header) if isinstance(header, str) and _WHOLE_NUMBER.fullmatch(header) else None
+    return found if found is not None and -(2**63) <= found < 2**63 else None
 
 
 def _text(value: bytes | None) -> Any:
@@ -215,6 +235,7 @@ def _to_id(text: str) -> Any:
         return text
 
 
+_WHOLE_NUMBER = re.compile("-?[0-9]{1,19}")
 _ID_TYPES = ("ulong", "uuid", "binary", "string")
 _ID = re.compile("(int|UUID|bytes|str):(.*)", re.DOTALL)
 _FROM_TEXT: dict[str, Callable[[str], Any]] = {
