@@ -22,7 +22,8 @@ class PartitionList:
     def __init__(self, context: HostContext, log: Any) -> None:
         self._context = context
         self._log = log
-        self._known: Parents = {}
+        self._known: Parents | None = None
+        """None: the source has never listed its partitions."""
         self._listed_at = -inf
         self._warned_of_none = False
 
@@ -36,13 +37,17 @@ class PartitionList:
         Raises:
             SourceError: the source has never listed its partitions.
         """
-        now = self._context.clock.monotonic()
-        if self._listed_at >= since and now - self._listed_at < self._context.settings.partition_refresh_interval:
+        age = self._context.clock.monotonic() - self._listed_at
+        if (
+            self._known is not None
+            and self._listed_at >= since
+            and age < self._context.settings.partition_refresh_interval
+        ):
             return self._known
         try:
             return await self.anew()
         except SourceError as error:  # go on with the partitions that are known
-            if not self._known:
+            if self._known is None:
                 raise
             self._log.warning("supervisor.partitions_failed", error=error_message(error))
             return self._known if self._listed_at >= since else {}
@@ -55,13 +60,14 @@ class PartitionList:
         """
         now = self._context.clock.monotonic()
         try:
-            self._known, self._listed_at = await self._list(), now
+            known = await self._list()
         except Exception as error:  # of the user's source
             raise SourceError(error_message(error)) from error
-        if not self._known and not self._warned_of_none:
+        self._known, self._listed_at = known, now
+        if not known and not self._warned_of_none:
             self._warned_of_none = True
             self._log.warning("processor.no_partitions", source=str(self._context.source), what_to_do=_NONE_LISTED)
-        return self._known
+        return known
 
     async def _list(self) -> Parents:
         # Without retries: until the source answers, no lease is taken and none handed over.
