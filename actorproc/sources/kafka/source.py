@@ -90,17 +90,20 @@ class KafkaSource(Source):
         if (login := self._properties.get("oauth_cb")) is not None:
             await self._clock.run_in_thread(login, "")  # its error says more than what librdkafka makes of it
         try:
-            self._shared = SharedConsumer(self._properties, self._settings.read_ahead_bytes // 4)
-            self._opened = Brokers(self.url, self._address, self._shared, self._properties, self._clock)
-        except KafkaException as error:
-            raise UsageError(f"source {self.url}: {error.args[0].str()}") from None
-        try:
+            self._connect()
             await self._first_contact()
             cluster = await self._brokers.cluster_id()
         except BaseException:
             await self.close()  # it may be opened again
             raise
         self.identity = f"kafka:{cluster}/{','.join(sorted(self._address.topics))}"
+
+    def _connect(self) -> None:
+        try:
+            self._shared = SharedConsumer(self._properties, self._settings.read_ahead_bytes // 4)
+            self._opened = Brokers(self.url, self._address, self._shared, self._properties, self._clock)
+        except KafkaException as error:
+            raise UsageError(f"source {self.url}: {error.args[0].str()}") from None
 
     async def _first_contact(self) -> None:
         """Wait for brokers that are away; the first failure is logged, since the address may be wrong.
