@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -12,6 +13,7 @@ from actorproc.errors import SourceError
 from actorproc.host.partition_list import PartitionList
 from actorproc.partition.host_context import HostContext
 from actorproc.runtime.logger import get_logger
+from actorproc.sources.protocol import Partition
 from actorproc.storage.store import StoreLimits
 from actorproc.testing.memory_source import MemorySource
 
@@ -21,10 +23,10 @@ class Flaky(MemorySource):
 
     away = False
 
-    async def partitions(self) -> list[str]:
+    async def partitions(self) -> Sequence[str | Partition]:
         if self.away:
             raise OSError("away")
-        return [*await super().partitions()]
+        return await super().partitions()
 
 
 class Listing:
