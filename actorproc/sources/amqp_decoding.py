@@ -13,6 +13,7 @@ from typing import Any
 from uuid import UUID
 
 from actorproc.sources.amqp_values import DEEPEST, Value
+from actorproc.sources.refusals import Unreadable
 
 HEADER, MESSAGE_ANNOTATIONS, PROPERTIES, APPLICATION_PROPERTIES, DATA, SEQUENCE, VALUE = (
     0x70, 0x72, 0x73, 0x74, 0x75, 0x76, 0x77,
@@ -40,7 +41,7 @@ _MOST_VALUES = 1_000_000  # in one part of a message
 _EMPTY_ELEMENTS = 1_000  # elements that take no bytes: a few bytes could stand for billions
 
 
-class Malformed(ValueError):
+class Malformed(Unreadable):
     """The bytes are not AMQP 1.0."""
 
 

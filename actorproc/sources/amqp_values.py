@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 
 import orjson
 
+from actorproc.sources.refusals import Unreadable
+
 DEEPEST = 100
 """Levels of lists, maps and descriptors in each other that a value may have."""
 
@@ -35,7 +37,7 @@ class Value(NamedTuple):
     content: Any
 
 
-class NoPlace(ValueError):
+class NoPlace(Unreadable):
     """The value cannot be JSON, or cannot name a message."""
 
 

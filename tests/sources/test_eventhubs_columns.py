@@ -19,6 +19,7 @@ from azure.eventhub._pyamqp.message import Message, Properties
 
 from actorproc.records import Batch
 from actorproc.sources.eventhubs.columns import to_batch
+from actorproc.sources.eventhubs.decoding import _handed_over, undecoded
 from tests.partition.test_refused_records import reasons
 
 NAME = uuid.UUID(int=7)
@@ -112,6 +113,32 @@ def test_properties_of_every_type_become_headers() -> None:
         "list": b'[1,"a"]', "id": orjson.dumps(str(NAME)), "map": b'{"a":{"b":1}}',
         "time": b"1000", "message-id": orjson.dumps(str(NAME)), "subject": b"s",
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("footer", [b"\xc0\x02\x01\x40", b"\x40", b"\xa1\x01a"])
+def test_a_footer_that_is_no_map_refuses_no_event(footer: bytes) -> None:
+    batch = read(event(data=[b"y"]), b"\0Su\xa0\x01x\0Sx" + footer, event(data=[b"y"]))
+    assert reasons(batch) is None
+    assert batch.values == [b"y", b"x", b"y"]
+
+
+ANNOTATIONS = ["x-opt-sequence-number", "x-opt-offset", "x-opt-enqueued-time", "x-opt-partition-key"]
+
+
+@pytest.mark.parametrize("is_decoded", [True, False])
+@pytest.mark.parametrize("name", ANNOTATIONS)
+def test_a_property_with_the_name_of_an_annotation_stays(name: str, is_decoded: bool) -> None:
+    one = event(data=[b"x"], application_properties={name: "mine"}, message_annotations={b"x-opt-sequence-number": 7})
+    if not is_decoded:
+        encoded = bytearray()
+        encode_payload(encoded, one._message)
+        handed_over = _handed_over(memoryview(encoded))
+        assert handed_over is not None
+        one = EventData._from_message(handed_over)
+    assert (undecoded(one) is None) == is_decoded
+    batch = read(one)
+    assert reasons(batch) is None
+    assert batch.headers[0] == ((name, b"mine"),)
 
 
 @pytest.mark.parametrize("milliseconds", [2**63 - 1, 253_402_300_800_000])

@@ -28,7 +28,7 @@ from actorproc.sources.eventhubs import columns as eventhubs
 from actorproc.sources.kinesis.aggregation import HashRange, TooLarge, user_records
 from actorproc.sources.kinesis.columns import decode
 from actorproc.sources.kinesis.position import Position
-from actorproc.sources.refusals import each
+from actorproc.sources.refusals import RecordParts, Unreadable, each
 
 HALF = "\ud83d"
 DEEP: Any = 7
@@ -52,6 +52,26 @@ def test_each_item_is_made_once_and_failures_are_refused() -> None:
     assert asked == [0, 1, 0, 2, 0]
     assert refused[2] == "earlier"
     assert refused[0] == "it cannot be read: ZeroDivisionError: integer division or modulo by zero"
+
+
+@pytest.mark.parametrize(
+    ("cause", "why"),
+    [
+        (KeyError("a"), "it cannot be read: KeyError: 'a'"),
+        (ValueError("odd"), "it cannot be read: ValueError: odd"),
+        (Unreadable("no place"), "it cannot be read: no place"),
+        (ValueError(HALF), "it cannot be read: ValueError: \\ud83d"),
+    ],
+)
+def test_a_part_of_a_record_and_a_column_give_the_same_reason(cause: Exception, why: str) -> None:
+    def fail(*_: object) -> None:
+        raise cause
+
+    refused: dict[int, str] = {}
+    each(fail, [0], refused, "it")
+    parts = RecordParts()
+    assert parts.read("it", 5, fail) == 5
+    assert refused[0] == parts.reason == why
 
 
 # Cosmos DB
@@ -132,8 +152,8 @@ def event(number: int, **more: Any) -> EventData:
 @pytest.mark.parametrize(
     ("odd", "why"),
     [
-        ({"where": {b"x-opt-enqueued-time": 2**62}}, "the enqueued time cannot be read: year"),
-        ({"application_properties": {b"\xff": 1}}, "the name of a property cannot be read: 'utf-8'"),
+        ({"where": {b"x-opt-enqueued-time": 2**62}}, "the enqueued time cannot be read: ValueError: year"),
+        ({"application_properties": {b"\xff": 1}}, "the name of a property cannot be read: UnicodeDecodeError"),
         ({"application_properties": {b"a": {b"b": b"c"}}}, None),
         ({"properties": Properties(creation_time=2**62)}, None),
     ],
@@ -204,7 +224,7 @@ def varint(number: int) -> bytes:
 @pytest.mark.parametrize(
     ("odd", "why"),
     [
-        ({"PartitionKey": HALF}, "its partition key cannot be read"),
+        ({"PartitionKey": HALF}, "its partition key cannot be read: UnicodeEncodeError"),
         ({"PartitionKey": None}, "it is not of its form"),
         ({"Data": "?"}, "it is not of its form"),
         ({"Data": 7}, "it is not of its form"),

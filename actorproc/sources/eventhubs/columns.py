@@ -15,10 +15,10 @@ from actorproc.records import Batch
 from actorproc.sources.amqp_decoding import APPLICATION_PROPERTIES, FIELDS, MESSAGE_ANNOTATIONS, ReceivedMessage
 from actorproc.sources.amqp_values import DEEPEST, NoPlace, Value, to_bytes, to_key
 from actorproc.sources.eventhubs.decoding import undecoded
-from actorproc.sources.parts import Parts
+from actorproc.sources.refusals import RecordParts
 
 _ELSEWHERE = frozenset((b"x-opt-sequence-number", b"x-opt-offset", b"x-opt-enqueued-time", b"x-opt-partition-key"))
-"""System properties that are a record's sequence, timestamp and key, and the offset, which nothing here needs."""
+"""Message annotations that are a record's sequence, timestamp and key, and the offset, which nothing here needs."""
 
 _DIGITS = (
     8  # of a decimal that the client reads rightly: from the 33rd bit of the coefficient on it gives another number
@@ -54,7 +54,7 @@ class _Columns(NamedTuple):
 
     @classmethod
     def of(cls, event: EventData) -> _Columns:
-        parts = Parts()
+        parts = RecordParts()
         if (data := undecoded(event)) is None:
             value = parts.read("the body", None, _body, event)
             headers = list(_headers(event, parts))
@@ -67,12 +67,12 @@ class _Columns(NamedTuple):
         return cls(value, key, headers, time, parts.reason)
 
 
-def _headers_of(message: ReceivedMessage, parts: Parts) -> Iterator[tuple[str, bytes | None]]:
+def _headers_of(message: ReceivedMessage, parts: RecordParts) -> Iterator[tuple[str, bytes | None]]:
     """Of an event that the client cannot decode."""
     for section in (APPLICATION_PROPERTIES, MESSAGE_ANNOTATIONS):
         for key, value in parts.read("properties", None, message.pairs, section) or ():
             name = parts.read("the name of a property", None, to_key, key)
-            if name is not None and name.encode() not in _ELSEWHERE:
+            if name is not None and (section == APPLICATION_PROPERTIES or name.encode() not in _ELSEWHERE):
                 yield name, parts.read(f"property {name!r:.100}", None, to_bytes, value)
     for name in FIELDS:
         field = parts.read(f"the {name}", None, message.field, name)
@@ -91,7 +91,7 @@ def _body(event: EventData) -> bytes | None:
     return _bytes(body)
 
 
-def _headers(event: EventData, parts: Parts) -> Iterator[tuple[str, bytes | None]]:
+def _headers(event: EventData, parts: RecordParts) -> Iterator[tuple[str, bytes | None]]:
     properties = parts.read("application properties", None, lambda: list((event.properties or {}).items()))
     system = parts.read("properties", None, lambda: list(event.system_properties.items()))
     for key, value in (*(properties or ()), *(pair for pair in system or () if pair[0] not in _ELSEWHERE)):

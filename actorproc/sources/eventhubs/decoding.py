@@ -42,8 +42,8 @@ def odd_events_handed_over() -> Iterator[None]:
 
 def undecoded(event: EventData) -> bytes | None:
     """The bytes of an event that the client cannot decode; None: it can."""
-    footer: dict[Any, Any] | None = event.raw_amqp_message.footer
-    return footer.get(_BYTES) if footer else None
+    footer: Any = event.raw_amqp_message.footer  # a sender's may be no map
+    return footer.get(_BYTES) if isinstance(footer, dict) else None
 
 
 def _decode(payload: memoryview) -> Message:

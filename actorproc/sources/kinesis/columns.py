@@ -18,6 +18,7 @@ from actorproc.records import RECORD_SCHEMA, Batch, binary_array
 from actorproc.runtime.error_text import error_message
 from actorproc.sources.kinesis.aggregation import HashRange, TooLarge, user_records
 from actorproc.sources.kinesis.position import Position, sequences
+from actorproc.sources.refusals import reason
 
 NUMBER = "sequence-number"
 """Header with Kinesis' sequence number, and behind a dot that of the record within an aggregated one."""
@@ -118,7 +119,7 @@ def _to_batch(shard: str, records: list[_Record], before: int, hashes: HashRange
                 keys.append(record.partition_key.encode())
             except UnicodeEncodeError as error:
                 keys.append(None)
-                reasons[len(values)] = f"its partition key cannot be read: {error_message(error)}"
+                reasons[len(values)] = reason("its partition key", error)
             if (why := refused.get(record.sequence_number)) is not None:
                 reasons[len(values)] = why
             values.append(record.data)

@@ -15,8 +15,8 @@ from proton import Message, ulong
 from actorproc.records import Batch, Record
 from actorproc.sources.amqp_decoding import APPLICATION_PROPERTIES, MESSAGE_ANNOTATIONS, ReceivedMessage
 from actorproc.sources.amqp_values import WHOLE, NoPlace, Value, to_bytes, to_key, to_text
-from actorproc.sources.parts import Parts
 from actorproc.sources.queue_protocol import Deliveries
+from actorproc.sources.refusals import RecordParts
 
 DELIVERY_COUNT = "amqp.delivery-count"
 """Header: how often the message was delivered before, by the broker's count."""
@@ -70,7 +70,7 @@ class _Columns(NamedTuple):
 
     @classmethod
     def of(cls, message: ReceivedMessage, identity: Identity) -> _Columns:
-        parts = Parts()
+        parts = RecordParts()
         name = parts.read("", None, identity, message)
         value = parts.read("the body", message.encoded_body(), _body, message)
         key = parts.read("the group id", None, _key, message)
@@ -82,7 +82,7 @@ class _Columns(NamedTuple):
         return cls(name, value, key, headers, time, parts.reason)
 
 
-def _headers(message: ReceivedMessage, parts: Parts) -> Iterator[tuple[str, bytes | None]]:
+def _headers(message: ReceivedMessage, parts: RecordParts) -> Iterator[tuple[str, bytes | None]]:
     for key, value in parts.read("application properties", None, message.pairs, APPLICATION_PROPERTIES) or ():
         name = parts.read("the name of a property", None, to_key, key)
         if name is not None:
