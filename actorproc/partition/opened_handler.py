@@ -57,7 +57,7 @@ class OpenedHandler:
         self.threads = threads
         self.encoder = RowEncoder(schema)
         self.state_kinds = state_kinds(type(handler))
-        self.retries = RetryPause(settings, clock, info.log, draining)
+        self.retries = RetryPause(handler, settings, clock, info.log, draining)
         self.draining = draining
         self.late = threading.Event()
         """Set when rows came after `process` had returned."""

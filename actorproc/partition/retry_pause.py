@@ -9,6 +9,8 @@ from typing import Any
 import anyio
 
 from actorproc.config.settings import Settings
+from actorproc.handler.base import PartitionHandler
+from actorproc.handlers.record_handler import RecordHandler
 from actorproc.partition.statistics import Retry, Trouble
 from actorproc.runtime.backoff import Backoff
 from actorproc.runtime.clock import Clock
@@ -26,11 +28,15 @@ class RetryPause:
     """Pauses between the attempts at all batches of one partition.
 
     Args:
+        handler: its class says how a failure can be undone for one record.
         log: bound to the partition.
         draining: set when the partition should end soon.
     """
 
-    def __init__(self, settings: Settings, clock: Clock, log: Any, draining: anyio.Event) -> None:
+    def __init__(
+        self, handler: PartitionHandler, settings: Settings, clock: Clock, log: Any, draining: anyio.Event
+    ) -> None:
+        self._advice = _advice(handler)
         self._backoff = Backoff(settings.retry_backoff, settings.retry_backoff_max)
         self._clock = clock
         self._log = log
@@ -65,7 +71,7 @@ class RetryPause:
             self._log.warning(
                 "partition.batch_rerun", records=records, attempt=attempt,
                 why="a record failed alone after the handler had used ctx.state, so the whole attempt is undone, and "
-                "its records are all processed again. A RecordHandler undoes and repeats only the record that failed",
+                f"its records are all processed again. {self._advice}",
             )  # fmt: skip
 
     def log_skipped(self, sequence: int, error: Exception | str) -> None:
@@ -118,6 +124,21 @@ class RetryPause:
                 why="its next attempt would come too late for this drain; the next owner processes it again",
             )
             raise Interrupted
+
+
+def _advice(handler: PartitionHandler) -> str:
+    """How records would not be called again: why a record fails alone behind others depends on the kind of handler."""
+    if not isinstance(handler, RecordHandler):
+        return "A RecordHandler undoes and repeats only the record that failed"
+    if handler.concurrency > 1:
+        return (
+            f"With concurrency = {handler.concurrency} this happens if a record fails after it has changed state: "
+            "change state after the calls that may fail, or set concurrency = 1"
+        )
+    return (
+        "Its row was given to ctx.emit, and does not fit output_schema, which is found after later records are "
+        "processed: return rows from process_record, which are checked before the next record"
+    )
 
 
 def _ignore(error: Exception) -> None:

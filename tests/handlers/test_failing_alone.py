@@ -382,6 +382,44 @@ async def test_a_batch_whose_records_fail_now_and_then_ends_soon() -> None:
     assert (column(found, "n"), state(made)) == (list(range(1000)), {"n": 1000})
 
 
+class ChangesTooEarly(RecordHandler[int]):
+    output_schema = "n long"
+    concurrency = 4
+
+    async def process_record(self, value: int, ctx: PartitionContext) -> Any:
+        ctx.state.set("sum", ctx.state.get("sum", 0) + value)
+        if value == 2:
+            raise Failed(2)
+        return (value,)
+
+
+class EmitsMisfits(RecordHandler[int]):
+    output_schema = "n long"
+
+    def process_record(self, value: int, ctx: PartitionContext) -> None:
+        ctx.state.set("sum", ctx.state.get("sum", 0) + value)
+        ctx.emit(self.record, ("no number" if value == 2 else value,))
+
+
+@pytest.mark.parametrize(
+    ("handler", "advice"),
+    [
+        (Whole, "A RecordHandler undoes and repeats only"),
+        (ChangesTooEarly, "set concurrency = 1"),
+        (EmitsMisfits, "return rows from process_record"),
+    ],
+)
+async def test_the_advice_against_running_a_batch_again_fits_the_handler(
+    handler: type[PartitionHandler], advice: str
+) -> None:
+    made = Run(handler())
+    with structlog.testing.capture_logs() as logs:
+        await made(Batch.of("0", [b"1", b"2", b"3"], [1, 2, 3]))
+    [why] = [line["why"] for line in logs if line["event"] == "partition.batch_rerun"]
+    assert advice in why
+    assert ("A RecordHandler" in why) == (handler is Whole)
+
+
 async def test_values_that_do_not_decode_make_no_other_record_run_again() -> None:
     class Decoding(Whole):
         how = "none"
