@@ -235,21 +235,27 @@ class Batch:
         return whole
 
     def refusing(self, reasons: Mapping[int, str]) -> Batch:
-        """This batch, in which some records are refused: each becomes a dead letter, whatever the handler is.
+        """Refuse some records of this batch: each becomes a dead letter, whatever the handler is.
 
         For sources. A record whose header, time or body has no place in the columns must not stop its partition: give
         null, or the bytes as they came, in place of that part, and say here why.
 
         Args:
-            reasons: why, by the record's index in this batch. They take the place of earlier ones. None: no change.
+            reasons: why, by the record's index in this batch, from 0 on. Records that are refused already stay refused;
+                a new reason takes the place of the earlier one. Empty: nothing is refused.
+
+        Returns:
+            This batch itself, which is changed.
 
         Raises:
-            IndexError: there is no record of that index.
+            IndexError: there is no record of that index. The batch is not changed.
         """
         if not reasons:
             return self
-        texts: list[str | None] = [None] * len(self)
+        texts: list[str | None] = [None] * len(self) if self.refused is None else self.refused.to_pylist()
         for index, why in reasons.items():
+            if index < 0:
+                raise IndexError(f"record {index} of a batch of {len(self)}")
             texts[index] = why.encode("utf-8", "backslashreplace").decode()  # may quote the record
         self.refused = pa.array(texts, pa.string())
         return self

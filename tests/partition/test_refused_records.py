@@ -81,8 +81,21 @@ def test_reasons_stay_with_their_records() -> None:
     assert reasons(batch[2:].take([1])) == ["three"]
     assert reasons(batch[:1]) is None
     assert batch.numbered(pa.array([5, 6, 7, 8])).without_refused()[1] == {6: "one", 8: "three"}
+
+
+def test_a_refused_record_stays_refused_when_others_are() -> None:
+    batch = numbers(0, 1, 2)
+    assert batch.refusing({1: "one", 2: "two"}) is batch
+    assert reasons(batch.refusing({})) == [None, "one", "two"]
+    assert reasons(batch.refusing({0: "zero", 2: "again"})) == ["zero", "one", "again"]
+
+
+@pytest.mark.parametrize("index", [3, -1, -4])
+def test_a_record_that_does_not_exist_is_not_refused(index: int) -> None:
+    batch = numbers(0, 1, 2).refusing({1: "one"})
     with pytest.raises(IndexError):
-        batch.refusing({4: "none"})
+        batch.refusing({0: "zero", index: "none"})
+    assert reasons(batch) == [None, "one", None]
 
 
 async def test_a_guarded_source_may_refuse_records() -> None:
