@@ -7,7 +7,8 @@ from typing import Any
 
 from actorproc.codecs.avro_logical import converter
 from actorproc.codecs.avro_reading import to_float
-from actorproc.codecs.avro_schema import DEPTH, NO_DEFAULT, AvroType
+from actorproc.codecs.avro_schema import NO_DEFAULT, AvroType
+from actorproc.codecs.limits import MOST_LEVELS
 
 _ITEMS = 100_000  # of one default
 _TEXT = 16  # characters that count as an item
@@ -34,8 +35,8 @@ class _Builder:
 
     def build(self, kind: AvroType, default: Any, depth: int) -> Any:
         self.items += 1 + (len(default) // _TEXT if isinstance(default, str) else 0)
-        if self.items > _ITEMS or depth > DEPTH:
-            raise ValueError(f"has more than {_ITEMS:,} items, or more than {DEPTH} levels")
+        if self.items > _ITEMS or depth > MOST_LEVELS:
+            raise ValueError(f"has more than {_ITEMS:,} items, or more than {MOST_LEVELS} levels")
         if kind.kind == "union":
             return self._of_union(kind, default, depth)
         convert = converter(kind)

@@ -6,6 +6,7 @@ import pyarrow as pa
 
 from actorproc.codecs.avro import AvroDecoder
 from actorproc.codecs.avro_schema import AvroType, parsed_avro
+from actorproc.codecs.limits import MOST_COLUMNS
 from actorproc.codecs.registry import RegistrySchema
 from actorproc.codecs.registry_decoder import RegistryFormat
 from actorproc.errors import SchemaError
@@ -33,7 +34,6 @@ _LOGICAL = {
 
 
 _DIGITS = 38
-_PARTS = 10_000  # of all columns together: types that name each other twice grow without bounds
 
 
 class AvroFormat(RegistryFormat):
@@ -62,8 +62,8 @@ class _Columns:
     def arrow_type(self, kind: AvroType, path: tuple[str, ...]) -> pa.DataType:
         """The column type of an Avro type, with every part nullable."""
         self._parts += 1
-        if self._parts > _PARTS:
-            raise _no_column(path, f"beyond the first {_PARTS:,} parts")
+        if self._parts > MOST_COLUMNS:
+            raise _no_column(path, f"beyond the first {MOST_COLUMNS:,} parts")
         if kind.kind == "union":
             branches = [branch for branch in kind.branches if branch.kind != "null"]
             if len(branches) != 1:

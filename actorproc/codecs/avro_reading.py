@@ -10,7 +10,7 @@ import struct
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from actorproc.codecs.avro_schema import DEPTH
+from actorproc.codecs.limits import MOST_LEVELS
 from actorproc.errors import DecodeError
 
 Read = Callable[[bytes, int, "Budget"], tuple[Any, int]]
@@ -269,8 +269,8 @@ def repeated_reader(node: Node) -> Read:
 
     def read(data: bytes, at: int, budget: Budget) -> tuple[Any, int]:
         budget.depth += node.depth
-        if budget.depth > DEPTH:
-            raise DecodeError(f"the value is nested more than {DEPTH} deep")
+        if budget.depth > MOST_LEVELS:
+            raise DecodeError(f"the value is nested more than {MOST_LEVELS} deep")
         value, at = node.read(data, at, budget)
         budget.depth -= node.depth
         return value, at

@@ -24,7 +24,8 @@ from actorproc.codecs.avro_reading import (
     to_float,
     union_reader,
 )
-from actorproc.codecs.avro_schema import DEPTH, NO_DEFAULT, AvroField, AvroType
+from actorproc.codecs.avro_schema import NO_DEFAULT, AvroField, AvroType
+from actorproc.codecs.limits import MOST_LEVELS
 from actorproc.errors import DecodeError
 
 _MANY = 2**62
@@ -70,8 +71,8 @@ class _Resolver:
         self._edges: dict[tuple[int, int], list[Node]] = {}  # from within records that are not finished
 
     def node(self, writer: AvroType, reader: AvroType, depth: int) -> Node:
-        if depth > DEPTH:
-            raise ValueError(f"its types are nested more than {DEPTH} deep")
+        if depth > MOST_LEVELS:
+            raise ValueError(f"its types are nested more than {MOST_LEVELS} deep")
         if next(self._steps) > _STEPS:
             raise ValueError(f"its types are resolved in more than {_STEPS:,} steps")
         if writer.kind == "union":

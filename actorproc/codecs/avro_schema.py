@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-DEPTH = 200
-"""Levels of types within types, and of values within values, that are read."""
+from actorproc.codecs.limits import MOST_LEVELS
 
 PRIMITIVES = ("null", "boolean", "int", "long", "float", "double", "bytes", "string")
 NO_DEFAULT = object()
@@ -93,7 +92,7 @@ class _Parser:
 
     def parse(self, schema: Any, namespace: str = "", depth: int = 0) -> AvroType:
         """The type of a schema. Names without a namespace belong to `namespace`."""
-        if depth > DEPTH:
+        if depth > MOST_LEVELS:
             raise _too_deep()
         if isinstance(schema, list):
             return self._union(schema, namespace, depth)
@@ -202,7 +201,7 @@ def _full_name(name: str, namespace: str) -> str:
 
 
 def _too_deep() -> ValueError:
-    return ValueError(f"its types are nested more than {DEPTH} deep")
+    return ValueError(f"its types are nested more than {MOST_LEVELS} deep")
 
 
 def _shown(part: object) -> str:

@@ -7,13 +7,10 @@ import re
 import numpy as np
 import pyarrow as pa
 
+from actorproc.codecs.limits import MOST_LEVELS
 from actorproc.errors import DecodeError
 
-DEPTH = 200
-"""Levels of objects and arrays in a value, the outermost included. All parsers that are used take as many; beyond it
-each has a limit of its own, and some depend on the depth of the caller's stack."""
-
-_SHORTEST = 2 * DEPTH + 2  # bytes of a deeper value
+_SHORTEST = 2 * MOST_LEVELS + 2  # bytes of a deeper value
 _STRINGS = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
 _STEPS = np.zeros(256, np.int32)
 _STEPS[list(b"[{")], _STEPS[list(b"]}")] = 1, -1
@@ -22,17 +19,17 @@ _LOOSE = [re.compile(word + rb"(?=[,\]}\s])") for word in (b"-NaN", b"Inf")]
 
 
 def check_depth(value: bytes) -> None:
-    """Raises DecodeError: the value has more levels than `DEPTH`."""
+    """Raises DecodeError: the value has more levels than `MOST_LEVELS`."""
     if _is_deep(value):
         raise too_deep()
 
 
 def too_deep() -> DecodeError:
-    return DecodeError(f"the value is nested more than {DEPTH} deep")
+    return DecodeError(f"the value is nested more than {MOST_LEVELS} deep")
 
 
 def deep_values(values: pa.Array) -> list[int]:
-    """Indexes of the values of a binary column that have more levels than `DEPTH`."""
+    """Indexes of the values of a binary column that have more levels than `MOST_LEVELS`."""
     if not len(values):
         return []
     _, offsets, content = values.buffers()
@@ -41,14 +38,14 @@ def deep_values(values: pa.Array) -> list[int]:
         return []
     opening = np.append((np.frombuffer(content, np.uint8)[bounds[0] : bounds[-1]] | 0x20) == _BRACE, False)
     counts = np.add.reduceat(opening, bounds[:-1] - bounds[0], dtype=np.int32)
-    return [index for index in np.flatnonzero(counts > DEPTH).tolist() if _is_deep(values[index].as_py() or b"")]
+    return [index for index in np.flatnonzero(counts > MOST_LEVELS).tolist() if _is_deep(values[index].as_py() or b"")]
 
 
 def _is_deep(value: bytes) -> bool:
-    if len(value) < _SHORTEST or value.count(b"[") + value.count(b"{") <= DEPTH:
+    if len(value) < _SHORTEST or value.count(b"[") + value.count(b"{") <= MOST_LEVELS:
         return False
     structure = np.frombuffer(_STRINGS.sub(b"", value), np.uint8)
-    return bool(np.cumsum(_STEPS.take(structure)).max(initial=0) > DEPTH)
+    return bool(np.cumsum(_STEPS.take(structure)).max(initial=0) > MOST_LEVELS)
 
 
 def has_loose_numbers(text: bytes) -> bool:

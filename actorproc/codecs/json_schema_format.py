@@ -9,14 +9,14 @@ import jsonschema_rs
 import pyarrow as pa
 
 from actorproc.codecs.json_schema import JsonSchemaDecoder, with_resolver
+from actorproc.codecs.limits import MOST_COLUMNS
 from actorproc.codecs.registry import RegistrySchema
 from actorproc.codecs.registry_decoder import RegistryFormat
 from actorproc.errors import SchemaError
 from actorproc.handler.decoder import Decoder
 
 _TYPES = {"string": pa.string(), "integer": pa.int64(), "number": pa.float64(), "boolean": pa.bool_()}
-_DEPTH = 100
-_PARTS = 10_000
+_DEPTH = 100  # of schemas within schemas; each takes several calls of Python
 _SHOWN = 80  # characters of a path in a message
 _FORMATS = {"date-time": pa.timestamp("us", "UTC"), "date": pa.date32()}
 
@@ -77,10 +77,10 @@ class _Columns:
     def _kinds(self, schema: Any, resolver: Any, path: str, depth: int) -> Iterator[tuple[Any, dict[str, Any], Any]]:
         """The types that the schema allows, except null, each with the schema that says so, and its resolver."""
         self._parts += 1
-        if depth > _DEPTH or self._parts > _PARTS:
+        if depth > _DEPTH or self._parts > MOST_COLUMNS:
             raise SchemaError(
-                f"{path[:_SHOWN]} is beyond {_DEPTH} levels or {_PARTS:,} parts, as in a schema that contains itself: "
-                "declare output_schema"
+                f"{path[:_SHOWN]} is beyond {_DEPTH} levels or {MOST_COLUMNS:,} parts, as in a schema that contains "
+                "itself: declare output_schema"
             )
         if not isinstance(schema, dict):
             return

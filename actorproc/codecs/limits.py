@@ -1,10 +1,19 @@
-"""`Limits`: how much one value may unpack to."""
+"""Limits of values and schemas, whatever their format: `Limits`, `MOST_COLUMNS` and `MOST_LEVELS`."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from actorproc.errors import DecodeError
+
+MOST_COLUMNS = 10_000
+"""Columns that a schema may have, with those within columns. Types that name others twice double them with each level:
+a schema of 20 types can have a million, and a value of two bytes would become a row of all of them."""
+
+MOST_LEVELS = 200
+"""Levels of objects and arrays in a value of JSON or Avro, the outermost included. All JSON parsers that are used take
+as many; beyond it each has a limit of its own, and some depend on the depth of the caller's stack. Not a setting: with
+more, a value is read or not by the parser that meets it. (Protobuf has at most 100 levels, a limit of its library.)"""
 
 
 @dataclass(frozen=True, slots=True)

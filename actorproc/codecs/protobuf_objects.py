@@ -12,13 +12,13 @@ from typing import Any
 
 import pyarrow as pa
 
+from actorproc.codecs.limits import MOST_COLUMNS
 from actorproc.errors import DecodeError
 
 Convert = Callable[[Any], Any]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_PARTS = 10_000  # of all columns together; messages that name others twice grow without bounds
-_DEPTH = 100  # of messages within messages; more is no valid value
+_DEPTH = 100  # of messages within messages; the library reads no value of more
 
 
 def reachable(message: Any) -> Iterator[Any]:
@@ -66,8 +66,8 @@ class _Builder:
 
     def _of_field(self, field: Any, path: tuple[str, ...]) -> tuple[str, pa.DataType, Convert]:
         self._parts += 1
-        if self._parts > _PARTS:
-            raise ValueError(f"it has more than {_PARTS:,} fields within fields")
+        if self._parts > MOST_COLUMNS:
+            raise ValueError(f"it has more than {MOST_COLUMNS:,} fields within fields")
         name = field.name
         if field.message_type is not None and field.message_type.GetOptions().map_entry:
             key, item = field.message_type.fields_by_name["key"], field.message_type.fields_by_name["value"]

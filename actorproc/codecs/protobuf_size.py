@@ -9,12 +9,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from google.protobuf.descriptor import FieldDescriptor
 
-from actorproc.codecs.limits import Limits
+from actorproc.codecs.limits import MOST_COLUMNS, Limits
 from actorproc.errors import DecodeError
-
-MOST_COLUMNS = 10_000
-"""Fields of a message with those of messages within it. A schema of 20 types can have a million, since each absent
-message has columns, too."""
 
 _CELL = 8
 _VARINT, _FIXED64, _DELIMITED, _START, _END, _FIXED32 = range(6)  # wire types
@@ -32,7 +28,7 @@ class MessageSize:
         message: descriptor of the type.
 
     Raises:
-        DecodeError: it has more than `MOST_COLUMNS` columns.
+        DecodeError: it has more than `MOST_COLUMNS`, counting those of absent messages.
     """
 
     def __init__(self, message: Any, limits: Limits) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import time
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -12,9 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
+from actorproc import codecs
 from actorproc.codecs.json import JsonDecoder
-from actorproc.codecs.json_limits import DEPTH
 from actorproc.codecs.json_schema import JsonSchemaDecoder
+from actorproc.codecs.limits import MOST_COLUMNS, MOST_LEVELS
 from actorproc.handler.decoder import Decoder
 from actorproc.rows.schema import parse_schema
 
@@ -73,9 +76,9 @@ def in_all_places(decoder: Decoder, schema: str, value: bytes) -> str:
 @pytest.mark.parametrize("name", DECODERS)
 def test_the_limit_of_depth_is_the_same_whatever_parses(name: str, objects: bool) -> None:
     decoder = DECODERS[name]
-    for levels in (10, DEPTH - 1, DEPTH, DEPTH + 100, 1_100, 100_000):
+    for levels in (10, MOST_LEVELS - 1, MOST_LEVELS, MOST_LEVELS + 100, 1_100, 100_000):
         value = b'{"c": 1, "o": ' + nested(levels, objects=objects) + b"}"
-        is_read = levels < DEPTH
+        is_read = levels < MOST_LEVELS
         for schema in ("c bigint", "c bigint, m map<string, int>"):  # the second one is read by Python
             assert in_all_places(decoder, schema, value).startswith("{'c': 1" if is_read else repr(FAILED))
         for kind in KINDS:
@@ -195,3 +198,16 @@ def test_any_text_gives_one_answer(name: str, text: bytes, is_whole: bool) -> No
     decoder = DECODERS[name]
     assert repr(read(decoder, "c bigint", [value], 0)) == repr(read(decoder, "c bigint", [b"x", value, b"{}"], 1))
     read_object(decoder, Any, [value, b"{}"], 0)
+
+
+@pytest.mark.parametrize("limit", [MOST_COLUMNS, MOST_LEVELS])
+def test_a_limit_of_all_formats_is_spelled_once(limit: int) -> None:
+    others = {"unknown_ids.py", "registry.py"}  # numbers of ids and references
+    found = [
+        file.name
+        for file in Path(codecs.__path__[0]).glob("*.py")
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, ast.Constant) and type(node.value) is int and node.value == limit
+    ]
+    assert set(found) - others == {"limits.py"}
+    assert found.count("limits.py") == 1
