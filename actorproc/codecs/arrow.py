@@ -18,6 +18,8 @@ from actorproc.errors import DecodeError
 from actorproc.handler.decoder import Columns, Decoder, Values
 from actorproc.records import SEQUENCE
 
+_FORMAT = "Arrow"
+
 
 class ArrowDecoder(Decoder):
     """Decodes IPC streams: a value is a list of dicts, or as columns all of its rows.
@@ -35,12 +37,12 @@ class ArrowDecoder(Decoder):
         return _StreamValues(kind, self._limits)
 
     def columns(self, schema: pa.Schema) -> Columns:
-        return TableColumns(partial(_read_streams, limits=self._limits), schema)
+        return TableColumns(partial(_read_streams, limits=self._limits), schema, _FORMAT)
 
 
 class _StreamValues(ConvertedValues):
     def __init__(self, kind: Any, limits: Limits) -> None:
-        super().__init__(kind)
+        super().__init__(kind, _FORMAT)
         self._limits = limits
 
     def load(self, value: bytes) -> Any:

@@ -58,7 +58,7 @@ class AvroDecoder(Decoder):
 
 class _AvroValues(ConvertedValues):
     def __init__(self, decoder: AvroDecoder, kind: Any) -> None:
-        super().__init__(kind)
+        super().__init__(kind, "Avro")
         self._decoder = decoder
 
     def load(self, value: bytes) -> Any:

@@ -22,12 +22,17 @@ _NATIVE = (bytes, datetime, date, time, Decimal, UUID)
 class ConvertedValues(Values[Any]):
     """Converts the results of `load` into `kind`: a `msgspec.Struct`, dataclass, TypedDict, pydantic model, or Any.
 
+    Args:
+        kind: of the instances.
+        name: of the format, named in the reason of a value that does not decode.
+
     Raises:
         TypeError: there is no such conversion.
     """
 
-    def __init__(self, kind: Any) -> None:
+    def __init__(self, kind: Any, name: str) -> None:
         self._convert = converter(kind)
+        self._format = name
 
     @abstractmethod
     def load(self, value: bytes) -> Any:
@@ -47,10 +52,9 @@ class ConvertedValues(Values[Any]):
             raise DecodeError("the record has no value")
         try:
             loaded = self.load(value)
-        except DecodeError:
-            raise
         except Exception as error:  # noqa: BLE001  # whatever the format's library raises
-            raise DecodeError(f"{type(error).__name__}: {error}") from None
+            why = error if isinstance(error, DecodeError) else f"{type(error).__name__}: {error}"
+            raise DecodeError(f"{self._format}: {why}") from None
         return self._convert(loaded)
 
     def parse_all(self, values: pa.Array) -> list[Any] | None:

@@ -34,6 +34,8 @@ class CsvDecoder(TableDecoder):
         SchemaError: a type is nested, which a field of CSV cannot be.
     """
 
+    format = "CSV"
+
     def __init__(self, schema: pa.Schema) -> None:
         for field in schema:
             if pt.is_nested(field.type):

@@ -52,6 +52,8 @@ class ProtobufDecoder(TableDecoder):
         ValueError: the type has too many parts or columns.
     """
 
+    format = "Protobuf"
+
     def __init__(self, message: Any, limits: Limits = DEFAULT) -> None:
         within = list(reachable(message))
         kind = GetMessageClass(message)
@@ -104,7 +106,7 @@ class ProtobufDecoder(TableDecoder):
 
 class _ProtobufValues(ConvertedValues):
     def __init__(self, decoder: ProtobufDecoder, kind: Any) -> None:
-        super().__init__(kind)
+        super().__init__(kind, decoder.format)
         self._decoder = decoder
 
     def load(self, value: bytes) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
 import pyarrow.types as pt
@@ -21,6 +21,9 @@ from actorproc.rows.schema import output_schema
 class TableDecoder(Decoder):
     """Decodes values into the columns that they have by themselves; those are then cast to the output's."""
 
+    format: ClassVar[str]
+    """Its name, for messages."""
+
     @abstractmethod
     def table(self, values: pa.Array) -> pa.Table:
         """One row for each value; values are binary, and none is null.
@@ -33,7 +36,7 @@ class TableDecoder(Decoder):
         return _TableValues(self, kind)
 
     def columns(self, schema: pa.Schema) -> Columns:
-        return TableColumns(self._sequenced, schema)
+        return TableColumns(self._sequenced, schema, self.format)
 
     def objects(self, table: pa.Table) -> list[Any]:
         """The rows as plain Python objects."""
@@ -45,7 +48,7 @@ class TableDecoder(Decoder):
 
 class _TableValues(ConvertedValues):
     def __init__(self, decoder: TableDecoder, kind: Any) -> None:
-        super().__init__(kind)
+        super().__init__(kind, decoder.format)
         self._decoder = decoder
 
     def load(self, value: bytes) -> Any:
@@ -62,13 +65,17 @@ class TableColumns(Columns):
     Args:
         decode: from binary values without nulls and their sequences to tables with the column `_sequence`, in order. It
             raises ValueError if at least one value does not decode. pyarrow's errors are ValueErrors.
+        name: of the format, named in the reason of a value that does not decode.
     """
 
     is_columnar = True
 
-    def __init__(self, decode: Callable[[pa.Array, pa.Int64Array], list[pa.Table]], schema: pa.Schema) -> None:
+    def __init__(
+        self, decode: Callable[[pa.Array, pa.Int64Array], list[pa.Table]], schema: pa.Schema, name: str
+    ) -> None:
         self._decode = decode
         self._schema = schema
+        self._format = name
 
     def parse(self, values: pa.Array, sequences: pa.Int64Array) -> Parsed:
         errors: dict[int, Exception] = {}
@@ -88,7 +95,7 @@ class TableColumns(Columns):
             return self._decode(values, sequences) if len(values) else [_EMPTY]
         except ValueError as error:
             if len(values) == 1:
-                errors[sequences[0].as_py()] = DecodeError(str(error))
+                errors[sequences[0].as_py()] = DecodeError(f"{self._format}: {error}")
                 return [_EMPTY]
         half = len(values) // 2
         first = self._tables(values[:half], sequences[:half], errors)

@@ -13,6 +13,8 @@ from actorproc.rows.casting import check_text
 class TextDecoder(TableDecoder):
     """Decodes UTF-8. As a Python object a value is its text; as columns it has one, `value`."""
 
+    format = "text"
+
     def table(self, values: pa.Array) -> pa.Table:
         text = values.view(pa.string())
         check_text(text)

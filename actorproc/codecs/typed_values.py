@@ -14,6 +14,7 @@ from pydantic import BaseModel
 
 from actorproc.codecs.json_limits import check_depth, deep_values
 from actorproc.codecs.json_lines import join_lines, line_starts
+from actorproc.errors import DecodeError
 from actorproc.handler.decoder import Values
 
 T = TypeVar("T")
@@ -51,7 +52,12 @@ class TypedValues(Values[T]):
         if value is None:
             raise ValueError("the record has no value")
         check_depth(value)
-        return self._decode(value)
+        try:
+            return self._decode(value)
+        except msgspec.ValidationError:
+            raise  # it is JSON, and does not fit
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise DecodeError(f"the value is not JSON: {error}") from None
 
     def parse_all(self, values: pa.Array) -> list[T] | None:
         return next(self._parse_some(values, max(1, len(values))), [])

@@ -19,7 +19,9 @@ from actorproc.codecs import open_decoder
 from actorproc.errors import EndNotReached, SettingsError
 from actorproc.testing import run_handler
 from tests.codecs import serialized
+from tests.codecs.samples import FORMATS, handlers, process
 from tests.codecs.serialized import AVRO, JSON_SCHEMA
+from tests.partition.running import letters as found_letters
 
 
 class Texts(DecodedRows):
@@ -85,8 +87,8 @@ async def test_csv_lines_become_typed_columns() -> None:
     assert letters.keys() == {3, 5, 6, 7}
     assert "conversion error to int64: invalid value 'x'" in letters[3]
     assert "Expected 4 columns, got 2" in letters[5]
-    assert letters[6] == "a quote is not closed"
-    assert letters[7] == "the value has 2 lines of CSV, not one"
+    assert letters[6] == "CSV: a quote is not closed"
+    assert letters[7] == "CSV: the value has 2 lines of CSV, not one"
 
 
 class Invoices(DecodedRows):
@@ -173,7 +175,7 @@ async def test_avro_by_a_schema_in_a_file(tmp_path: Path) -> None:
     for handler, row in ((Flights, ("AA", 1.5)), (Shown, ("{'carrier': 'AA', 'delay': 1.5}",))):
         rows, letters = await rows_and_letters(handler, values, decode="avro", decode_schema=str(schema))
         assert rows == [row]
-        assert letters == {1: "the value is cut short", 2: "the record has no value"}
+        assert letters == {1: "Avro: the value is cut short", 2: "the record has no value"}
 
 
 async def test_nested_avro_records_lose_the_fields_that_the_output_does_not_name(tmp_path: Path) -> None:
@@ -277,3 +279,20 @@ def test_a_missing_extra_is_named(format_of: str, library: str, monkeypatch: pyt
     monkeypatch.setitem(sys.modules, library, None)
     with pytest.raises(SettingsError, match=rf"pip install '\.\[{format_of}\]' in the checkout"):
         open_decoder(Settings(decode=format_of, schema_registry="http://127.0.0.1:9"))
+
+
+NAMES = {
+    "json": "JSON", "json-schema": "JSON", "avro": "Avro", "protobuf": "Protobuf", "csv": "CSV", "text": "text",
+    "arrow": "Arrow",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("way", list(handlers()))
+@pytest.mark.parametrize("name", list(FORMATS))
+async def test_a_value_that_cannot_be_read_names_its_format(name: str, way: str) -> None:
+    made = FORMATS[name]
+    good = made.value(1)
+    outcome = await process(handlers(made.schema)[way], made.decoder, [good, b'"\xff', good])
+    [letter] = found_letters(outcome).values()
+    assert letter["error"]["type"] == "DecodeError" or name == "json"
+    assert NAMES[name] in letter["error"]["message"]

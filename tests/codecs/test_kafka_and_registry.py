@@ -50,4 +50,4 @@ async def test_avro_messages_become_rows_and_an_undecodable_one_a_dead_letter(
     listed = await actorproc(tmp_path, "dead-letters", "list", "--container", "state", "--name", "Rows", "--json")
     [letter] = [orjson.loads(line) for line in listed.splitlines()]
     assert (letter["sequence"], letter["error"]["type"]) == (1, "DecodeError")
-    assert letter["error"]["message"] == f"schema id {int.from_bytes(broken[1:5], 'big')}: the value is cut short"
+    assert letter["error"]["message"] == f"schema id {int.from_bytes(broken[1:5], 'big')}: Avro: the value is cut short"

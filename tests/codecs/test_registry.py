@@ -117,12 +117,12 @@ async def test_records_that_do_not_decode_become_dead_letters(
     letters = {letter["sequence"]: letter["error"] for letter in result.dead_letters}
     assert {letter["type"] for letter in letters.values()} == {"DecodeError"}
     messages = {sequence: letter["message"] for sequence, letter in letters.items()}
-    assert messages[1] == f"schema id {number}: the value is cut short"
+    assert messages[1] == f"schema id {number}: Avro: the value is cut short"
     assert messages[2].startswith("the value begins with b'{}', and not with a zero byte and a schema id")
     assert messages[3] == f"schema id 999999 is not in the registry {registry.url}"
     assert messages[4] == "the record has no value"
     assert "is JSON, and the setting decode expects AVRO" in messages[5]
-    assert messages[6] == f"schema id {number}: 1 bytes are left over after the value: it has another schema"
+    assert messages[6] == f"schema id {number}: Avro: 1 bytes are left over after the value: it has another schema"
 
 
 async def test_a_type_of_a_referenced_avro_schema(registry: Registry) -> None:

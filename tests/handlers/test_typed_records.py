@@ -89,11 +89,11 @@ async def test_any_type_that_json_can_become_will_do(kind: type[Any], value: byt
 UNFIT: dict[bytes | None, str] = {
     b'{"n": "4"}': "Expected `int`, got `str` - at `$.n`",
     b'{"of": "x"}': "Object missing required field `n`",
-    b'{"n": 4': "Input data was truncated",
-    b'{"n": 4}, {"n": 5}': "JSON is malformed: trailing characters (byte 9)",
-    b'{"n": 4} {"n": 5}': "JSON is malformed: trailing characters (byte 10)",
-    b'{"n": 4}\n{"n": 5}': "JSON is malformed: trailing characters (byte 10)",
-    b"": "Input data was truncated",
+    b'{"n": 4': "the value is not JSON: Input data was truncated",
+    b'{"n": 4}, {"n": 5}': "the value is not JSON: JSON is malformed: trailing characters (byte 9)",
+    b'{"n": 4} {"n": 5}': "the value is not JSON: JSON is malformed: trailing characters (byte 10)",
+    b'{"n": 4}\n{"n": 5}': "the value is not JSON: JSON is malformed: trailing characters (byte 10)",
+    b"": "the value is not JSON: Input data was truncated",
     None: "the record has no value",
 }
 
