@@ -27,8 +27,7 @@ from actorproc.config.settings import Settings
 from actorproc.errors import ActorprocError, UsageError
 from actorproc.sources.protocol import parse_time
 
-_MOST_VALUE = 100  # characters of a value in a table
-_MOST_MESSAGE = 300  # of an error's message, which may end with what to do
+_MOST_SHOWN = 100  # characters of a cell of the list; `show` and --json have all of them
 _MOST_NAME = 30  # characters to which the names of facts are padded
 
 
@@ -242,12 +241,12 @@ def _ask(name: str, count: int) -> None:
 def _row(letter: Letter, marks: Sequence[str]) -> Cells:
     error = letter["error"]
     time = datetime.fromisoformat(letter["time"]).strftime("%Y-%m-%dT%H:%M:%SZ")
-    cells = [_shortened(error["message"], _MOST_MESSAGE), _shortened(letter["key"]), _shortened(letter["value"])]
+    cells = [_shortened(error["message"]), _shortened(letter["key"]), _shortened(letter["value"])]
     return [letter["id"], time, *("yes" if letter[mark] else "" for mark in marks), letter["kind"], *cells]
 
 
-def _shortened(cell: object, most: int = _MOST_VALUE) -> object:
-    return cell[: most - 3] + "..." if isinstance(cell, str) and len(cell) > most else cell
+def _shortened(cell: object) -> object:
+    return cell[: _MOST_SHOWN - 3] + "..." if isinstance(cell, str) and len(cell) > _MOST_SHOWN else cell
 
 
 def _print_whole(letter: Letter) -> None:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import anyio
 import orjson
 import pytest
 
-from tests.cli.conftest import Run
+from actorproc import PartitionContext, Processor, Record, RecordHandler
+from actorproc.testing.memory_source import MemorySource
+from tests.cli.conftest import QUICK, Run
 from tests.cli.reading import lines
 
 
@@ -51,6 +55,26 @@ def test_a_dead_letter_is_shown_whole(run: Run, place: list[object]) -> None:
     assert letter["value"] in shown
     assert 'float(flight["delay"])' in shown
     assert orjson.loads(run("dead-letters", "show", name, *place, "--json").stdout) == letter
+
+
+def test_a_long_reason_is_cut_in_the_list_and_whole_elsewhere(run: Run, tmp_path: Path) -> None:
+    reason = f"{'a long reason ' * 30}ends here"
+
+    class Fails(RecordHandler):
+        output_schema = "n long"
+
+        def process_record(self, record: Record, ctx: PartitionContext) -> None:
+            raise ValueError(reason)
+
+    source, container = MemorySource(1), str(tmp_path / "state")
+    source.append("0", [b"1"])
+    anyio.run(partial(Processor(Fails, source=source, container=container, **QUICK).run, until_end=True))
+    where = ("--name", "Fails", "--container", container)
+    table = run("dead-letters", "list", *where).stdout
+    assert reason[:90] in table
+    assert max(map(len, table.splitlines())) < 200
+    assert reason in run("dead-letters", "show", "0:0", *where).stdout
+    assert lines(run("dead-letters", "list", *where, "--json").stdout)[0]["error"]["message"] == reason
 
 
 @pytest.mark.parametrize(
