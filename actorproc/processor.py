@@ -209,7 +209,7 @@ class Processor:
         except ExceptionGroup as group:
             raise first_cause(group) from None
         if end:
-            end.check()
+            end.check(signalled.first if signalled else None)
 
     async def _stop_after(self, signalled: Signals) -> None:
         await signalled.wait()

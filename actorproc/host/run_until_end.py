@@ -75,6 +75,7 @@ class RunUntilEnd:
         self._emptied_elsewhere: set[str] = set()  # queues of other hosts
         self._flushed: dict[str, PartitionActor] = {}  # the actors that were asked to commit at their end
         self._supervisor: Supervisor | None = None
+        self._ended = False  # by itself: nobody has stopped this host
 
     async def take_ends(self) -> None:
         """Note where each partition ends now. A partition whose end cannot be read is logged and left out.
@@ -128,6 +129,7 @@ class RunUntilEnd:
             await self._clock.sleep(max(pause, _LOCAL_POLL_EACH * len(self.waiting)))
         if not self.waiting:
             self._log.info("processor.reached_end", partitions=len(self._ends))
+        self._ended = True
         supervisor.stop()
 
     # Partitions of this host
@@ -334,28 +336,39 @@ class RunUntilEnd:
                 )
         return failed
 
-    def check(self) -> None:
+    def check(self, signal: str | None = None) -> None:
         """Call it after the run.
+
+        Args:
+            signal: name of the signal that stopped it.
 
         Raises:
             EndNotReached: names the partitions that have not reached their end, and why. Or rows were lost.
         """
         if self._supervisor is None:
-            raise EndNotReached("stopped while starting: nothing was begun")
+            by = "" if signal is None else f" by {signal}"
+            raise EndNotReached(f"stopped{by} while starting: nothing was begun")
         if lost := self._supervisor.partitions.rows_lost:
             lines = [f"partition {partition}: {lost[partition]}" for partition in sorted(lost, key=natural)[:_NAMED]]
             raise EndNotReached("\n".join(["rows were lost, because the handler emitted them too late", *lines]))
         left = sorted(self.waiting | self._without_end.keys(), key=natural)
         if left:
-            raise EndNotReached(self._message(left))
+            raise EndNotReached(self._message(left, signal))
 
-    def _message(self, left: list[str]) -> str:
+    def _message(self, left: list[str], signal: str | None) -> str:
         count = len(self._ends) + len(self._without_end)
         have = "has not reached the end it" if len(left) == 1 else "have not reached the end they"
         lines = [f"{len(left)} of {count} partition{'' if count == 1 else 's'} {have} had at the start"]
         why_not, reasons = self._failed | self._without_end, dict[str, list[str]]()
+        why = (
+            "it could do nothing more: all partitions that it had left failed"
+            if self._ended
+            else (f"{signal or 'stop()'} stopped it")
+        )
         for partition in left:
-            reasons.setdefault(why_not.get(partition, "not there yet"), []).append(partition)
+            reasons.setdefault(why_not.get(partition, f"not there yet when this host ended ({why})"), []).append(
+                partition
+            )
         lines += [f"{named_partitions(names)}: {why}" for why, names in list(reasons.items())[:_NAMED]]
         if len(reasons) > _NAMED:
             lines.append(f"and {sum(map(len, list(reasons.values())[_NAMED:]))} more")

@@ -56,6 +56,8 @@ class Signals:
         self._first = anyio.Event()
         self._started = False
         self._abort: str | None = None
+        self.first: str | None = None
+        """Name of the first signal."""
 
     @contextmanager
     def handled(self) -> Iterator[None]:
@@ -94,6 +96,7 @@ class Signals:
         await self._first.wait()
 
     def _drain(self, name: str) -> None:
+        self.first = name
         self._first.set()  # first, as logging may fail
         if not self._started:
             self._life.cancel()

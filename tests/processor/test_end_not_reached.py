@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import re
+import signal
 import threading
 from collections.abc import AsyncGenerator
 from contextlib import suppress
@@ -159,7 +162,8 @@ async def test_until_end_processes_the_rest_if_some_ends_cannot_be_read() -> Non
         assert cursor.sequence == (await whole.end(partition)).sequence
 
 
-async def test_until_end_that_is_stopped_early_is_an_error() -> None:
+@pytest.mark.parametrize("who", ["SIGTERM", "stop()"])
+async def test_until_end_that_is_stopped_early_is_an_error_that_says_by_whom(who: str) -> None:
     class Slow(Double):
         async def process(self, batch: Batch, ctx: PartitionContext) -> None:
             if ctx.partition == "1":
@@ -174,8 +178,11 @@ async def test_until_end_that_is_stopped_early_is_an_error() -> None:
     async with anyio.create_task_group() as tasks:
 
         async def run() -> None:
-            with pytest.raises(errors.EndNotReached, match=r"1 of 2 partitions.*\npartition 1: not there yet"):
-                await processor.run(until_end=True)
+            says = (
+                rf"1 of 2 partitions.*\npartition 1: not there yet when this host ended \({re.escape(who)} stopped it\)"
+            )
+            with pytest.raises(errors.EndNotReached, match=says):
+                await processor.run(until_end=True, signals=who == "SIGTERM")
 
         tasks.start_soon(run)
         with anyio.fail_after(60):
@@ -183,7 +190,10 @@ async def test_until_end_that_is_stopped_early_is_an_error() -> None:
             while sum(p.rows for p in _partitions(processor)) < 10:
                 await anyio.sleep(0.01)
             await anyio.sleep(50 * LOCAL_POLL)
-        processor.stop()
+        if who == "SIGTERM":
+            os.kill(os.getpid(), signal.SIGTERM)
+        else:
+            processor.stop()
 
 
 @pytest.mark.slow
