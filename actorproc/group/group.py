@@ -95,6 +95,7 @@ class Group:
         self._joined = False  # whether this incarnation has been a member
         self._was_in = False  # whether this or an earlier incarnation has been one
         self._retiring = False
+        self._given_away: dict[str, Move] = {}  # by partition, while this host stops: logged when it leaves
         self._left = False
 
         self._stored = SharedDocument(store, layout.group, GroupDocument)
@@ -406,8 +407,7 @@ class Group:
             self._joined = self._was_in = True
         was, now, own = before.incarnations(), document.incarnations(), (self.host, self.incarnation)
         joined, out = sorted(now - was), sorted(was - now)
-        why = dict(Counter(move.reason for move in proposal.moves).most_common(_REASONS_LOGGED))
-        self._log.info("group.written", joined=joined, out=out, moves=len(proposal.moves), why=why)
+        self._log_written(joined, out, proposal.moves)
         for move in proposal.moves:
             self._log.debug("group.move", **move._asdict(), epoch=proposal.leases[move.partition].epoch)
         concerned = {host for move in proposal.moves for host in (move.source, move.target)}
@@ -415,6 +415,18 @@ class Group:
             [who for who in sorted(now) if who[0] in concerned and who != own], [who for who in out if who != own]
         )
         return True
+
+    def _log_written(self, joined: Sequence[Incarnation], out: Sequence[Incarnation], moves: Sequence[Move]) -> None:
+        """One line, or one for a whole stop: partitions are handed over as they are drained, one after the other."""
+        say = self._log.info
+        if self._retiring:
+            self._given_away |= {move.partition: move for move in moves}
+        if self._left:
+            moves = list(self._given_away.values()) or moves
+        elif self._retiring and not joined and not out:
+            say = self._log.debug
+        why = dict(Counter(move.reason for move in moves).most_common(_REASONS_LOGGED))
+        say("group.written", joined=joined, out=out, moves=len(moves), why=why)
 
     async def _remove_stale_heartbeats(self) -> None:
         """Remove those of this host's earlier incarnations. The first host by name also removes abandoned ones."""

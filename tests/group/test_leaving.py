@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import anyio
 import pytest
+import structlog
 
 from actorproc.errors import RemovedFromGroup
 from actorproc.group.heartbeat import read_heartbeats
@@ -56,6 +57,30 @@ def test_a_stop_leaves_a_gap_of_less_than_a_second() -> None:
         fleet.check_steps()
 
     run(main())
+
+
+def test_a_stop_is_one_log_line_with_all_that_was_handed_over() -> None:
+    async def main() -> None:
+        fleet = SimulatedGroup(9)
+        a, b = fleet.group("a"), fleet.group("b")
+        await b.renew()
+        mine = sorted((await b.look(fleet.listed)).mine)
+        assert len(mine) == 9
+        await a.renew()
+        await a.look(fleet.listed)
+        before = len(logs)
+        b.retire()
+        await b.look(fleet.listed)
+        for partition in mine[:6]:
+            await b.hand_over([partition])
+        await b.leave()
+        told = [log for log in logs[before:] if log["event"] == "group.written"]
+        assert [log["log_level"] for log in told] == ["debug"] * 7 + ["info"]
+        assert [host for host, _ in told[-1]["out"]] == ["b"]
+        assert (told[-1]["moves"], told[-1]["why"]) == (9, {"b handed it over": 6, "b left": 3})
+
+    with structlog.testing.capture_logs() as logs:
+        run(main())
 
 
 def test_after_the_last_host_has_stopped_the_next_one_starts_at_once() -> None:
