@@ -14,7 +14,7 @@ from actorproc.cli.exit_codes import FAILED, REACHED_END
 from actorproc.cli.loading import load_handler, load_hooks, load_source
 from actorproc.cli.spark import check
 from actorproc.cli.streams import conclude
-from actorproc.cli.terminal import counted
+from actorproc.cli.worker_totals import Totals, report_of, report_pipe, send
 from actorproc.cli.workers import Workers, command_line, deadline, end_soon, stop_with_parent
 from actorproc.errors import UsageError
 from actorproc.host.statistics import Statistics
@@ -86,9 +86,10 @@ def run(
             host: command_line([*again, "--host", host, *address_of_worker(http, index)])
             for index, host in enumerate(hosts)
         }
-        raise typer.Exit(_supervise(commands, f"{host}-spark", query and [*root, *query], until_end))
+        spark_command = query and [*root, *query]
+        raise typer.Exit(_supervise(commands, f"{host}-spark", spark_command, until_end, processor.name))
     longest = processor.settings.max_handoff_time + _LEAVING
-    is_worker = stop_with_parent(longest)
+    is_worker, reports = stop_with_parent(longest), report_pipe()
     look = ["--name", processor.name, "--container", container, *(["--config", str(config)] if config else [])]
     look += shown_settings(settings)
 
@@ -101,6 +102,8 @@ def run(
             drained.cancel()
             statistics = processor.statistics()
             if statistics.incarnation is not None:
+                if reports is not None:
+                    send(report_of(statistics), reports)
                 _conclude(statistics, SYSTEM.monotonic() - began, look, until_end=until_end)
 
     run_async(work)
@@ -125,14 +128,23 @@ def _query(spark: str | None, checkpoint: str | None, place: Sequence[str]) -> l
     return ["spark", "--wait", _FIRST_RUN, *words]
 
 
-def _supervise(hosts: dict[str, list[str]], name: str, query: list[str] | None, until_end: bool) -> int:
+def _supervise(hosts: dict[str, list[str]], name: str, query: list[str] | None, until_end: bool, processor: str) -> int:
     """Run the hosts, and beside them the query; until the end: after them, over all that is there. The exit code."""
-    if query is None:
-        return run_async(Workers(hosts, until_end=until_end, done=REACHED_END).run)
-    if not until_end:
-        return run_async(Workers(hosts | {name: command_line(query)}, until_end=False).run)
-    workers = Workers(hosts, until_end=True, done=REACHED_END)
-    failed = run_async(workers.run)
+    beside = {} if query is None or until_end else {name: command_line(query)}
+    with Totals(hosts) as totals:
+        workers = Workers(hosts | beside, until_end=until_end, done=REACHED_END, totals=totals)
+
+        async def work() -> int:
+            began = SYSTEM.monotonic()
+            try:
+                return await workers.run()
+            finally:
+                if (summary := totals.text(processor, SYSTEM.monotonic() - began)) is not None:
+                    conclude(summary)
+
+        failed = run_async(work)
+    if query is None or beside:
+        return failed
     if failed or workers.stopped:
         return failed or FAILED  # the hosts had reached the end, but the query has not begun
     return run_async(Workers({name: command_line([*query, "--trigger", "available-now"])}, until_end=True).run)
@@ -141,11 +153,7 @@ def _supervise(hosts: dict[str, list[str]], name: str, query: list[str] | None, 
 def _conclude(statistics: Statistics, seconds: float, look: Sequence[str], *, until_end: bool) -> None:
     """Print a summary of this host's work. `look`: options for a command that shows the dead letters."""
     did, host = statistics, statistics.host
-    skipped = f", {did.skipped:,} skipped" if did.skipped else ""
-    lines = [
-        f"{statistics.processor} on {host}: {counted(did.records, 'record')} handled, {counted(did.rows, 'row')} and "
-        f"{counted(did.dead_letters, 'dead letter')} committed{skipped}, in {seconds:.1f} s"
-    ]
+    lines = [f"{did.processor} on {host}: {report_of(did)}, in {seconds:.1f} s"]
     if did.dead_letters:
         lines.append(f"see why: actorproc dead-letters list {shlex.join(look)}")
     conclude("\n".join(lines))

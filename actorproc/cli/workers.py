@@ -14,6 +14,7 @@ import anyio
 import anyio.abc
 
 from actorproc.cli.exit_codes import FAILED, INTERRUPTED, NOT_STARTED, WRONG_USE
+from actorproc.cli.worker_totals import REPORT_PIPE, Totals
 from actorproc.runtime.actor import Restarts
 from actorproc.runtime.backoff import Backoff
 from actorproc.runtime.clock import SYSTEM, Clock
@@ -28,6 +29,9 @@ ABORT_TIME = 5.0
 
 GRACE = 3.0
 """Seconds that a host has after the second signal, less than `ABORT_TIME`: whatever its handler does then, it ends."""
+
+_DID_NOTHING = (WRONG_USE, INTERRUPTED, -signal.SIGTERM, -signal.SIGINT)
+"""Exit codes of a worker that was refused, or heard a signal before it listened for one."""
 
 _BACKOFF = Backoff(0.5, 30.0)
 
@@ -44,11 +48,19 @@ class Workers:
         commands: by name. A host that is started again keeps its name, so it gets its leases back at once.
         until_end: a worker that ends well is done; else it is started again.
         done: the exit code of one that is.
+        totals: sums up what they did.
     """
 
     def __init__(
-        self, commands: Mapping[str, Sequence[str]], *, until_end: bool, done: int = 0, clock: Clock = SYSTEM
+        self,
+        commands: Mapping[str, Sequence[str]],
+        *,
+        until_end: bool,
+        done: int = 0,
+        totals: Totals | None = None,
+        clock: Clock = SYSTEM,
     ) -> None:
+        self._totals = totals
         self._commands = commands
         self._until_end = until_end
         self._well = done if until_end else 0
@@ -115,13 +127,14 @@ class Workers:
             self._note(FAILED)  # it died, and was not started again
 
     async def _run_once(self, host: str, alive: int) -> int:
+        reports, code = self._totals and self._totals.pipe, None
         async with await anyio.open_process(
             self._commands[host],
             stdin=subprocess.DEVNULL,
             stdout=None,
             stderr=None,
-            env={**os.environ, PARENT_PIPE: str(alive)},
-            pass_fds=[alive],
+            env={**os.environ, PARENT_PIPE: str(alive), **({REPORT_PIPE: str(reports)} if reports else {})},
+            pass_fds=[alive, *([reports] if reports else [])],
             start_new_session=True,  # Ctrl-C reaches this process alone, which passes it on: once
         ) as process:
             self._processes[host] = process
@@ -129,9 +142,12 @@ class Workers:
                 _signal(process, self._signal)
             log.info("worker.started", host=host, pid=process.pid)
             try:
-                return await process.wait()
+                code = await process.wait()
+                return code
             finally:
                 del self._processes[host]
+                if self._totals is not None:
+                    self._totals.ended(host, None if code in _DID_NOTHING else _cause(code))
 
     def stop(self, number: signal.Signals) -> None:
         """Pass a signal on to all workers; none is started again."""
@@ -164,6 +180,11 @@ class Workers:
 def _signal(process: anyio.abc.Process, number: signal.Signals) -> None:
     with suppress(ProcessLookupError):  # it has ended, and its keeper does not know yet
         process.send_signal(number)
+
+
+def _cause(code: int | None) -> str:
+    """Why a process ended; None: it is killed, as the second signal came."""
+    return "killed" if code is None else f"exit code {code}" if code >= 0 else str(_exit(code))
 
 
 def _exit(code: int) -> str | int:

@@ -70,7 +70,7 @@ def test_a_run_whose_log_nobody_reads_does_all_its_work(workers: list[str]) -> N
     with unread() as stderr:
         done = ended(*SERVE, "flights_app:Delays", "--until-end", *workers, stderr=stderr)
     assert done.returncode == 0
-    assert sum(map(int, re.findall(r"(\d+) records handled", done.stdout))) == 40
+    assert sum(map(int, re.findall(r" on \S+: (\d+) records handled", done.stdout))) == 40
 
 
 def test_produce_fails_with_1_if_nobody_reads_stderr(folder: Path) -> None:

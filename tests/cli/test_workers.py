@@ -55,7 +55,7 @@ def test_a_signal_while_the_hosts_end_begins_no_query(monkeypatch: pytest.Monkey
         return AtTheEnd(*command)
 
     monkeypatch.setattr(anyio, "open_process", open_process)
-    assert _supervise({"host": ["host"]}, "query", ["spark"], until_end=True) == 1
+    assert _supervise({"host": ["host"]}, "query", ["spark"], until_end=True, processor="p") == 1
     assert started == ["host"]
 
 

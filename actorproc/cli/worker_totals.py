@@ -1,0 +1,114 @@
+"""What the worker processes of one `serve` did in all: each reports its numbers through a pipe when it ends."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Collection
+from contextlib import suppress
+
+import msgspec
+
+from actorproc.cli.terminal import counted
+from actorproc.host.statistics import Statistics
+
+REPORT_PIPE = "ACTORPROC_REPORT_PIPE"
+"""Environment variable: number of the descriptor into which a worker writes its report."""
+
+_AT_ONCE = 2**16  # bytes, all that a pipe holds
+
+
+class Report(msgspec.Struct):
+    """The numbers of one host; see `Statistics`."""
+
+    host: str = ""
+    records: int = 0
+    rows: int = 0
+    dead_letters: int = 0
+    skipped: int = 0
+
+    def __str__(self) -> str:
+        skipped = f", {self.skipped:,} skipped" if self.skipped else ""
+        return (
+            f"{counted(self.records, 'record')} handled, {counted(self.rows, 'row')} and "
+            f"{counted(self.dead_letters, 'dead letter')} committed{skipped}"
+        )
+
+
+def report_of(did: Statistics) -> Report:
+    """The report of the host of these statistics."""
+    return Report(did.host, did.records, did.rows, did.dead_letters, did.skipped)
+
+
+def report_pipe() -> int | None:
+    """In a worker: the descriptor for its report. Its child processes are not told of it."""
+    given = os.environ.pop(REPORT_PIPE, None)
+    return None if given is None else int(given)
+
+
+def send(report: Report, pipe: int) -> None:
+    """Report to the parent. A parent that is gone, or does not read, costs the report only."""
+    with suppress(OSError):
+        os.write(pipe, msgspec.json.encode(report) + b"\n")
+
+
+class Totals:
+    """The sum of the reports, and the processes that ended without one. Used as a context, which closes the pipe.
+
+    Args:
+        hosts: names of the workers that report.
+    """
+
+    def __init__(self, hosts: Collection[str]) -> None:
+        self._hosts = hosts
+        self.sum = Report()
+        self._reports = 0
+        self._reported = Counter[str]()  # reports by hosts whose process is not known to have ended
+        self._killed = Counter[str]()  # processes without a report, by host and cause
+        self._begun = b""  # of a line
+        self._reading, self.pipe = os.pipe()
+        for end in (self._reading, self.pipe):  # a worker must not wait for its parent, nor the parent for it
+            os.set_blocking(end, False)
+
+    def __enter__(self) -> Totals:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._reading)
+        os.close(self.pipe)
+
+    def ended(self, host: str, cause: str | None) -> None:
+        """Note that a process of this host has ended.
+
+        Args:
+            cause: of its end, such as `SIGKILL`; None: it need not have reported, as it did nothing.
+        """
+        self._read()
+        if self._reported[host]:
+            self._reported[host] -= 1
+        elif host in self._hosts and cause is not None:
+            self._killed[f"{host} ({cause})"] += 1
+
+    def _read(self) -> None:
+        with suppress(BlockingIOError):
+            while True:
+                self._begun += os.read(self._reading, _AT_ONCE)
+        *lines, self._begun = self._begun.split(b"\n")
+        for line in lines:
+            one, total = msgspec.json.decode(line, type=Report), self.sum
+            self._reported[one.host] += 1
+            self._reports += 1
+            total.records += one.records
+            total.rows += one.rows
+            total.dead_letters += one.dead_letters
+            total.skipped += one.skipped
+
+    def text(self, processor: str, seconds: float) -> str | None:
+        """A summary; None: no worker has begun, or the only one has said it."""
+        if not self._killed and (len(self._hosts) < 2 or not self._reports):
+            return None
+        found = f"{processor} on {counted(len(self._hosts), 'worker')}: {self.sum}, in {seconds:.1f} s"
+        if not self._killed:
+            return found
+        names = [f"{who}{f', {times} times' if times > 1 else ''}" for who, times in sorted(self._killed.items())]
+        return f"{found}\nnot counted, as they ended without a report: {'; '.join(names)}. What they committed counts"
