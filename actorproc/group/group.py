@@ -418,15 +418,14 @@ class Group:
 
     def _log_written(self, joined: Sequence[Incarnation], out: Sequence[Incarnation], moves: Sequence[Move]) -> None:
         """One line, or one for a whole stop: partitions are handed over as they are drained, one after the other."""
-        say = self._log.info
         if self._retiring:
             self._given_away |= {move.partition: move for move in moves}
-        if self._left:
-            moves = list(self._given_away.values()) or moves
-        elif self._retiring and not joined and not out:
-            say = self._log.debug
+            moves = list(self._given_away.values()) if self._left else moves
         why = dict(Counter(move.reason for move in moves).most_common(_REASONS_LOGGED))
-        say("group.written", joined=joined, out=out, moves=len(moves), why=why)
+        if self._retiring and not self._left and not joined and not out:
+            self._log.debug("group.written", moves=len(moves), why=why)
+        else:
+            self._log.info("group.written", joined=joined, out=out, moves=len(moves), why=why)
 
     async def _remove_stale_heartbeats(self) -> None:
         """Remove those of this host's earlier incarnations. The first host by name also removes abandoned ones."""
