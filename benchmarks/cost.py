@@ -16,14 +16,14 @@ from rich.table import Table
 from actorproc import Batch, PartitionContext, PartitionHandler, Processor, Producer
 from actorproc.admin.cost import MONTH, PRICES, Verb
 from actorproc.config.settings import Settings
+from actorproc.simulation.clock import VirtualClock
+from actorproc.simulation.faults import LATENCY_ONLY, FaultyBackend
+from actorproc.simulation.loop import current_loop
+from actorproc.simulation.loop import run as run_in_virtual_time
+from actorproc.simulation.nudges import NudgeNetwork
 from actorproc.sources.log import LogSource
 from actorproc.storage.store import Store
 from actorproc.stores.memory import MemoryStore
-from actorproc.testing.simulation.clock import VirtualClock
-from actorproc.testing.simulation.faults import LATENCY_ONLY, FaultyBackend
-from actorproc.testing.simulation.loop import current_loop
-from actorproc.testing.simulation.loop import run as run_in_virtual_time
-from actorproc.testing.simulation.nudges import NudgeNetwork
 
 VERBS: dict[str, Verb] = {"put": "PUT", "put_if_absent": "PUT", "put_if_match": "PUT", "list": "LIST", "get": "GET"}
 """How S3 charges the requests that a store counts. Others are free."""

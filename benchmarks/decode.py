@@ -24,15 +24,15 @@ from rich.console import Console
 from rich.table import Table
 
 from actorproc.codecs.arrow import ArrowDecoder
-from actorproc.codecs.avro_format import AvroFormat
 from actorproc.codecs.csv import CsvDecoder
 from actorproc.codecs.json import JsonDecoder
-from actorproc.codecs.json_schema_format import JsonSchemaFormat
-from actorproc.codecs.proto_files import parsed_protobuf
-from actorproc.codecs.protobuf_format import ProtobufFormat
-from actorproc.codecs.registry import RegistrySchema, SchemaRegistry
-from actorproc.codecs.registry_decoder import RegistryDecoder, RegistryFormat
 from actorproc.codecs.text import TextDecoder
+from actorproc.formats.avro.registry_format import AvroFormat
+from actorproc.formats.json_schema.registry_format import JsonSchemaFormat
+from actorproc.formats.protobuf.files import parsed_protobuf
+from actorproc.formats.protobuf.registry_format import ProtobufFormat
+from actorproc.formats.registry.client import RegistrySchema, SchemaRegistry
+from actorproc.formats.registry.decoder import RegistryDecoder, RegistryFormat
 from actorproc.handler.decoder import Decoder
 from actorproc.rows.schema import parse_schema
 

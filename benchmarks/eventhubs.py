@@ -28,9 +28,9 @@ from rich.console import Console
 from rich.table import Table
 
 from actorproc import JsonRows, Processor
-from actorproc.sources.eventhubs import EventHubsSource
+from actorproc.connectors.eventhubs import EventHubsSource
 from benchmarks.processes import in_own_process
-from tests.eventhubs_server import eventhubs
+from tests.connectors.eventhubs.server import eventhubs
 
 HUB = "events"
 PARTITIONS = 2

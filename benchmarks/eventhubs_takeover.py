@@ -28,7 +28,7 @@ from rich.console import Console
 from rich.table import Table
 
 from actorproc import Processor, Settings
-from actorproc.sources.eventhubs import EventHubsSource
+from actorproc.connectors.eventhubs import EventHubsSource
 from actorproc.stores import open_store
 from benchmarks.killed import (
     ACQUIRE,
@@ -49,8 +49,8 @@ from benchmarks.killed import (
     wait_until,
 )  # fmt: skip
 from benchmarks.processes import only_warnings
-from tests.azure_storage import azurite
-from tests.eventhubs_server import eventhubs
+from tests.connectors.eventhubs.server import eventhubs
+from tests.connectors.shared.azure_storage import azurite
 
 HUB, BLOBS = "events", "checkpoints"
 PARTITIONS = 4

@@ -31,11 +31,11 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from actorproc.sources.kafka.properties import DEFAULTS
+from actorproc.connectors.kafka.properties import DEFAULTS
 from benchmarks.backlog import json_events
 from benchmarks.kafka_programs.environment import python_of_peers
 from benchmarks.kafka_programs.task import Task
-from tests.kafka_server import Broker, kafka
+from tests.connectors.kafka.server import Broker, kafka
 
 PARTITIONS = 4
 TOPIC = "events"

@@ -27,10 +27,10 @@ from rich.table import Table
 
 from actorproc import Processor
 from actorproc.config.settings import Settings
-from actorproc.sources.kafka import KafkaSource
+from actorproc.connectors.kafka import KafkaSource
 from benchmarks.processes import only_warnings
 from benchmarks.rebalance import Diary, Note, longest_gaps, open_partitions, read_diary, write_note
-from tests.kafka_server import kafka
+from tests.connectors.kafka.server import kafka
 
 TOPIC = "events"
 HOSTS = ("a", "b", "c", "d")

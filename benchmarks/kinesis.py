@@ -27,11 +27,11 @@ from rich.console import Console
 from rich.table import Table
 
 from actorproc import JsonRows, Processor
-from actorproc.sources.kinesis import KinesisSource
+from actorproc.connectors.kinesis import KinesisSource
 from benchmarks.kinesis_kcl import COLUMNS
 from benchmarks.processes import in_own_process
-from tests.kcl import kcl
-from tests.kinesis_servers import REGION, Faults, KinesisServer, dynalite, kinesalite
+from tests.connectors.kinesis.kcl import kcl
+from tests.connectors.kinesis.servers import REGION, Faults, KinesisServer, dynalite, kinesalite
 
 STREAM = "events"
 SHARDS = 4

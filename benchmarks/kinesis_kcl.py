@@ -11,7 +11,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tests.kcl import speak
+from tests.connectors.kinesis.kcl import speak
 
 COLUMNS = ("carrier", "dep_delay", "n")
 

@@ -22,7 +22,7 @@ from typing import Any
 import anyio
 
 from actorproc import Processor
-from actorproc.sources.kinesis import KinesisSource
+from actorproc.connectors.kinesis import KinesisSource
 from benchmarks.killed import (
     EVERY,
     EXPIRATION,
@@ -41,9 +41,9 @@ from benchmarks.killed import (
     show,
 )  # fmt: skip
 from benchmarks.processes import only_warnings
-from tests.kcl import kcl
-from tests.kcl import rows as rows_of_kcl
-from tests.kinesis_servers import REGION, KinesisServer, dynalite, kinesalite
+from tests.connectors.kinesis.kcl import kcl
+from tests.connectors.kinesis.kcl import rows as rows_of_kcl
+from tests.connectors.kinesis.servers import REGION, KinesisServer, dynalite, kinesalite
 from tests.servers import free_ports
 
 STREAM = "events"

@@ -33,7 +33,7 @@ from actorproc.storage.store import Store
 from actorproc.stores import open_store
 from benchmarks.kafka import PARTITIONS, TOPIC, Measured, Program, fill, measure
 from benchmarks.kafka_programs.task import Task
-from tests.kafka_server import kafka
+from tests.connectors.kafka.server import kafka
 
 CHANGED = 10_000  # keys in a commit
 COMMITS = 32  # with a merge after each 16

@@ -15,8 +15,8 @@ from rich.console import Console
 from rich.table import Table
 
 from actorproc import Batch, PartitionContext, PartitionHandler
-from actorproc.testing import Cluster, Process, UnsteadySource
-from actorproc.testing import run as run_in_virtual_time
+from actorproc.simulation import Cluster, Process, UnsteadySource
+from actorproc.simulation import run as run_in_virtual_time
 
 SETTLING = 120.0  # virtual seconds until the group is balanced
 SETTINGS: Mapping[str, Mapping[str, float]] = {

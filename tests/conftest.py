@@ -11,10 +11,13 @@ import hypothesis
 import pytest
 import structlog
 
-from tests import amqp_servers, kafka_server, kinesis_servers, servers
-from tests.amqp_servers import AmqpBroker
-from tests.kafka_server import Broker
-from tests.kinesis_servers import KinesisServer
+from tests import servers
+from tests.connectors.amqp import servers as amqp_servers
+from tests.connectors.amqp.servers import AmqpBroker
+from tests.connectors.kafka import server as kafka_server
+from tests.connectors.kafka.server import Broker
+from tests.connectors.kinesis import servers as kinesis_servers
+from tests.connectors.kinesis.servers import KinesisServer
 from tests.scheduling import pytest_collection_modifyitems as pytest_collection_modifyitems
 from tests.scheduling import pytest_xdist_make_scheduler as pytest_xdist_make_scheduler
 from tests.servers import S3Server

@@ -27,7 +27,7 @@ from actorproc.storage.store import Store
 from actorproc.stores import open_store
 
 if TYPE_CHECKING:
-    from actorproc.sources.kafka import KafkaSource
+    from actorproc.connectors.kafka import KafkaSource
 
 
 class ReplayTarget(Protocol):
@@ -140,9 +140,9 @@ class KafkaTarget:
         await SYSTEM.run_in_thread(self._append, f"actorproc-{transaction}", batch, partition, records)
 
     def _append(self, transaction: str, batch: int, partition: str, records: pa.RecordBatch) -> None:
-        from actorproc.handlers.kafka_messages import copy_of
-        from actorproc.handlers.kafka_position import TopicPosition
-        from actorproc.handlers.kafka_writers import TransactionalWriter
+        from actorproc.connectors.kafka.messages import copy_of
+        from actorproc.connectors.kafka.topic_position import TopicPosition
+        from actorproc.connectors.kafka.writers import TransactionalWriter
 
         topic, _, number = partition.rpartition("-")
         writer = TransactionalWriter(self._properties, topic, transaction, timeout=60.0)

@@ -17,7 +17,7 @@ from actorproc.runtime.clock import SYSTEM, Clock
 from actorproc.runtime.requirements import how_to_install
 
 if TYPE_CHECKING:
-    from actorproc.codecs.registry import SchemaRegistry
+    from actorproc.formats.registry.client import SchemaRegistry
 
 __all__ = ["FROM_REGISTRY", "JsonDecoder", "open_decoder", "open_registry", "subject_of"]
 
@@ -60,7 +60,7 @@ def open_registry(settings: Settings, *, clock: Clock = SYSTEM) -> SchemaRegistr
     if settings.schema_registry is None:
         raise SettingsError("schema_registry is not set")
     try:
-        registry = import_module("actorproc.codecs.registry").SchemaRegistry
+        registry = import_module("actorproc.formats.registry.client").SchemaRegistry
     except ImportError as error:
         raise SettingsError(f"schema_registry: {error}: {how_to_install('avro')}, or that of another format") from None
     options = with_secrets("schema registry option", settings.schema_registry_options)

@@ -11,9 +11,9 @@ import pyarrow as pa
 import pyarrow.json
 
 from actorproc import Batch, JsonRows, PartitionContext, PartitionHandler, Processor, RecordHandler
+from actorproc.connectors.kafka import KafkaSource
+from actorproc.connectors.kafka.forwarder import KafkaForwarder
 from actorproc.handler.info import PartitionInfo
-from actorproc.handlers.kafka import KafkaForwarder
-from actorproc.sources.kafka import KafkaSource
 from benchmarks.kafka_programs.task import Stopwatch, Task
 from benchmarks.processes import only_warnings
 

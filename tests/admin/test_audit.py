@@ -17,12 +17,12 @@ from actorproc.group.nudge import Nudges
 from actorproc.log.metadata import create_log
 from actorproc.retention.boundary import RETENTION
 from actorproc.retention.readers import Reader, register
+from actorproc.simulation.clock import VirtualClock
+from actorproc.simulation.loop import run
 from actorproc.storage.names import AUDIT, ProcessorLayout
 from actorproc.storage.store import Store
 from actorproc.stores.memory import MemoryStore
 from actorproc.testing.memory_source import MemorySource
-from actorproc.testing.simulation.clock import VirtualClock
-from actorproc.testing.simulation.loop import run
 
 
 class Ones(PartitionHandler):

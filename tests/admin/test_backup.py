@@ -10,11 +10,11 @@ import anyio
 from actorproc import Processor, Producer
 from actorproc.admin.verify import verify
 from actorproc.group.nudge import Nudges
+from actorproc.simulation.clock import VirtualClock
+from actorproc.simulation.loop import run
 from actorproc.sources.log import LogSource
 from actorproc.storage.store import Store
 from actorproc.stores.memory import MemoryStore
-from actorproc.testing.simulation.clock import VirtualClock
-from actorproc.testing.simulation.loop import run
 from tests.admin.test_verify import LAYOUT, Numbers
 from tests.processor.doubling import rows
 

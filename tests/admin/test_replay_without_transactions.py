@@ -15,12 +15,12 @@ from actorproc.errors import SourceError
 from actorproc.handler.info import PartitionInfo
 from actorproc.output.dead_letters import letter_files, render_letter
 from actorproc.runtime.clock import Clock
+from actorproc.simulation.clock import VirtualClock
+from actorproc.simulation.loop import current_loop, run
 from actorproc.sources.appendable import Appendable
 from actorproc.storage.names import ProcessorLayout
 from actorproc.storage.store import Store
 from actorproc.stores.memory import MemoryStore
-from actorproc.testing.simulation.clock import VirtualClock
-from actorproc.testing.simulation.loop import current_loop, run
 
 LAYOUT = ProcessorLayout("flights")
 

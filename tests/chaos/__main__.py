@@ -14,11 +14,11 @@ from pathlib import Path
 import anyio
 from rich.console import Console
 
-from tests.amqp_servers import AmqpBroker
 from tests.chaos.operators import Operators
 from tests.chaos.place import STORES, Place, opened_place
 from tests.chaos.run import PROCESSOR, Beside, Orders, Report, run
 from tests.chaos.show import Screen, show_report
+from tests.connectors.amqp.servers import AmqpBroker
 from tests.servers import Unavailable
 
 QUEUES = ("artemis", "broker-j")

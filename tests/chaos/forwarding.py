@@ -15,7 +15,7 @@ from typing import Self
 import orjson
 from confluent_kafka import Message
 
-from actorproc.handlers.kafka import PARTITION, SEQUENCE, KafkaForwarder, KafkaMessage
+from actorproc.connectors.kafka.forwarder import PARTITION, SEQUENCE, KafkaForwarder, KafkaMessage
 from actorproc.records import Record
 from tests.chaos import topic
 from tests.chaos.fleet import Child, Fleet, State

@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from actorproc.config.settings import Settings
-from tests import kafka_server, servers
-from tests.amqp_servers import AmqpBroker
+from tests import servers
 from tests.chaos.objects import Objects, read_folder, read_store
-from tests.kafka_server import Broker
+from tests.connectors.amqp.servers import AmqpBroker
+from tests.connectors.kafka import server as kafka_server
+from tests.connectors.kafka.server import Broker
 
 STORES = ("folder", "seaweedfs", "minio")
 

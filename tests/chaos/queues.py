@@ -19,12 +19,12 @@ import pyarrow.parquet as pq
 from proton import Delivery, Message, ProtonException
 from proton.utils import BlockingConnection
 
-from actorproc.sources.queue.address import parse_address
-from tests.amqp_servers import PASSWORD, USER, AmqpBroker, artemis, broker_j
+from actorproc.connectors.amqp.address import parse_address
 from tests.chaos import workload
 from tests.chaos.counts import is_timer_row
 from tests.chaos.objects import Objects
 from tests.chaos.truth import Acks, Sent
+from tests.connectors.amqp.servers import PASSWORD, USER, AmqpBroker, artemis, broker_j
 
 BROKERS: Mapping[str, Callable[[Path], AbstractContextManager[AmqpBroker]]] = {
     "artemis": artemis,

@@ -18,7 +18,6 @@ from actorproc.sources.protocol import Source
 from actorproc.storage.names import ProcessorLayout
 from actorproc.storage.store import Store
 from actorproc.stores import open_store
-from tests.amqp_servers import AmqpBroker
 from tests.chaos import programs
 from tests.chaos.count_check import check_counts
 from tests.chaos.fleet import STOP_PATIENCE, TICK, Child, Fleet, State
@@ -29,6 +28,7 @@ from tests.chaos.storm import Storm
 from tests.chaos.truth import Acks, Sent, check_log, read_acks, read_log
 from tests.chaos.upgrade import Upgrade
 from tests.chaos.verdict import Verdict, judge
+from tests.connectors.amqp.servers import AmqpBroker
 
 PROCESSOR = "Chaos"
 LOOK_EVERY = 1.0  # seconds

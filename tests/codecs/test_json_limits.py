@@ -16,8 +16,8 @@ from pydantic import BaseModel
 
 from actorproc import codecs
 from actorproc.codecs.json import JsonDecoder
-from actorproc.codecs.json_schema import JsonSchemaDecoder
 from actorproc.codecs.limits import MOST_COLUMNS, MOST_LEVELS
+from actorproc.formats.json_schema.decoder import JsonSchemaDecoder
 from actorproc.handler.decoder import Decoder
 from actorproc.rows.schema import parse_schema
 

@@ -17,12 +17,12 @@ from actorproc.group.formats import FORMATS, Formats
 from actorproc.group.group import Group, GroupView
 from actorproc.group.membership import GroupDocument, read_group
 from actorproc.group.nudge import Nudges
+from actorproc.simulation.clock import VirtualClock
+from actorproc.simulation.faults import LATENCY_ONLY, Faults, FaultyBackend
+from actorproc.simulation.loop import Host, current_loop, start_outside
 from actorproc.storage.names import ProcessorLayout
 from actorproc.storage.store import Store
 from actorproc.stores.memory import MemoryStore
-from actorproc.testing.simulation.clock import VirtualClock
-from actorproc.testing.simulation.faults import LATENCY_ONLY, Faults, FaultyBackend
-from actorproc.testing.simulation.loop import Host, current_loop, start_outside
 
 T = TypeVar("T")
 

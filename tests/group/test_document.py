@@ -9,7 +9,7 @@ from actorproc.errors import CorruptObject
 from actorproc.group.assignment import Lease, Member
 from actorproc.group.membership import GroupDocument
 from actorproc.group.wishes import Wishes
-from actorproc.testing.simulation.loop import run
+from actorproc.simulation.loop import run
 from tests.group.simulated_group import SimulatedGroup
 
 # A host may crash between starting a task and its first step. That is no fault of the task.

@@ -8,8 +8,8 @@ import anyio
 import pytest
 
 from actorproc.config.settings import Settings
-from actorproc.testing.simulation.faults import Faults
-from actorproc.testing.simulation.loop import run
+from actorproc.simulation.faults import Faults
+from actorproc.simulation.loop import run
 from tests.group.simulated_group import SimulatedGroup, now
 
 # A host may crash between starting a task and its first step. That is no fault of the task.

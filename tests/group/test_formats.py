@@ -8,7 +8,7 @@ import pytest
 from actorproc.errors import ReleaseRefused
 from actorproc.group.formats import Formats, agreed, highest_of, incarnation_name
 from actorproc.group.heartbeat import expiration_of
-from actorproc.testing.simulation.loop import run
+from actorproc.simulation.loop import run
 from tests.group.simulated_group import SimulatedGroup
 
 # A host may crash between starting a task and its first step. That is no fault of the task.

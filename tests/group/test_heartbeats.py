@@ -12,12 +12,12 @@ from actorproc.errors import StoreUnavailable
 from actorproc.group.group import Group
 from actorproc.group.heartbeat import expiration_of, read_heartbeats
 from actorproc.group.reports import HostReport
+from actorproc.simulation.clock import VirtualClock
+from actorproc.simulation.faults import Faults
+from actorproc.simulation.loop import run
 from actorproc.storage.backend import Stored
 from actorproc.storage.store import Store
 from actorproc.stores.memory import MemoryStore
-from actorproc.testing.simulation.clock import VirtualClock
-from actorproc.testing.simulation.faults import Faults
-from actorproc.testing.simulation.loop import run
 from tests.group.simulated_group import SimulatedGroup, now
 
 # A host may crash between starting a task and its first step. That is no fault of the task.

@@ -6,7 +6,7 @@ import anyio
 import pytest
 
 from actorproc.errors import Fenced, RemovedFromGroup
-from actorproc.testing.simulation.loop import run
+from actorproc.simulation.loop import run
 from tests.group.simulated_group import SimulatedGroup
 
 # A host may crash between starting a task and its first step. That is no fault of the task.

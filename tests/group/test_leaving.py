@@ -8,8 +8,8 @@ import structlog
 
 from actorproc.errors import RemovedFromGroup
 from actorproc.group.heartbeat import read_heartbeats
+from actorproc.simulation.loop import run
 from actorproc.storage.backend import Listing
-from actorproc.testing.simulation.loop import run
 from tests.group.simulated_group import SimulatedGroup, now
 
 # A host may crash between starting a task and its first step. That is no fault of the task.

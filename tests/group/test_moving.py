@@ -9,7 +9,7 @@ import pytest
 import structlog
 
 from actorproc.group.assignment import Lease
-from actorproc.testing.simulation.loop import run
+from actorproc.simulation.loop import run
 from tests.group.simulated_group import SimulatedGroup, now
 
 # A host may crash between starting a task and its first step. That is no fault of the task.

@@ -9,7 +9,7 @@ import anyio
 import pytest
 
 from actorproc.group.assignment import Plan, plan
-from actorproc.testing.simulation.loop import run
+from actorproc.simulation.loop import run
 from tests.group.simulated_group import SimulatedGroup
 
 # A host may crash between starting a task and its first step. That is no fault of the task.

@@ -8,8 +8,8 @@ from random import Random
 import anyio
 import pytest
 
-from actorproc.testing.simulation.faults import LATENCY_ONLY, Faults
-from actorproc.testing.simulation.loop import run
+from actorproc.simulation.faults import LATENCY_ONLY, Faults
+from actorproc.simulation.loop import run
 from tests.group.simulated_group import Node, SimulatedGroup
 
 # A host may crash between starting a task and its first step. That is no fault of the task.

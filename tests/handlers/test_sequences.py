@@ -11,9 +11,9 @@ import pytest
 
 from actorproc import Batch, Record, SequenceHandler, Settings, WakeContext
 from actorproc.errors import HandlerDefinitionError
+from actorproc.simulation.clock import EPOCH, VirtualClock
+from actorproc.simulation.loop import START, run
 from actorproc.testing import run_handler
-from actorproc.testing.simulation.clock import EPOCH, VirtualClock
-from actorproc.testing.simulation.loop import START, run
 from tests.partition.world import World
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)

@@ -16,13 +16,13 @@ from actorproc.group.membership import GroupDocument, read_group
 from actorproc.group.nudge import Nudges
 from actorproc.handler.base import CloseReason
 from actorproc.handler.info import PartitionInfo
+from actorproc.simulation.clock import VirtualClock
+from actorproc.simulation.loop import run
 from actorproc.storage.backend import Listing, Stored
 from actorproc.storage.names import ProcessorLayout
 from actorproc.storage.store import Store
 from actorproc.stores.memory import MemoryStore
 from actorproc.testing.memory_source import MemorySource
-from actorproc.testing.simulation.clock import VirtualClock
-from actorproc.testing.simulation.loop import run
 
 LAYOUT = ProcessorLayout("n")
 

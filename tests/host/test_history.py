@@ -14,12 +14,12 @@ from actorproc.config.settings import Settings
 from actorproc.errors import StoreRefused
 from actorproc.group.history import Life, telling_settings
 from actorproc.group.nudge import Nudges
+from actorproc.simulation.clock import VirtualClock
+from actorproc.simulation.loop import run
 from actorproc.storage.names import ProcessorLayout
 from actorproc.storage.store import Store
 from actorproc.stores.memory import MemoryStore
 from actorproc.testing.memory_source import MemorySource
-from actorproc.testing.simulation.clock import VirtualClock
-from actorproc.testing.simulation.loop import run
 
 HOUR = 3_600.0
 SLOW: dict[str, Any] = {

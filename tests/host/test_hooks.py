@@ -14,11 +14,11 @@ from actorproc import Batch, Event, Hooks, PartitionContext, PartitionHandler, P
 from actorproc.cli.loading import load_hooks
 from actorproc.errors import HandlerDefinitionError, StoreUnavailable, UsageError
 from actorproc.group.nudge import Nudges
+from actorproc.simulation.clock import VirtualClock
+from actorproc.simulation.loop import run
 from actorproc.storage.store import Store
 from actorproc.stores.memory import MemoryStore
 from actorproc.testing.memory_source import MemorySource
-from actorproc.testing.simulation.clock import VirtualClock
-from actorproc.testing.simulation.loop import run
 
 QUICK: dict[str, Any] = {"lease_acquire_interval": 1, "lease_renew_interval": 1, "lease_expiration_interval": 10}
 

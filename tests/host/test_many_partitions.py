@@ -13,12 +13,12 @@ from actorproc.group.nudge import Nudges
 from actorproc.handler.base import CloseReason
 from actorproc.handler.info import ClosingContext
 from actorproc.runtime.clock import Clock
+from actorproc.simulation.clock import VirtualClock
+from actorproc.simulation.loop import run
 from actorproc.sources.protocol import Start
 from actorproc.storage.store import Store
 from actorproc.stores.memory import MemoryStore
 from actorproc.testing.memory_source import MemorySource
-from actorproc.testing.simulation.clock import VirtualClock
-from actorproc.testing.simulation.loop import run
 
 MANY = 160
 REQUEST = 0.05

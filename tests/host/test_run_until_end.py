@@ -17,14 +17,14 @@ from actorproc.group.reports import HostReport
 from actorproc.host.run_until_end import RunUntilEnd
 from actorproc.output.checkpoint import Checkpoint
 from actorproc.records import Cursor
+from actorproc.simulation.clock import VirtualClock
+from actorproc.simulation.faults import LATENCY_ONLY, FaultyBackend
+from actorproc.simulation.loop import run
 from actorproc.sources.protocol import End
 from actorproc.storage.names import ProcessorLayout
 from actorproc.storage.store import Store
 from actorproc.stores.memory import MemoryStore
 from actorproc.testing.memory_source import MemorySource
-from actorproc.testing.simulation.clock import VirtualClock
-from actorproc.testing.simulation.faults import LATENCY_ONLY, FaultyBackend
-from actorproc.testing.simulation.loop import run
 
 LAYOUT = ProcessorLayout("p")
 

@@ -21,13 +21,13 @@ from actorproc.handler.base import CloseReason
 from actorproc.handler.info import PartitionInfo
 from actorproc.records import warm_up
 from actorproc.runtime.clock import Clock
+from actorproc.simulation.clock import VirtualClock
+from actorproc.simulation.loop import run
 from actorproc.sources.protocol import Chunk
 from actorproc.storage.names import ProcessorLayout
 from actorproc.storage.store import Store
 from actorproc.stores.memory import MemoryStore
 from actorproc.testing.memory_source import MemorySource
-from actorproc.testing.simulation.clock import VirtualClock
-from actorproc.testing.simulation.loop import run
 
 QUICK: dict[str, Any] = {
     "lease_acquire_interval": 0.2,

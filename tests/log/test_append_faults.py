@@ -13,12 +13,12 @@ import pytest
 from actorproc.errors import ConditionFailed, StoreRefused, StoreUnavailable
 from actorproc.log.batches import Delivery
 from actorproc.log.producer import Producer
+from actorproc.simulation.clock import VirtualClock
+from actorproc.simulation.faults import LATENCY_ONLY, Faults, FaultyBackend
+from actorproc.simulation.loop import current_loop, run
 from actorproc.storage.backend import Backend, Listing, Stored
 from actorproc.storage.store import Store, StoreLimits
 from actorproc.stores.memory import MemoryStore
-from actorproc.testing.simulation.clock import VirtualClock
-from actorproc.testing.simulation.faults import LATENCY_ONLY, Faults, FaultyBackend
-from actorproc.testing.simulation.loop import current_loop, run
 from tests.log.reading import log_contents
 
 ROUGH = Faults(

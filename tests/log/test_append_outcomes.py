@@ -10,12 +10,12 @@ import pytest
 from actorproc.errors import StoreRefused, StoreUnavailable
 from actorproc.log.producer import Producer
 from actorproc.retention.boundary import RETENTION
+from actorproc.simulation.clock import VirtualClock
+from actorproc.simulation.loop import run
 from actorproc.storage.backend import Stored
 from actorproc.storage.names import log_file
 from actorproc.storage.store import Store, StoreLimits
 from actorproc.stores.memory import MemoryStore
-from actorproc.testing.simulation.clock import VirtualClock
-from actorproc.testing.simulation.loop import run
 from tests.log.reading import log_contents
 from tests.log.test_append_faults import Tampered
 

@@ -20,13 +20,13 @@ from actorproc.log.producer import Producer
 from actorproc.log.staged_files import StagedFile, encode_staged
 from actorproc.log.transactions import Transactions, is_done
 from actorproc.records import Batch
+from actorproc.simulation.clock import VirtualClock
+from actorproc.simulation.loop import run
 from actorproc.sources import LogSource
 from actorproc.storage.backend import Stored
 from actorproc.storage.names import ProcessorLayout, log_staged
 from actorproc.storage.store import Store
 from actorproc.stores.memory import MemoryStore
-from actorproc.testing.simulation.clock import VirtualClock
-from actorproc.testing.simulation.loop import run
 from tests.log.reading import log_contents
 
 Meanwhile = Callable[[], Awaitable[None]]

@@ -10,14 +10,14 @@ from actorproc.config.settings import Settings
 from actorproc.errors import ConditionFailed, StoreUnavailable
 from actorproc.log.hints import FORGET_AFTER, IDLE_AFTER, SWEEP_AGES
 from actorproc.log.producer import Producer
+from actorproc.simulation.clock import VirtualClock
+from actorproc.simulation.faults import LATENCY_ONLY, FaultyBackend
+from actorproc.simulation.loop import current_loop, run
 from actorproc.sources import LogSource
 from actorproc.sources.protocol import list_partitions
 from actorproc.storage.backend import Backend, Listing, Stored
 from actorproc.storage.store import Store, StoreLimits
 from actorproc.stores.memory import MemoryStore
-from actorproc.testing.simulation.clock import VirtualClock
-from actorproc.testing.simulation.faults import LATENCY_ONLY, FaultyBackend
-from actorproc.testing.simulation.loop import current_loop, run
 from tests.log.reading import log_contents
 
 

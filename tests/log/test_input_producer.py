@@ -19,11 +19,11 @@ from actorproc.log.input_formats import BLOCK, BadLine, InputBlock, InputFormat,
 from actorproc.log.input_producer import InputProducer, OnBadLine, Produced
 from actorproc.log.partitioner import partition_of_key
 from actorproc.log.producer import Producer
+from actorproc.simulation.clock import VirtualClock
+from actorproc.simulation.loop import run
 from actorproc.sources.log import LogSource
 from actorproc.storage.store import Store
 from actorproc.stores.memory import MemoryStore
-from actorproc.testing.simulation.clock import VirtualClock
-from actorproc.testing.simulation.loop import run
 from tests.log.reading import batches, log_contents
 
 

@@ -24,13 +24,13 @@ from actorproc.log.partitioner import partition_of_key
 from actorproc.log.producer import Producer
 from actorproc.log.serializers import columns
 from actorproc.records import Batch, Record
+from actorproc.simulation.clock import VirtualClock
+from actorproc.simulation.faults import LATENCY_ONLY, FaultyBackend
+from actorproc.simulation.loop import run
 from actorproc.sources import LogSource
 from actorproc.sources.protocol import list_partitions
 from actorproc.storage.store import Store
 from actorproc.stores.memory import MemoryStore
-from actorproc.testing.simulation.clock import VirtualClock
-from actorproc.testing.simulation.faults import LATENCY_ONLY, FaultyBackend
-from actorproc.testing.simulation.loop import run
 from tests.log.reading import batches, log_contents
 
 AT = datetime(2013, 1, 1, 5, 30, 0, 123456, tzinfo=UTC)

@@ -19,11 +19,11 @@ from actorproc.log import serializers as payloads
 from actorproc.log.producer import Producer
 from actorproc.log.segment import Segment, encode_segment
 from actorproc.records import Batch
+from actorproc.simulation.clock import VirtualClock
+from actorproc.simulation.loop import run
 from actorproc.storage.names import log_file
 from actorproc.storage.store import Store
 from actorproc.stores.memory import MemoryStore
-from actorproc.testing.simulation.clock import VirtualClock
-from actorproc.testing.simulation.loop import run
 from tests.log.reading import log_contents
 
 HALF = "caf\udce9"  # as os.listdir gives a name that is no UTF-8

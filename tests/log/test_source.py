@@ -22,15 +22,15 @@ from actorproc.log.segment import ROW_GROUP_BYTES
 from actorproc.records import RECORD_SCHEMA, Batch
 from actorproc.retention.boundary import raise_boundary
 from actorproc.runtime.budget import ByteBudget, ReadBudget
+from actorproc.simulation.clock import VirtualClock
+from actorproc.simulation.faults import LATENCY_ONLY, FaultyBackend
+from actorproc.simulation.loop import run
 from actorproc.sources import LogSource, open_source
 from actorproc.sources.protocol import End, list_partitions
 from actorproc.storage.backend import Listing, Stored
 from actorproc.storage.names import log_boundary, log_dir, log_file
 from actorproc.storage.store import Store, StoreLimits
 from actorproc.stores.memory import MemoryStore
-from actorproc.testing.simulation.clock import VirtualClock
-from actorproc.testing.simulation.faults import LATENCY_ONLY, FaultyBackend
-from actorproc.testing.simulation.loop import run
 from tests.log.reading import batches, log_contents, values
 
 DAY = datetime(2013, 1, 1, tzinfo=UTC)

@@ -14,13 +14,13 @@ from actorproc.config.settings import Settings
 from actorproc.errors import ActorprocError, ConditionFailed, StoreUnavailable
 from actorproc.log.producer import Producer
 from actorproc.retention.boundary import read_boundary
+from actorproc.simulation.clock import VirtualClock
+from actorproc.simulation.loop import run
 from actorproc.sources import LogSource
 from actorproc.storage.backend import Backend, Listing, Stored
 from actorproc.storage.names import log_boundary, log_file
 from actorproc.storage.store import Store
 from actorproc.stores.memory import MemoryStore
-from actorproc.testing.simulation.clock import VirtualClock
-from actorproc.testing.simulation.loop import run
 from tests.log.reading import batches
 
 T = TypeVar("T")

@@ -20,13 +20,13 @@ from actorproc.log.staged_files import StagedFile, decode_staged, encode_staged
 from actorproc.log.transactions import Transactions, is_begun, is_done
 from actorproc.records import Batch
 from actorproc.retention.boundary import raise_boundary
+from actorproc.simulation.clock import VirtualClock
+from actorproc.simulation.loop import run
 from actorproc.sources.log import LogSource
 from actorproc.sources.protocol import list_partitions
 from actorproc.storage.names import LOG_STAGED, log_boundary, log_file, log_staged, log_transaction
 from actorproc.storage.store import Store, StoreLimits
 from actorproc.stores.memory import MemoryStore
-from actorproc.testing.simulation.clock import VirtualClock
-from actorproc.testing.simulation.loop import run
 from tests.fragile import CLOCK, Fate, Fragile, Killed, Shuffled
 from tests.log.reading import batches
 

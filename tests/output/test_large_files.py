@@ -10,6 +10,8 @@ import anyio
 import pytest
 
 from actorproc.runtime.budget import ByteBudget, ReadBudget
+from actorproc.simulation.clock import VirtualClock
+from actorproc.simulation.loop import run
 from actorproc.sources import OutputSource
 from actorproc.spark.planning import plan_batch, split_into_tasks
 from actorproc.storage.backend import Stored
@@ -17,8 +19,6 @@ from actorproc.storage.names import ProcessorLayout
 from actorproc.storage.store import Store, StoreLimits
 from actorproc.stores import open_store
 from actorproc.stores.memory import MemoryStore
-from actorproc.testing.simulation.clock import VirtualClock
-from actorproc.testing.simulation.loop import run
 from tests.output.test_compaction import asked, compact, delete_originals, read, rows
 from tests.sources.test_output_source import commit_file, prepared
 from tests.spark.committing import Fleet

@@ -14,8 +14,8 @@ from actorproc.errors import SettingsError
 from actorproc.handler.context import PartitionContext
 from actorproc.partition.actor import PartitionActor
 from actorproc.records import Batch
-from actorproc.testing.simulation.clock import VirtualClock
-from actorproc.testing.simulation.loop import run
+from actorproc.simulation.clock import VirtualClock
+from actorproc.simulation.loop import run
 from tests.partition.world import Numbers, World
 
 

@@ -12,8 +12,8 @@ from actorproc.handler.base import PartitionHandler
 from actorproc.handler.context import PartitionContext
 from actorproc.partition.read_ahead import fitting
 from actorproc.records import Batch
-from actorproc.testing.simulation.clock import VirtualClock
-from actorproc.testing.simulation.loop import run
+from actorproc.simulation.clock import VirtualClock
+from actorproc.simulation.loop import run
 from tests.partition.world import World
 
 

@@ -19,12 +19,12 @@ from actorproc.handler.base import CloseReason
 from actorproc.handler.context import PartitionContext
 from actorproc.records import Batch
 from actorproc.runtime.tasks import first_cause
+from actorproc.simulation.clock import VirtualClock
+from actorproc.simulation.loop import run
 from actorproc.sources.protocol import Chunk
 from actorproc.storage.store import Store
 from actorproc.stores.memory import MemoryStore
 from actorproc.testing.memory_source import MemorySource
-from actorproc.testing.simulation.clock import VirtualClock
-from actorproc.testing.simulation.loop import run
 from tests.partition.world import Numbers, World, _at_least, eventually
 
 

@@ -13,10 +13,10 @@ from actorproc.handler.base import Decision
 from actorproc.handler.context import PartitionContext
 from actorproc.partition.actor import PartitionActor
 from actorproc.records import Batch
+from actorproc.simulation.clock import VirtualClock
+from actorproc.simulation.loop import run
 from actorproc.sources.protocol import Chunk
 from actorproc.testing.memory_source import MemorySource
-from actorproc.testing.simulation.clock import VirtualClock
-from actorproc.testing.simulation.loop import run
 from tests.partition.world import Numbers, World, _is, eventually
 
 

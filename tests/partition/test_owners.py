@@ -12,8 +12,8 @@ from actorproc import errors
 from actorproc.output.chain import OutputChain
 from actorproc.partition.actor import PartitionActor
 from actorproc.runtime.tasks import first_cause
-from actorproc.testing.simulation.clock import VirtualClock
-from actorproc.testing.simulation.loop import run
+from actorproc.simulation.clock import VirtualClock
+from actorproc.simulation.loop import run
 from tests.partition.world import World, _at_least, eventually
 
 

@@ -19,10 +19,10 @@ from actorproc.partition.actor import PartitionActor
 from actorproc.partition.queue_reader import fingerprint
 from actorproc.records import Batch
 from actorproc.runtime.tasks import first_cause
+from actorproc.simulation.clock import VirtualClock
+from actorproc.simulation.loop import current_loop, run
 from actorproc.sources.queue_protocol import Consumer, Deliveries
 from actorproc.testing.memory_queue import MemoryQueue, MemoryQueues
-from actorproc.testing.simulation.clock import VirtualClock
-from actorproc.testing.simulation.loop import current_loop, run
 from tests.partition.world import Numbers, World
 
 

@@ -10,9 +10,9 @@ from typing import Any, ClassVar
 import anyio
 
 from actorproc import Batch, Chunk, PartitionContext, PartitionHandler, Processor, Producer, ReadCost
+from actorproc.simulation.clock import VirtualClock
+from actorproc.simulation.loop import run
 from actorproc.testing import MemorySource
-from actorproc.testing.simulation.clock import VirtualClock
-from actorproc.testing.simulation.loop import run
 from tests.partition.world import World
 
 PAGE = ReadCost(2.0, bytes=100, requests=1, charges={"units": 3.0})

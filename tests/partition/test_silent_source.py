@@ -13,12 +13,12 @@ import structlog
 from actorproc import Processor
 from actorproc.group.nudge import Nudges
 from actorproc.records import Batch
+from actorproc.simulation.clock import VirtualClock
+from actorproc.simulation.loop import run
 from actorproc.sources.protocol import Chunk
 from actorproc.storage.store import Store
 from actorproc.stores.memory import MemoryStore
 from actorproc.testing.memory_source import MemorySource
-from actorproc.testing.simulation.clock import VirtualClock
-from actorproc.testing.simulation.loop import run
 from tests.processor.doubling import QUICK, Double, rows
 
 

@@ -12,10 +12,10 @@ import pytest
 from actorproc.handler.base import Decision
 from actorproc.handler.context import PartitionContext
 from actorproc.records import RECORD_SCHEMA, Batch, Record
+from actorproc.simulation.clock import VirtualClock
+from actorproc.simulation.loop import run
 from actorproc.sources.protocol import Chunk
 from actorproc.testing.memory_source import MemorySource
-from actorproc.testing.simulation.clock import VirtualClock
-from actorproc.testing.simulation.loop import run
 from tests.partition.world import Numbers, World
 
 # Small pieces: a batch costs its pauses however small it is

@@ -10,8 +10,8 @@ import structlog
 from actorproc.handler.base import Decision
 from actorproc.handler.context import PartitionContext
 from actorproc.records import Batch, Record
-from actorproc.testing.simulation.clock import VirtualClock
-from actorproc.testing.simulation.loop import current_loop, run
+from actorproc.simulation.clock import VirtualClock
+from actorproc.simulation.loop import current_loop, run
 from tests.partition.world import Numbers, World
 
 # What is said of failures

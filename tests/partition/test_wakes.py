@@ -27,13 +27,13 @@ from actorproc.partition.timers import Timers
 from actorproc.records import Batch, Cursor, Record
 from actorproc.runtime.backoff import Backoff
 from actorproc.runtime.clock import Clock
+from actorproc.simulation.clock import EPOCH, VirtualClock
+from actorproc.simulation.loop import START, current_loop, run
 from actorproc.state.partition_state import PartitionState
 from actorproc.storage.names import ProcessorLayout
 from actorproc.storage.store import Store
 from actorproc.stores.memory import MemoryStore
 from actorproc.testing import run_handler
-from actorproc.testing.simulation.clock import EPOCH, VirtualClock
-from actorproc.testing.simulation.loop import START, current_loop, run
 from tests.partition.world import World
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)

@@ -69,7 +69,7 @@ def test_a_ready_made_handler_with_its_own_process_may_commit() -> None:
 
 @pytest.mark.parametrize("transactions", [True, False])
 def test_a_forwarder_is_refused_where_nothing_is_tried_again(transactions: bool) -> None:
-    kafka = pytest.importorskip("actorproc.handlers.kafka", reason="confluent-kafka is not installed")
+    kafka = pytest.importorskip("actorproc.connectors.kafka.forwarder", reason="confluent-kafka is not installed")
     arguments: dict[str, Any] = {"brokers": "127.0.0.1:1", "topic": "t", "transactions": transactions}
     with pytest.raises(errors.UsageError, match=r"'at-most-once' cannot go with KafkaForwarder.*'at-least-once'"):
         Processor(

@@ -12,14 +12,14 @@ from actorproc.group.nudge import Nudges
 from actorproc.host.partition_slot import FAILURES_FOR_GOOD
 from actorproc.output.checkpoint import Checkpoint
 from actorproc.records import Cursor
+from actorproc.simulation.clock import VirtualClock
+from actorproc.simulation.loop import run
 from actorproc.sources.protocol import End, Start
 from actorproc.storage.backend import Stored
 from actorproc.storage.names import ProcessorLayout
 from actorproc.storage.store import Store
 from actorproc.stores.memory import MemoryStore
 from actorproc.testing.memory_source import MemorySource
-from actorproc.testing.simulation.clock import VirtualClock
-from actorproc.testing.simulation.loop import run
 from tests.processor.doubling import Double, _partitions, fed, rows
 
 

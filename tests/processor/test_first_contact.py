@@ -14,12 +14,12 @@ import structlog
 from actorproc import Processor
 from actorproc.errors import Aborted, EndNotReached, SourceError, StoreRefused, StoreUnavailable, UsageError
 from actorproc.group.nudge import Nudges
+from actorproc.simulation.clock import VirtualClock
+from actorproc.simulation.loop import run
 from actorproc.storage.backend import Stored
 from actorproc.storage.store import Store, StoreLimits
 from actorproc.stores.memory import MemoryStore
 from actorproc.testing.memory_source import MemorySource
-from actorproc.testing.simulation.clock import VirtualClock
-from actorproc.testing.simulation.loop import run
 from tests.processor.doubling import Double, rows
 
 HOUR = 3600.0

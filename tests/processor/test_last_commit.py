@@ -11,10 +11,10 @@ import pytest
 from actorproc import Batch, CloseReason, ClosingContext, PartitionContext, PartitionHandler, PartitionInfo, Processor
 from actorproc.errors import HandlerError, StoreUnavailable
 from actorproc.group.nudge import Nudges
+from actorproc.simulation.clock import VirtualClock
+from actorproc.simulation.loop import run
 from actorproc.storage.store import Store, StoreLimits
 from actorproc.stores.memory import MemoryStore
-from actorproc.testing.simulation.clock import VirtualClock
-from actorproc.testing.simulation.loop import run
 from tests.processor.doubling import QUICK, Double, _partitions, fed, rows
 
 

@@ -14,12 +14,12 @@ import structlog
 from actorproc import Batch, Decision, PartitionContext, PartitionInfo, Processor, errors
 from actorproc.group.heartbeat import read_heartbeats
 from actorproc.group.nudge import Nudges
+from actorproc.simulation.clock import VirtualClock
+from actorproc.simulation.loop import run
 from actorproc.storage.names import ProcessorLayout
 from actorproc.storage.store import Store
 from actorproc.stores.memory import MemoryStore
 from actorproc.testing.memory_source import MemorySource
-from actorproc.testing.simulation.clock import VirtualClock
-from actorproc.testing.simulation.loop import run
 from tests.processor.doubling import QUICK, Double, _partitions, fed
 
 

@@ -16,13 +16,13 @@ import structlog
 from actorproc import Batch, Capture, Decision, PartitionContext, PartitionHandler, PartitionInfo, Processor, Producer
 from actorproc.config.settings import Settings
 from actorproc.runtime.logger import get_logger
+from actorproc.simulation.clock import VirtualClock
+from actorproc.simulation.loop import run as virtual
 from actorproc.sources import LogSource
 from actorproc.storage.names import log_hint
 from actorproc.storage.store import Store
 from actorproc.stores.memory import MemoryStore
 from actorproc.testing.memory_source import MemorySource
-from actorproc.testing.simulation.clock import VirtualClock
-from actorproc.testing.simulation.loop import run as virtual
 
 EMBEDDED = """
 import anyio

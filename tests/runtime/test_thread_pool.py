@@ -17,9 +17,9 @@ import anyio
 import pytest
 
 from actorproc.runtime.thread_pool import NoThread, ThreadPool
+from actorproc.simulation import VirtualClock, run
 from actorproc.storage.store import Store
 from actorproc.stores.folder import FolderStore
-from actorproc.testing import VirtualClock, run
 
 
 class Gate:

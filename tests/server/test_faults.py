@@ -19,14 +19,14 @@ from actorproc.admin.status import ProcessorStatus, read_status
 from actorproc.errors import CredentialsExpired, StoreRefused, StoreUnavailable
 from actorproc.group.nudge import Nudges
 from actorproc.server import http_app
+from actorproc.simulation.clock import VirtualClock
+from actorproc.simulation.loop import run
 from actorproc.sources.protocol import Chunk
 from actorproc.storage.backend import Listing, Stored
 from actorproc.storage.names import ProcessorLayout
 from actorproc.storage.store import Store
 from actorproc.stores.memory import MemoryStore
 from actorproc.testing.memory_source import MemorySource
-from actorproc.testing.simulation.clock import VirtualClock
-from actorproc.testing.simulation.loop import run
 
 LAYOUT = ProcessorLayout("Copy")
 HEARTBEAT = 13.0

@@ -9,7 +9,7 @@ import orjson
 from actorproc.handler.base import PartitionHandler
 from actorproc.handler.context import PartitionContext
 from actorproc.records import Batch
-from actorproc.testing import Cluster, RecordResult, UnsteadySource
+from actorproc.simulation import Cluster, RecordResult, UnsteadySource
 
 
 class Numbers(PartitionHandler):

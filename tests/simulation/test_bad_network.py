@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from actorproc.admin.status import read_status
+from actorproc.simulation import Cluster, Faults, run
+from actorproc.simulation.clock import VirtualClock
 from actorproc.storage.store import Store
-from actorproc.testing import Cluster, Faults, run
-from actorproc.testing.simulation.clock import VirtualClock
 from tests.simulation.numbers import Numbers, judge_number, numbers, owners
 
 THIRD = Faults(lost_request=0.11, lost_reply=0.12, late_write=0.02, busy=0.2, busy_time=(1e-6, 1e-6))

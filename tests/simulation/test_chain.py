@@ -13,10 +13,10 @@ from actorproc.config.settings import Settings
 from actorproc.handler.base import PartitionHandler
 from actorproc.handler.context import PartitionContext
 from actorproc.records import Batch
+from actorproc.simulation import Cluster, Faults, KnownStream, Process, RecordResult, UnsteadySource, run
 from actorproc.sources import OutputSource
 from actorproc.sources.protocol import Source
 from actorproc.storage.store import Store
-from actorproc.testing import Cluster, Faults, KnownStream, Process, RecordResult, UnsteadySource, run
 
 ROUGH = Faults(
     slow=0.02, lost_request=0.02, lost_reply=0.03, late_write=0.02, lateness=(1.0, 90.0), busy=0.001, busy_time=(1, 5)

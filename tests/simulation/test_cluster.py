@@ -19,7 +19,7 @@ from actorproc.handler.base import PartitionHandler
 from actorproc.handler.context import PartitionContext
 from actorproc.records import Batch
 from actorproc.runtime.clock import SYSTEM
-from actorproc.testing import (
+from actorproc.simulation import (
     LATENCY_ONLY,
     Cluster,
     Faults,
@@ -30,11 +30,11 @@ from actorproc.testing import (
     current_loop,
     run,
 )
-from actorproc.testing import __main__ as command
-from actorproc.testing.simulation.handler_styles import Loop
-from actorproc.testing.simulation.reference_records import check_reference
-from actorproc.testing.simulation.scenario import STREAMS, simulate, stream_of
-from actorproc.testing.simulation.styles import STYLES
+from actorproc.simulation import __main__ as command
+from actorproc.simulation.handler_styles import Loop
+from actorproc.simulation.reference_records import check_reference
+from actorproc.simulation.scenario import STREAMS, simulate, stream_of
+from actorproc.simulation.styles import STYLES
 from tests.simulation.numbers import Numbers, judge_number, numbers, owners
 
 PAGE = Path(__file__).parents[2] / "docs" / "simulation.md"
@@ -417,4 +417,4 @@ def test_a_failing_seed_is_printed_with_its_command(monkeypatch: pytest.MonkeyPa
     done = CliRunner().invoke(command.app, ["--first", "17", "--hours", "0.25", "--stream", "log"])
     assert done.exit_code == 1
     assert "Seed 17 breaks: partition 3: lost" in done.output
-    assert "python -m actorproc.testing --seed 17 --hours 0.25 --hosts 5 --partitions 6 --stream log" in done.output
+    assert "python -m actorproc.simulation --seed 17 --hours 0.25 --hosts 5 --partitions 6 --stream log" in done.output

@@ -15,8 +15,8 @@ from actorproc.log.hints import HintWriter
 from actorproc.output.checkpoint import Checkpoint
 from actorproc.partition.actor import PartitionActor
 from actorproc.partition.committer import Committer
+from actorproc.simulation import Cluster, InvariantViolation, run
 from actorproc.storage.store import Store
-from actorproc.testing import Cluster, InvariantViolation, run
 from tests.simulation.numbers import Numbers, judge_number, numbers
 from tests.simulation.test_planted_bugs import first_broken
 

@@ -21,10 +21,7 @@ from actorproc.retention.boundary import RETENTION
 from actorproc.retention.readers import Reader, read_registry, register, remove
 from actorproc.runtime.clock import SYSTEM
 from actorproc.runtime.tasks import first_cause
-from actorproc.storage.backend import Backend, Listing, Stored
-from actorproc.storage.names import number_of
-from actorproc.storage.store import Store
-from actorproc.testing import (
+from actorproc.simulation import (
     LATENCY_ONLY,
     Cluster,
     Faults,
@@ -36,6 +33,9 @@ from actorproc.testing import (
     call_outside,
     run,
 )
+from actorproc.storage.backend import Backend, Listing, Stored
+from actorproc.storage.names import number_of
+from actorproc.storage.store import Store
 
 ROUGH = Faults(lost_request=0.003, lost_reply=0.003, late_write=0.003, silence=(1.0, 5.0), lateness=(30.0, 90.0))
 SETTINGS = {

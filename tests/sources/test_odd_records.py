@@ -21,13 +21,13 @@ import msgspec
 from azure.eventhub import EventData
 from azure.eventhub._pyamqp.message import Message, Properties
 
+from actorproc.connectors.cosmos import columns as cosmos
+from actorproc.connectors.eventhubs import columns as eventhubs
+from actorproc.connectors.kinesis.aggregation import HashRange, TooLarge, user_records
+from actorproc.connectors.kinesis.columns import decode
+from actorproc.connectors.kinesis.position import Position
 from actorproc.errors import SourceError
 from actorproc.records import Batch
-from actorproc.sources.cosmos import columns as cosmos
-from actorproc.sources.eventhubs import columns as eventhubs
-from actorproc.sources.kinesis.aggregation import HashRange, TooLarge, user_records
-from actorproc.sources.kinesis.columns import decode
-from actorproc.sources.kinesis.position import Position
 from actorproc.sources.refusals import RecordParts, Unreadable, each
 
 HALF = "\ud83d"

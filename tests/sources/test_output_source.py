@@ -27,13 +27,13 @@ from actorproc.retention.readers import decide, read_registry
 from actorproc.rows.ddl import schema_to_ddl
 from actorproc.rows.json_values import plain_rows, rows_to_json, to_json
 from actorproc.rows.schema import output_schema, parse_schema
+from actorproc.simulation.clock import VirtualClock
+from actorproc.simulation.loop import current_loop, run
 from actorproc.sources import LogSource, OutputSource, open_source
 from actorproc.storage.names import ProcessorLayout
 from actorproc.storage.store import Store
 from actorproc.stores import open_store
 from actorproc.stores.memory import MemoryStore
-from actorproc.testing.simulation.clock import VirtualClock
-from actorproc.testing.simulation.loop import current_loop, run
 from tests.admin.conftest import SETTINGS, Later, Place
 from tests.admin.conftest import fleet as fleet
 from tests.admin.conftest import place as place

@@ -12,9 +12,9 @@ from pyspark.sql import DataFrame, SparkSession
 
 import actorproc.cli.spark_show
 from actorproc.cli.spark_show import Display, Totals, summary
+from actorproc.simulation.clock import VirtualClock
+from actorproc.simulation.loop import run
 from actorproc.spark.progress import Progress
-from actorproc.testing.simulation.clock import VirtualClock
-from actorproc.testing.simulation.loop import run
 from tests.spark.committing import Fleet
 from tests.spark.jobs import Runs
 

@@ -13,10 +13,10 @@ from pyspark.errors import StreamingQueryException
 
 import actorproc.spark.query_runner
 from actorproc.errors import QueryFailed, StoreUnavailable
+from actorproc.simulation.clock import VirtualClock
+from actorproc.simulation.loop import run
 from actorproc.spark.query_runner import QueryRunner, RunLimits
 from actorproc.spark.session import finished_within
-from actorproc.testing.simulation.clock import VirtualClock
-from actorproc.testing.simulation.loop import run
 
 
 def report(batch: int, second: int, *, ran: bool) -> Any:

@@ -13,14 +13,14 @@ from actorproc.handler.context import PartitionContext
 from actorproc.output.checkpoint import Checkpoint
 from actorproc.records import Batch
 from actorproc.runtime.clock import SYSTEM
+from actorproc.simulation.clock import VirtualClock
+from actorproc.simulation.loop import run
 from actorproc.state.merging import SLACK, first_merged
 from actorproc.state.reading import read_state
 from actorproc.storage.backend import Stored
 from actorproc.storage.names import STATE
 from actorproc.storage.store import Store
 from actorproc.stores.memory import MemoryStore
-from actorproc.testing.simulation.clock import VirtualClock
-from actorproc.testing.simulation.loop import run
 from tests.partition.world import Hosts, World, _at_least, eventually
 
 KEYS = 7

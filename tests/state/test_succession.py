@@ -18,12 +18,12 @@ from actorproc.handler.wake_context import WakeContext
 from actorproc.handlers.sequences import SequenceHandler
 from actorproc.output.checkpoint import read_checkpoint
 from actorproc.records import Batch, Record
+from actorproc.simulation.clock import VirtualClock
+from actorproc.simulation.loop import run
 from actorproc.state.inheritance import merged
 from actorproc.state.reading import read_state
 from actorproc.state.sweeping import sweep
 from actorproc.testing.memory_source import MemorySource
-from actorproc.testing.simulation.clock import VirtualClock
-from actorproc.testing.simulation.loop import run
 from tests.partition.world import World
 
 

@@ -10,11 +10,11 @@ import structlog
 
 from actorproc.errors import ConditionFailed, StoreRefused, StoreUnavailable
 from actorproc.runtime.backoff import Backoff
+from actorproc.simulation.clock import VirtualClock
+from actorproc.simulation.loop import run
 from actorproc.storage.backend import Backend, Listing, Stored
 from actorproc.storage.store import SLOWEST, Conflict, Store, StoreLimits
 from actorproc.stores.memory import MemoryStore
-from actorproc.testing.simulation.clock import VirtualClock
-from actorproc.testing.simulation.loop import run
 
 Call = Callable[[], Awaitable[object]]
 LIMITS = StoreLimits(timeout=5, patience=5, backoff=Backoff(0.0001, 0.001))

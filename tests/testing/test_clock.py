@@ -6,8 +6,8 @@ import anyio
 import pytest
 
 from actorproc.runtime.clock import SYSTEM
-from actorproc.testing.simulation.clock import EPOCH, VirtualClock
-from actorproc.testing.simulation.loop import START, SimulationError, current_loop, run
+from actorproc.simulation.clock import EPOCH, VirtualClock
+from actorproc.simulation.loop import START, SimulationError, current_loop, run
 
 
 def test_the_clock_follows_the_time_of_its_host() -> None:

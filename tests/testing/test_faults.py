@@ -10,12 +10,12 @@ import pytest
 
 from actorproc.errors import ConditionFailed, StoreUnavailable
 from actorproc.runtime.clock import SYSTEM
+from actorproc.simulation.clock import VirtualClock
+from actorproc.simulation.faults import LATENCY_ONLY, Faults, FaultyBackend, current_sender
+from actorproc.simulation.loop import START, current_loop, run
 from actorproc.storage.backend import NotModified
 from actorproc.storage.store import Conflict, Store
 from actorproc.stores.memory import MemoryStore
-from actorproc.testing.simulation.clock import VirtualClock
-from actorproc.testing.simulation.faults import LATENCY_ONLY, Faults, FaultyBackend, current_sender
-from actorproc.testing.simulation.loop import START, current_loop, run
 
 
 def faulty(faults: Faults = LATENCY_ONLY, seed: object = 0) -> FaultyBackend:

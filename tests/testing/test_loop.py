@@ -15,7 +15,7 @@ from collections.abc import Callable, Coroutine
 import anyio
 import pytest
 
-from actorproc.testing.simulation.loop import (
+from actorproc.simulation.loop import (
     START,
     Deadlock,
     Host,
@@ -86,7 +86,7 @@ def test_the_seed_decides_the_order_of_ready_callbacks() -> None:
 BUSY_PROGRAM = """
 import anyio
 from random import Random
-from actorproc.testing.simulation.loop import current_loop, run
+from actorproc.simulation.loop import current_loop, run
 
 async def main():
     loop, random = current_loop(), Random(7)
@@ -152,7 +152,7 @@ def test_a_deadlock_names_the_waiting_tasks() -> None:
 
 
 def test_an_endless_loop_at_one_instant_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("actorproc.testing.simulation.loop.STANDSTILL", 1_000)
+    monkeypatch.setattr("actorproc.simulation.loop.STANDSTILL", 1_000)
 
     async def main() -> None:
         while True:

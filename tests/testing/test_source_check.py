@@ -17,10 +17,11 @@ import pytest
 from actorproc import Batch, Chunk, End, Producer
 from actorproc.errors import UsageError
 from actorproc.records import RECORD_SCHEMA
+from actorproc.simulation import UnsteadySource, run
 from actorproc.sources import LogSource, OutputSource, Start
 from actorproc.storage.store import Store
 from actorproc.stores.memory import MemoryStore
-from actorproc.testing import CheckedSource, InvalidSource, MemorySource, UnsteadySource, check_source, run
+from actorproc.testing import CheckedSource, InvalidSource, MemorySource, check_source
 from tests.spark.committing import Fleet
 from tests.testing.sources import NOON, Pages, checked, filled
 

@@ -1,0 +1,1 @@
+"""Avro: values to Python objects and columns."""

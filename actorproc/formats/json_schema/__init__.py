@@ -1,0 +1,1 @@
+"""JSON that a JSON Schema checks."""

@@ -1,0 +1,1 @@
+"""Protobuf: values to Python objects and columns."""

@@ -1,7 +1,0 @@
-"""Streams of Amazon Kinesis as a source: a partition is a shard."""
-
-from __future__ import annotations
-
-from actorproc.sources.kinesis.source import KinesisSource
-
-__all__ = ["KinesisSource"]

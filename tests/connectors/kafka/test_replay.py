@@ -1,0 +1,101 @@
+"""Dead letters of a Kafka source are replayed into the topic from which they came, each once."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from actorproc import Batch, PartitionContext, PartitionHandler, Processor, Settings
+from actorproc.admin.dead_letters import DeadLetters, Replayed, Selection
+from actorproc.errors import StoreUnavailable, UsageError
+from actorproc.output.dead_letters import HISTORY
+from actorproc.storage.names import ProcessorLayout
+from actorproc.storage.store import Store, StoreLimits
+from actorproc.stores.memory import MemoryStore
+from tests.connectors.kafka.server import Broker
+
+pytest.importorskip("confluent_kafka", reason="confluent-kafka is not installed")
+
+from actorproc.connectors.kafka import KafkaSource
+from tests.connectors.kafka.topics import Topic
+
+pytestmark = pytest.mark.servers
+LAYOUT = ProcessorLayout("Refuses")
+
+
+class Refuses(PartitionHandler):
+    """Gives up every record that was not replayed."""
+
+    async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+        for record in batch:
+            if not any(name.startswith(HISTORY) for name, _ in record.headers):
+                ctx.dead_letter(record, "refused")
+
+
+@asynccontextmanager
+async def refused(topic: Topic) -> AsyncIterator[Store]:
+    """A container with dead letters of all messages of the topic."""
+    async with Store(MemoryStore()) as store:
+        await process(topic, store)
+        yield store
+
+
+async def process(topic: Topic, store: Store) -> None:
+    processor = Processor(Refuses, source=KafkaSource(topic.url), container=store, settings=Settings())
+    await processor.run(until_end=True)
+
+
+async def replay(store: Store, source: str | None = None) -> Replayed:
+    letters = await DeadLetters.opened(store, LAYOUT)
+    return await letters.replay(Selection(), Settings(), source)
+
+
+async def test_letters_return_to_their_partition_with_key_headers_and_history(broker: Broker) -> None:
+    topic = Topic(broker)
+    topic.producer.produce(topic.name, b"\xffvalue", key=b"key", partition=1, headers=[("a", b"1")])
+    topic.producer.flush(30)
+    async with refused(topic) as store:
+        assert (await replay(store))[:3] == (topic.url, 1, 0)
+        original, copy = topic.messages()
+        assert (copy.partition(), copy.key(), copy.value()) == (1, b"key", b"\xffvalue")
+        assert copy.timestamp() == original.timestamp()
+        headers = dict(copy.headers() or [])
+        assert (headers["a"], headers[f"{HISTORY}partition"]) == (b"1", f"{topic.name}-1".encode())
+        await process(topic, store)
+        assert (await replay(store))[:3] == (topic.url, 0, 1), "a second replay finds them in the topic"
+        assert len(topic.messages()) == 2
+
+
+class Forgetful(MemoryStore):
+    """Once, the mark that a replay is done cannot be written."""
+
+    forgets = True
+
+    async def put_if_match(self, key: str, body: bytes, tag: str) -> str:
+        if "/replays/" in key and self.forgets:
+            raise StoreUnavailable("down")
+        return await super().put_if_match(key, body, tag)
+
+
+async def test_a_replay_that_died_after_its_transaction_repeats_nothing(broker: Broker) -> None:
+    topic = Topic(broker)
+    topic.send(range(10))
+    backend = Forgetful()
+    async with Store(backend, limits=StoreLimits(patience=0)) as store:
+        await process(topic, store)
+        with pytest.raises(StoreUnavailable):
+            await replay(store)
+        backend.forgets = False
+        await replay(store)
+    assert len(topic.messages()) == 20
+
+
+async def test_another_topic_is_refused(broker: Broker) -> None:
+    topic, other = Topic(broker), Topic(broker)
+    topic.send(range(2))
+    async with refused(topic) as store:
+        with pytest.raises(UsageError, match="belongs to another stream"):
+            await replay(store, other.url)
+    assert other.messages() == []
