@@ -327,7 +327,7 @@ class Processor:
                         settings.loop_block_warning, self._log, self._say_blocked, settings.lease_renew_interval / 4
                     )
                 )
-            nudges = self._nudges or UdpNudges(store.url, settings, self.name, clock=clock, log=self._log)
+            nudges = self._nudges or UdpNudges(store.backend.route, settings, self.name, clock=clock, log=self._log)
             group = Group(
                 store.lane(), self.layout, self.host, settings, clock=clock, nudges=nudges, formats=self.formats
             )

@@ -5,23 +5,22 @@ from __future__ import annotations
 import os
 import re
 
+from pydantic import ValidationError
+
+from actorproc import plugins
+from actorproc.config.secrets import with_secrets
 from actorproc.config.settings import Settings
-from actorproc.config.validation import has_credentials
+from actorproc.config.validation import explain, has_credentials
 from actorproc.errors import UsageError
 from actorproc.runtime.clock import SYSTEM, Clock
 from actorproc.storage.backend import Backend
 from actorproc.storage.store import Store, StoreLimits
-
-SCHEMES = ("s3", "file", "memory")
-"""Schemes of store URLs."""
 
 OUTPUT_SCHEME = "actorproc+"
 """Prefix of the URL of a processor's output: `actorproc+CONTAINER/PROCESSOR`. It names a source, not a store."""
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(//)?(.*)", re.DOTALL)  # two letters at least: not the drive of a path
 _S3 = ("s3", "s3a", "s3n")  # spellings of Hadoop and others
-# Without memory://NAME, which is for tests.
-_ALLOWED = "write file:///FOLDER, file://FOLDER, a plain path, or s3://BUCKET/PREFIX"
 
 
 def open_store(url: str | os.PathLike[str], settings: Settings | None = None, *, clock: Clock = SYSTEM) -> Store:
@@ -40,6 +39,32 @@ def open_store(url: str | os.PathLike[str], settings: Settings | None = None, *,
     settings = settings or Settings.load()
     limits = StoreLimits(settings.store_timeout, settings.store_patience, settings.store_concurrency)
     return Store(_backend(os.fspath(url), settings, clock), limits=limits, clock=clock)
+
+
+def with_store_options(url: str, settings: Settings) -> Settings:
+    """The settings for a source in a store: its source options are those of the store's backend.
+
+    So a log may lie in another account than the container.
+
+    Raises:
+        UsageError: the backend does not take an option, or a value is wrong.
+    """
+    if not settings.source_options:
+        return settings
+    scheme = _split(url.removeprefix(OUTPUT_SCHEME))[0]
+    known = plugins.load(plugins.STORES, scheme).options
+    if unknown := sorted(settings.source_options.keys() - set(known)):
+        takes = f"takes {', '.join(known)}" if known else "takes none"
+        raise UsageError(f"source {url}: there is no source option {unknown[0]!r}: a source at {scheme}:// {takes}")
+    options = with_secrets("source option", settings.source_options)
+    ours = {name: value for name, value in options.items() if name in Settings.model_fields}
+    others = {name: value for name, value in options.items() if name not in ours}
+    given = settings.model_dump() | ours | {"store_options": settings.store_options | others, "source_options": {}}
+    try:
+        return Settings(**given)
+    except ValidationError as error:
+        origins = dict.fromkeys(options, f"source {url}: source option ")
+        raise UsageError(explain(error, Settings, origins)) from None
 
 
 def given_store(argument: str, given: object, allowed: str, settings: Settings | None, clock: Clock) -> Store:
@@ -77,28 +102,29 @@ def _backend(url: str, settings: Settings, clock: Clock) -> Backend:
             f"processor's output in place of a log, give --name {name or 'PROCESSOR'} "
             f"--container {container or 'CONTAINER'}"
         )
-    match = _SCHEME.fullmatch(url)
-    scheme, slashes, rest = match.groups() if match else ("file", "//", url)
-    if not slashes and scheme not in SCHEMES:
-        scheme, slashes, rest = "file", "//", url  # a colon in a path
-    if slashes and scheme not in SCHEMES:
+    scheme, slashes, rest = _split(url)
+    if slashes and scheme not in plugins.names(plugins.STORES):
         rest = rest.rpartition("@")[2]  # a secret may be before it
         meant = f" (did you mean s3://{rest}?)" if scheme.lower() in _S3 else ""
-        raise UsageError(f"store URL {scheme}://{rest} has the unknown scheme {scheme!r}{meant}: {_ALLOWED}")
+        raise UsageError(f"store URL {scheme}://{rest} has the unknown scheme {scheme!r}{meant}: {_allowed()}")
     if has_credentials(url) and scheme != "file":
         raise UsageError("a store URL must not contain credentials: set s3_access_key and s3_secret_key")
     if not slashes or not rest:
-        raise UsageError(f"store URL {url!r} is not complete: {_ALLOWED}")
-    if scheme == "memory":
-        from actorproc.stores.memory import MemoryStore
+        raise UsageError(f"store URL {url!r} is not complete: {_allowed()}")
+    kind: type[Backend] = plugins.load(plugins.STORES, scheme)
+    return kind.of_url(f"{scheme}://{rest}", settings.store_options, settings=settings, clock=clock)
 
-        return MemoryStore(rest, clock=clock)
-    if scheme == "file":
-        from actorproc.stores.folder import FolderStore
 
-        return FolderStore(rest, clock=clock)
-    from actorproc.stores.s3 import S3Store  # takes 0.3 s to import
+def _split(url: str) -> tuple[str, str, str]:
+    """Scheme, slashes behind it, and the rest. A path without a scheme, or with a colon in it, is a file."""
+    match = _SCHEME.fullmatch(url)
+    scheme, slashes, rest = match.groups() if match else ("file", "//", url)
+    if not slashes and scheme not in plugins.names(plugins.STORES):
+        return "file", "//", url
+    return scheme, slashes or "", rest
 
-    bucket, _, prefix = rest.partition("/")
-    prefix = prefix.strip("/")
-    return S3Store(bucket, f"{prefix}/" if prefix else "", settings, clock=clock)
+
+def _allowed() -> str:
+    """Without memory://NAME, which is for tests."""
+    others = [f", {name}://..." for name in plugins.names(plugins.STORES) if name not in ("file", "memory", "s3")]
+    return f"write file:///FOLDER, file://FOLDER, a plain path{''.join(others)}, or s3://BUCKET/PREFIX"

@@ -40,14 +40,15 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from copy import copy
 from pathlib import Path
 from stat import S_ISREG
-from typing import TypeVar
+from typing import Any, Self, TypeVar
 from zlib import crc32
 
+from actorproc.config.settings import Settings
 from actorproc.errors import ConditionFailed, StoreRefused, StoreUnavailable, UsageError
 from actorproc.runtime.backoff import Backoff
 from actorproc.runtime.clock import SYSTEM, Clock
@@ -93,6 +94,14 @@ class FolderStore(Backend):
         fleeting = copy(self)
         fleeting._sync = fleeting._sync_folder = _leave
         return fleeting
+
+    @classmethod
+    def of_url(cls, url: str, options: Mapping[str, Any], *, settings: Settings, clock: Clock) -> Self:
+        return cls(url.partition("://")[2], clock=clock)
+
+    @property
+    def route(self) -> None:
+        return None
 
     async def open(self) -> None:
         await self._do(self._look, abandon=True)

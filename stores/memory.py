@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
+from collections.abc import Mapping
 from hashlib import blake2b
 from itertools import count
 from threading import Lock
+from typing import Any, Self
 
 from anyio.lowlevel import checkpoint
 
+from actorproc.config.settings import Settings
 from actorproc.errors import ConditionFailed
 from actorproc.runtime.clock import SYSTEM, Clock
 from actorproc.storage.backend import Backend, Entry, Listing, NotModified, Stored
@@ -39,6 +42,14 @@ class MemoryStore(Backend):
         self._clock = clock
         self._content_tags = content_tags
         self._space = _Space() if name is None else _named.setdefault(name, _Space())
+
+    @classmethod
+    def of_url(cls, url: str, options: Mapping[str, Any], *, settings: Settings, clock: Clock) -> Self:
+        return cls(url.partition("://")[2], clock=clock)
+
+    @property
+    def route(self) -> None:
+        return None
 
     async def get(self, key: str, *, unless: str | None = None, tail: int | None = None) -> Stored | None:
         await checkpoint()

@@ -15,12 +15,12 @@ Protocol: https://docs.aws.amazon.com/AmazonS3/latest/userguide/conditional-writ
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, contextmanager
 from datetime import datetime
 from email.utils import parsedate_to_datetime
-from typing import Any
-from urllib.parse import unquote_plus
+from typing import Any, Self
+from urllib.parse import unquote_plus, urlsplit
 from xml.etree import ElementTree as ET
 
 import aiohttp
@@ -37,7 +37,7 @@ from actorproc.config.settings import Settings
 from actorproc.config.validation import has_credentials
 from actorproc.errors import ConditionFailed, StoreRefused, StoreUnavailable, UsageError
 from actorproc.runtime.clock import SYSTEM, Clock
-from actorproc.storage.backend import LANE, Backend, Entry, Listing, NotModified, Stored, all_pages
+from actorproc.storage.backend import LANE, OUTSIDE, Backend, Entry, Listing, NotModified, Stored, all_pages
 from actorproc.stores.s3_bucket import bucket_warnings
 from actorproc.stores.s3_errors import Answer, answered, unanswered
 
@@ -62,7 +62,21 @@ class S3Store(Backend):
     Without keys and region in the settings, the usual AWS chain applies (environment, profile, role).
     """
 
+    options = ("s3_endpoint", "s3_region", "s3_access_key", "s3_secret_key", "s3_path_style")
+    spark_scheme = "s3a"
+
+    @classmethod
+    def of_url(cls, url: str, options: Mapping[str, Any], *, settings: Settings, clock: Clock) -> Self:
+        bucket, _, prefix = url.removeprefix("s3://").partition("/")
+        prefix = prefix.strip("/")
+        return cls(bucket, f"{prefix}/" if prefix else "", settings, clock=clock)
+
+    @property
+    def route(self) -> str | None:
+        return urlsplit(self.endpoint).hostname if self.endpoint else OUTSIDE
+
     def __init__(self, bucket: str, prefix: str, settings: Settings, *, clock: Clock = SYSTEM) -> None:
+        self.endpoint = settings.s3_endpoint
         self.url = f"s3://{bucket}/{prefix}".rstrip("/")
         self._bucket = bucket
         self._prefix = prefix

@@ -13,13 +13,12 @@ import anyio
 from actorproc.admin.audit import Act, operator, record
 from actorproc.admin.replay import Replay
 from actorproc.admin.replay_state import replayed_sequences
-from actorproc.admin.replay_target import opened_target
+from actorproc.admin.replay_target import opened_target, takes_letters
 from actorproc.config.settings import Settings
 from actorproc.errors import UsageError
 from actorproc.output.checkpoint import read_checkpoint
 from actorproc.output.dead_letters import letter_files, purge, read_letters
 from actorproc.output.source_identity import read_source
-from actorproc.sources import APPENDABLE_SCHEMES, KAFKA_SCHEMES
 from actorproc.sources.log import LogSource
 from actorproc.storage.document import whole_number
 from actorproc.storage.names import ProcessorLayout, natural, number_of, partition_of
@@ -215,7 +214,7 @@ class DeadLetters:
         """
         if value is not None and len(selection.ids) != 1:
             raise UsageError("a corrected value is for one letter: name just this one, by its id")
-        url, is_source = into or source or await self._recorded_source(), into is None
+        url, is_source = into or source or await self._recorded_source(settings), into is None
         target = opened_target(url, settings, is_source=is_source)
         self.appended = before = 0
         try:
@@ -244,7 +243,7 @@ class DeadLetters:
         self.kinds[described["kind"]] += 1
         return described in selection
 
-    async def _recorded_source(self) -> str:
+    async def _recorded_source(self, settings: Settings) -> str:
         """URL of the stream that the processor reads.
 
         Raises:
@@ -255,8 +254,7 @@ class DeadLetters:
         if recorded is None:
             raise UsageError(f"{self._store.url} does not say what {name} reads: give the stream with --source")
         url = recorded.name
-        schemes = (*KAFKA_SCHEMES, *APPENDABLE_SCHEMES)
-        if recorded.kind != LogSource.__name__ and url.partition("://")[0] not in schemes:
+        if recorded.kind != LogSource.__name__ and not takes_letters(url, settings):
             refuse_source(f"{name} reads {url}", url, own=True)
         return url
 

@@ -55,7 +55,7 @@ class Placement:
         self._layout = layout
         self._who = who
         self._reason = reason
-        self._nudges = nudges or UdpNudges(store.url, settings, layout.processor)
+        self._nudges = nudges or UdpNudges(store.backend.route, settings, layout.processor)
         self._document = SharedDocument(store, layout.group, GroupDocument)
 
     async def pause(self, partitions: Collection[str] = ()) -> GroupDocument:

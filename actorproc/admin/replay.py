@@ -19,11 +19,12 @@ from msgspec.structs import replace
 
 from actorproc.admin.replay_claim import ReplayClaim
 from actorproc.admin.replay_state import Letter, ReplayPart, ReplayState, deleted_meanwhile
-from actorproc.admin.replay_target import ReplayTarget, missing_partition
+from actorproc.admin.replay_target import missing_partition
 from actorproc.errors import RESTORE, CorruptObject, UsageError, located
 from actorproc.output.dead_letters import HISTORY, corrupt_letters, decoded, read_letters
 from actorproc.output.source_identity import check_source
 from actorproc.records import Batch
+from actorproc.sources.replay_target import ReplayTarget
 from actorproc.storage.document import SharedDocument
 from actorproc.storage.names import ProcessorLayout, number_of, partition_of
 from actorproc.storage.store import Conflict, Store

@@ -4,64 +4,27 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Protocol
+from typing import cast
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from actorproc import plugins
 from actorproc.config.settings import Settings
-from actorproc.errors import SourceError, UsageError, located
+from actorproc.errors import UsageError, located
 from actorproc.log.metadata import LogMetadata, open_log
 from actorproc.log.partitioner import partitions_of_keys
 from actorproc.log.staged_files import StagedFile, encode_staged
 from actorproc.log.transactions import Transactions
 from actorproc.records import Batch
 from actorproc.retention.readers import read_registry
-from actorproc.runtime.clock import SYSTEM
-from actorproc.sources import APPENDABLE_SCHEMES, KAFKA_SCHEMES, open_source
+from actorproc.sources import Source, open_source
 from actorproc.sources.appendable import Appendable
-from actorproc.sources.protocol import Source
+from actorproc.sources.replay_target import Replayable, ReplayTarget
 from actorproc.storage.names import READERS, log_staged
 from actorproc.storage.store import Store
-from actorproc.stores import open_store
-
-if TYPE_CHECKING:
-    from actorproc.connectors.kafka import KafkaSource
-
-
-class ReplayTarget(Protocol):
-    """A stream to which records can be appended.
-
-    Attributes:
-        kind: class name of a source that has no identity.
-        letters_at_once: of a batch, at most; None: no limit.
-        has_transactions: whether a batch that is appended again is appended once.
-    """
-
-    url: str
-    identity: str
-    kind: str
-    letters_at_once: int | None
-    has_transactions: bool
-
-    def has_partition(self, partition: str) -> bool:
-        """Whether the stream has this partition."""
-        ...
-
-    async def append(self, transaction: str, batch: int, partition: str, records: pa.RecordBatch) -> None:
-        """Append the records as batch number `batch` of the transaction, unless that was done before.
-
-        A stream without transactions appends them again.
-
-        Raises:
-            StoreUnavailable, SourceError, HandlerError: the outcome is unknown; run it again.
-        """
-        ...
-
-    async def readers(self) -> list[str]:
-        """Names of the known readers, which get the records again."""
-        ...
+from actorproc.stores import open_store, with_store_options
 
 
 class LogTarget:
@@ -110,59 +73,8 @@ class LogTarget:
         return sorted((await read_registry(self._log, READERS)).readers)
 
 
-class KafkaTarget:
-    """The topics of a Kafka source. A record goes to the partition from which it came."""
-
-    kind = ""
-    letters_at_once: int | None = None
-    has_transactions = True
-
-    def __init__(self, source: KafkaSource, partitions: frozenset[str]) -> None:
-        self.url, self.identity = source.url, source.identity or ""
-        self._properties, self._partitions = source.producer_properties, partitions
-
-    @classmethod
-    @asynccontextmanager
-    async def opened(cls, url: str, settings: Settings) -> AsyncIterator[KafkaTarget]:
-        """Raises UsageError or SourceError as `KafkaSource` does."""
-        source: KafkaSource = open_source(url, settings=settings)  # type: ignore[assignment]  # by the URL's scheme
-        await source.open()
-        try:
-            yield cls(source, frozenset(await source.partitions()))
-        finally:
-            await source.close()
-
-    def has_partition(self, partition: str) -> bool:
-        return partition in self._partitions
-
-    async def append(self, transaction: str, batch: int, partition: str, records: pa.RecordBatch) -> None:
-        """See `ReplayTarget.append`: a transaction of Kafka, which stores the number of the batch with it."""
-        await SYSTEM.run_in_thread(self._append, f"actorproc-{transaction}", batch, partition, records)
-
-    def _append(self, transaction: str, batch: int, partition: str, records: pa.RecordBatch) -> None:
-        from actorproc.connectors.kafka.messages import copy_of
-        from actorproc.connectors.kafka.topic_position import TopicPosition
-        from actorproc.connectors.kafka.writers import TransactionalWriter
-
-        topic, _, number = partition.rpartition("-")
-        writer = TransactionalWriter(self._properties, topic, transaction, timeout=60.0)
-        try:
-            if batch in writer.open():
-                return
-            letters = _batch(partition, records)
-            messages = [(record.sequence, copy_of(record)._replace(partition=int(number))) for record in letters]
-            if refused := writer.write(messages, TopicPosition(batch)):
-                raise SourceError(f"topic {topic}: a letter cannot be sent: {next(iter(refused.values()))}")
-        finally:
-            writer.close()
-
-    async def readers(self) -> list[str]:
-        """None: brokers do not say who reads a topic without a group."""
-        return []
-
-
-class _AppendableSource(Source, Appendable):
-    """A source of `APPENDABLE_SCHEMES`."""
+class AppendableSource(Source, Appendable):
+    """Both."""
 
 
 class AppendableTarget:
@@ -177,9 +89,8 @@ class AppendableTarget:
 
     @classmethod
     @asynccontextmanager
-    async def opened(cls, url: str, settings: Settings) -> AsyncIterator[AppendableTarget]:
+    async def opened(cls, url: str, source: AppendableSource) -> AsyncIterator[AppendableTarget]:
         """Raises UsageError or SourceError as the source does."""
-        source: _AppendableSource = open_source(url, settings=settings)  # type: ignore[assignment]  # by its scheme
         source.check_appendable()
         await source.open()
         kind = "" if source.identity else type(source).__name__
@@ -219,17 +130,23 @@ async def opened_target(url: str, settings: Settings, *, is_source: bool = True)
         async with open_store(url, settings) as store, LogTarget.opened(store, by_key=True) as log:
             yield log
         return
-    scheme = url.partition("://")[0]
-    if scheme in KAFKA_SCHEMES:
-        async with KafkaTarget.opened(url, settings) as kafka:
-            yield kafka
-        return
-    if scheme in APPENDABLE_SCHEMES:
-        async with AppendableTarget.opened(url, settings) as appendable:
+    source = open_source(url, settings=settings)
+    if isinstance(source, Replayable):
+        async with source.replay_target() as target:
+            yield target
+    elif isinstance(source, Appendable):
+        async with AppendableTarget.opened(url, cast(AppendableSource, source)) as appendable:
             yield appendable
-        return
-    async with open_store(url, settings) as store, LogTarget.opened(store) as log:
-        yield log
+    else:
+        async with open_store(url, with_store_options(url, settings)) as store, LogTarget.opened(store) as log:
+            yield log
+
+
+def takes_letters(url: str, settings: Settings) -> bool:
+    """Whether dead letters can be appended to the stream of a connector at this URL. Nothing is connected."""
+    if url.partition("://")[0] not in plugins.names(plugins.SOURCES):
+        return False
+    return isinstance(open_source(url, settings=settings), Replayable | Appendable)
 
 
 def missing_partition(key: str, partition: str, target: ReplayTarget) -> UsageError:

@@ -127,7 +127,7 @@ class Resets:
         self._who = who
         self._reason = reason
         self.command = command or store.clock.nonce()
-        self._nudges = nudges or UdpNudges(store.url, settings, layout.processor)
+        self._nudges = nudges or UdpNudges(store.backend.route, settings, layout.processor)
 
     # Dry runs
 

@@ -9,11 +9,13 @@ import os
 import sys
 import threading
 import traceback
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Annotated, Any
 
 import typer
 
+from actorproc import plugins
 from actorproc.cli import (
     checkpoint_commands,
     commands,
@@ -28,17 +30,9 @@ from actorproc.cli import (
 from actorproc.cli.exit_codes import FAILED, WRONG_USE
 from actorproc.cli.logging import FORMATS, LEVELS, set_up_logging
 from actorproc.cli.parameters import one_of
-from actorproc.cli.spark import spark
 from actorproc.cli.streams import escaped, has_color, prepare, stdout_failure
 from actorproc.cli.usage import Group, message_of
 from actorproc.errors import ActorprocError, UsageError
-
-_ORDER = [
-    "produce", "serve", "spark", "status", "top", "explain", "trace", "dashboard", "pause", "resume", "drain", "move",
-    "release", "audit", "processors", "logs", "peek", "output", "state", "schema", "dead-letters", "debug", "readers",
-    "trim", "compact", "verify", "doctor", "cost", "demo",
-]  # fmt: skip
-"""Order of the commands in `--help`. Others come after these."""
 
 _THREAD_PATIENCE = 1.0  # seconds that threads get to end by themselves, after everything else has ended
 
@@ -46,8 +40,21 @@ _THREAD_PATIENCE = 1.0  # seconds that threads get to end by themselves, after e
 class _Commands(Group):
     """The root command. Our errors and usage errors become one line on stderr and an exit code."""
 
+    """Also those that packages register (docs/extend.md), which are imported when they are used or described."""
+
     def list_commands(self, ctx: Any) -> list[str]:
-        return sorted(super().list_commands(ctx), key=[*_ORDER, *super().list_commands(ctx)].index)
+        ours = super().list_commands(ctx)
+        return [*ours, *(name for name in plugins.names(plugins.COMMANDS) if name not in ours)]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if cmd_name not in self.commands and cmd_name in plugins.names(plugins.COMMANDS):
+            self.add_command(_registered(cmd_name), cmd_name)
+        return super().get_command(ctx, cmd_name)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args:
+            self.get_command(ctx, args[0])
+        return super().resolve_command(ctx, args)
 
     def main(self, *args: Any, **options: Any) -> Any:
         try:
@@ -81,6 +88,27 @@ class _Commands(Group):
                 typer.echo(escaped("".join(traceback.format_exception(error))), err=True, nl=False)
             _print_error(str(cause) if isinstance(cause, ActorprocError) else _of_the_system(cause))
             raise typer.Exit(WRONG_USE if isinstance(cause, UsageError) else FAILED) from None
+
+
+def _registered(name: str) -> Any:
+    """The command of an entry point: a function, or a Typer of several. One that cannot be imported says why."""
+    try:
+        found = plugins.load(plugins.COMMANDS, name)
+    except UsageError as error:
+        found = _broken(str(error))
+    if isinstance(found, typer.Typer):
+        return typer.main.get_command(found)
+    alone = typer.Typer(rich_markup_mode=None, add_completion=False)
+    alone.command(name)(found)
+    return typer.main.get_command(alone)
+
+
+def _broken(why: str) -> Callable[[], None]:
+    def command() -> None:
+        raise UsageError(why)
+
+    command.__doc__ = f"(cannot be used: {why})"
+    return command
 
 
 def _print_error(text: str) -> None:
@@ -119,7 +147,6 @@ app.add_typer(dead_letter_commands.top_level)
 app.add_typer(retention.app)
 app.add_typer(state_commands.app)
 app.add_typer(schema_commands.app)
-app.command()(spark)
 
 
 def _show_version(wanted: bool) -> None:

@@ -15,7 +15,6 @@ from rich.text import Text
 from actorproc.admin.doctor import Examination, examine
 from actorproc.cli.common import load_settings, run_async
 from actorproc.cli.terminal import console, print_json
-from actorproc.codecs import open_registry
 from actorproc.config.settings import Settings
 from actorproc.errors import SourceError
 from actorproc.stores import open_store
@@ -28,13 +27,12 @@ def run(url: str, as_json: bool, config: Path | None, given: Sequence[str] | Non
     """Print the examination; exit code 1 if a property does not hold."""
     settings = load_settings(config, given)
 
-    async def work() -> tuple[str, Examination, dict[str, Any] | None]:
+    async def work() -> tuple[str, str | None, Examination, dict[str, Any] | None]:
         async with open_store(url, settings) as store:
             registry = None if settings.schema_registry is None else await _subjects(settings)
-            return store.url, await examine(store), registry
+            return store.url, store.backend.endpoint, await examine(store), registry
 
-    store_url, found, registry = run_async(work)
-    endpoint = settings.s3_endpoint if store_url.startswith("s3://") else None
+    store_url, endpoint, found, registry = run_async(work)
     try:
         if as_json:
             print_json(_document(store_url, endpoint, found) | {"schema_registry": registry})
@@ -50,6 +48,8 @@ def run(url: str, as_json: bool, config: Path | None, given: Sequence[str] | Non
 async def _subjects(settings: Settings) -> dict[str, Any]:
     """The latest versions in the schema registry, or why they cannot be read."""
     answer: dict[str, Any] = {"url": settings.schema_registry, "error": None, "subjects": [], "count": 0}
+    from actorproc.formats.opening import open_registry
+
     registry = open_registry(settings)
     try:
         subjects, answer["count"] = await registry.subjects(_SHOWN)

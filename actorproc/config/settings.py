@@ -47,6 +47,10 @@ ORDERED = (
 """Pairs of settings of which the first must be at most the second, and why."""
 
 
+_TABLES = ("source_options", "store_options")
+"""Settings that are merged name by name."""
+
+
 class Settings(BaseModel):
     """Settings of a processor, with one name as keyword, as `ACTORPROC_<NAME>` variable and in `actorproc.toml`.
 
@@ -162,9 +166,10 @@ class Settings(BaseModel):
     )
 
     # Decoding
-    decode: Literal["json", "avro", "protobuf", "json-schema", "csv", "text", "arrow"] = Field(
+    decode: str = Field(
         "json",
-        description="Format of the records' values, for `RecordHandler[...]`, `DecodedRows`, `ctx.decode` and "
+        description="Format of the records' values: `json`, `avro`, `protobuf`, `json-schema`, `csv`, `text`, `arrow`, "
+        "or one of another package. For `RecordHandler[...]`, `DecodedRows`, `ctx.decode` and "
         "`ctx.decode_arrow`.",
     )
     decode_schema: str | None = Field(
@@ -299,6 +304,12 @@ class Settings(BaseModel):
     )
 
     # Store
+    store_options: Annotated[dict[str, str | int | float | bool], BeforeValidator(_json_object)] = Field(
+        {},
+        repr=False,
+        description="Options of the container's backend by name, where the backend comes from another package. A table "
+        "`[store_options]` in the file, or JSON. `@PATH` takes a value from a file.",
+    )
     store_timeout: Seconds = Field(
         15,
         description="Deadline of one request, plus a second for each MiB transferred. A write that has begun in a "
@@ -354,7 +365,12 @@ class Settings(BaseModel):
         file = {name: value for name, value in read_config(config).items() if name != "options"}
         given = {name: value for name, value in keywords.items() if value is not None}
         values, origins = merge(
-            cls.model_fields, PREFIX, config=config, file=file, keywords=given, tables=("source_options",)
+            cls.model_fields,
+            PREFIX,
+            config=config,
+            file=file,
+            keywords=given,
+            tables=("source_options", "store_options"),
         )
         try:
             return cls.model_validate(values)

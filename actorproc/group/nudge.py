@@ -8,7 +8,6 @@ import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import Any
-from urllib.parse import urlsplit
 
 from actorproc.config.settings import Settings
 from actorproc.runtime.clock import SYSTEM, Clock
@@ -20,7 +19,6 @@ INTERVAL = 0.1
 """Seconds between two calls of `on_nudge` at least: a flood of datagrams costs ten looks a second, no more."""
 
 _MAGIC = b"actorproc look "
-_SOMEWHERE = "192.0.2.1"  # routed like any outside address, and used by nobody: reserved for documentation (RFC 5737)
 _LOOPBACK = "127.0.0.1"
 
 
@@ -56,15 +54,15 @@ class UdpNudges(Nudges):
     """Nudges as UDP datagrams. Datagrams without our magic and the name of our processor are ignored.
 
     Args:
-        container: URL of the container. Decides which of this machine's addresses is advertised to the other hosts.
+        route: of the container's backend: decides which of this machine's addresses is advertised to other hosts.
         processor: name of the processor.
         log: bound to processor and host.
     """
 
     def __init__(
-        self, container: str, settings: Settings, processor: str, *, clock: Clock = SYSTEM, log: Any = log
+        self, route: str | None, settings: Settings, processor: str, *, clock: Clock = SYSTEM, log: Any = log
     ) -> None:
-        self._container = container
+        self._route = route
         self._settings = settings
         self._datagram = _MAGIC + processor.encode()
         self._clock = clock
@@ -74,7 +72,7 @@ class UdpNudges(Nudges):
     async def open(self, on_nudge: Callable[[], None]) -> None:
         loop = asyncio.get_running_loop()
         try:
-            host = await self._clock.run_in_thread(_own_address, self._container, self._settings)
+            host = await self._clock.run_in_thread(_own_address, self._route, self._settings)
             receiver = _Receiver(self._datagram, on_nudge)
             try:
                 transport, _ = await loop.create_datagram_endpoint(lambda: receiver, local_addr=(host, 0))
@@ -129,14 +127,13 @@ class _Receiver(asyncio.DatagramProtocol):
         self._on_nudge()
 
 
-def _own_address(container: str, settings: Settings) -> str:
+def _own_address(route: str | None, settings: Settings) -> str:
     """The numeric address at which other hosts of the group reach this machine. May ask the resolver, so it blocks."""
     if settings.nudge_host is not None:
         return str(socket.getaddrinfo(settings.nudge_host, None, type=socket.SOCK_DGRAM)[0][4][0])
-    if urlsplit(container).scheme != "s3":
+    if route is None:
         return _LOOPBACK
-    target = urlsplit(settings.s3_endpoint).hostname if settings.s3_endpoint else _SOMEWHERE
-    family, kind, protocol, _, place = socket.getaddrinfo(target, 9, type=socket.SOCK_DGRAM)[0]
+    family, kind, protocol, _, place = socket.getaddrinfo(route, 9, type=socket.SOCK_DGRAM)[0]
     with socket.socket(family, kind, protocol) as probe:
         probe.connect(place)  # sends nothing: asks the routing table only
         return str(probe.getsockname()[0])

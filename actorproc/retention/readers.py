@@ -17,12 +17,12 @@ from typing import Literal, Self, SupportsIndex
 import msgspec
 from msgspec.structs import replace
 
+from actorproc import plugins
 from actorproc.errors import UsageError
 from actorproc.retention.boundary import Boundaries
 from actorproc.storage.document import MOST_NUMBER, Document, SharedDocument
 from actorproc.storage.names import checked_name
 from actorproc.storage.store import Conflict, Store
-from actorproc.stores import SCHEMES
 
 Kind = Literal["spark", "processor", "position"]
 
@@ -132,7 +132,7 @@ def _checkpoint_url(given: str | os.PathLike[str]) -> str:
         return f"file://{Path(os.path.expanduser(path)).absolute()}"  # noqa: PTH111 (an unknown ~user stays as it is)
     if scheme in ("s3a", "s3n") and slashes == "//":
         return f"s3://{url[len(scheme) + 3 :]}"
-    if scheme not in SCHEMES or slashes == "/":  # such as hdfs:/checkpoints
+    if scheme not in plugins.names(plugins.STORES) or slashes == "/":  # such as hdfs:/checkpoints
         raise UsageError(f"{url}: positions can be read in a folder, or on S3, not there; give them by hand (--at)")
     return url
 

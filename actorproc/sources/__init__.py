@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from importlib import import_module
-from typing import NamedTuple
 
+from actorproc import plugins
 from actorproc.config.settings import Settings
 from actorproc.errors import UsageError
 from actorproc.runtime.clock import SYSTEM, Clock
@@ -14,34 +13,16 @@ from actorproc.sources.guard import guard_source, source_kind
 from actorproc.sources.log import LogSource
 from actorproc.sources.output import OutputSource
 from actorproc.sources.protocol import Chunk, End, Source, Start
-from actorproc.stores import OUTPUT_SCHEME, SCHEMES
+from actorproc.stores import OUTPUT_SCHEME, with_store_options
 
 __all__ = ["Chunk", "End", "LogSource", "OutputSource", "Source", "Start", "guard_source", "open_source", "source_kind"]
 
 
-class Service(NamedTuple):
-    """The source of a URL's scheme: its module below `actorproc.sources`, its class, and what a URL looks like."""
+SourceFactory = Callable[..., Source]
+"""Makes the source at a URL: `make(url, options, settings=settings, clock=clock)`.
 
-    module: str
-    source: str
-    form: str
-
-
-SERVICES = {
-    "kafka": Service("kafka", "KafkaSource", "kafka://BROKER/TOPIC"),
-    "eventhubs": Service("kafka", "KafkaSource", "eventhubs://NAMESPACE/HUB"),
-    "eventhubs+amqp": Service("eventhubs", "EventHubsSource", "eventhubs+amqp://NAMESPACE/HUB"),
-    "oci-streaming": Service("kafka", "KafkaSource", "oci-streaming://REGION/STREAM?pool=OCID"),
-    "cosmos": Service("cosmos", "CosmosSource", "cosmos://ACCOUNT/DATABASE/CONTAINER"),
-    "kinesis": Service("kinesis", "KinesisSource", "kinesis://REGION/STREAM"),
-    "amqp": Service("queue", "AmqpSource", "amqp://USER@HOST/QUEUE"),
-    "amqps": Service("queue", "AmqpSource", "amqps://USER@HOST/QUEUE"),
-}
-"""By scheme. A module is imported when it is used: the clients of the services take long, or are extras."""
-
-KAFKA_SCHEMES = tuple(scheme for scheme, service in SERVICES.items() if service.module == "kafka")
-APPENDABLE_SCHEMES = tuple(s for s, service in SERVICES.items() if service.module in ("eventhubs", "kinesis", "queue"))
-"""Of sources that are `Appendable`."""
+Registered as `actorproc.sources` under each scheme. See docs/extend.md.
+"""
 
 
 def open_source(
@@ -71,27 +52,19 @@ def open_source(
         raise UsageError(
             f"source = {source!r}: expected the URL of a log, or an instance of a subclass of actorproc.Source"
         )
+    settings = settings or Settings.load()
     if source.startswith(OUTPUT_SCHEME):
-        return OutputSource.of_url(source, settings=settings, clock=clock)
+        return OutputSource.of_url(source, settings=with_store_options(source, settings), clock=clock)
     scheme, found, rest = source.partition("://")
-    if found and scheme in SERVICES:
-        return _source_of(SERVICES[scheme], source, settings or Settings.load(), clock)
-    if found and scheme not in SCHEMES:
-        forms = ", ".join(service.form for service in SERVICES.values())
+    if found and scheme in plugins.names(plugins.SOURCES):
+        make: SourceFactory = plugins.load(plugins.SOURCES, scheme)
+        return make(source, settings.source_options, settings=settings, clock=clock)
+    if found and scheme not in plugins.names(plugins.STORES):
+        known = ", ".join(f"{name}://" for name in plugins.names(plugins.SOURCES))
         shown = f"{scheme}://{rest.rpartition('@')[2]}"  # a secret may be before it
         raise UsageError(
             f"source {shown!r}: there is no {scheme!r} source. Allowed are a built-in log (s3://, file:// or a path), "
-            f"another processor's output ({OUTPUT_SCHEME}CONTAINER/PROCESSOR), {forms}, and a Source of your own "
+            f"another processor's output ({OUTPUT_SCHEME}CONTAINER/PROCESSOR), {known}, and a Source of your own "
             "(docs/sources.md)"
         )
-    return LogSource(source, settings=settings, clock=clock)
-
-
-def _source_of(service: Service, url: str, settings: Settings, clock: Clock) -> Source:
-    """Raises UsageError: the extra of this service is not installed."""
-    try:
-        module = import_module(f"actorproc.sources.{service.module}")
-    except ImportError as error:
-        raise UsageError(f"source {url}: {error}") from None
-    make: Callable[..., Source] = getattr(module, service.source)
-    return make(url, settings.source_options, settings=settings, clock=clock)
+    return LogSource(source, settings=with_store_options(source, settings), clock=clock)

@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, ClassVar, NamedTuple, Self
+
+from actorproc.config.settings import Settings
+from actorproc.runtime.clock import Clock
+
+OUTSIDE = "192.0.2.1"
+"""Routed like any outside address, and used by nobody: reserved for documentation (RFC 5737)."""
 
 LANE = 4
 """Concurrent requests in a lane of its own, beyond `StoreLimits.concurrency`."""
@@ -64,6 +70,29 @@ class Backend(ABC):
 
     url: str
     """The place of the objects, as users write it."""
+    options: ClassVar[Sequence[str]] = ()
+    """Names of the options that `of_url` takes, from the setting `store_options`, or that are settings themselves."""
+    endpoint: str | None = None
+    """The address of the service, if another one than the provider's was given. `doctor` shows it."""
+    spark_scheme: ClassVar[str | None] = None
+    """The scheme under which Spark reads the place; None: it cannot."""
+
+    @classmethod
+    def of_url(cls, url: str, options: Mapping[str, Any], *, settings: Settings, clock: Clock) -> Self:
+        """The backend at a URL, not yet connected. Registered as `actorproc.stores` under its scheme.
+
+        Raises:
+            UsageError: the URL is malformed, or an option is wrong.
+        """
+        raise NotImplementedError(f"{cls.__name__} cannot be opened by a URL")
+
+    @property
+    def route(self) -> str | None:
+        """A host name or address on the way to the place. Hosts advertise their address in that network to others.
+
+        None: the place is on this machine, and so are all hosts.
+        """
+        return OUTSIDE
 
     @abstractmethod
     async def get(self, key: str, *, unless: str | None = None, tail: int | None = None) -> Stored | None:

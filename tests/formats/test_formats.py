@@ -274,7 +274,7 @@ def test_settings_that_name_no_schema_are_refused(given: dict[str, Any], message
     [("avro", "confluent_kafka.schema_registry"), ("protobuf", "ptars"), ("json-schema", "jsonschema_rs")],
 )
 def test_a_missing_extra_is_named(format_of: str, library: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in [name for name in sys.modules if name.startswith("actorproc.codecs.")]:
+    for name in [name for name in sys.modules if name.startswith("actorproc.formats.")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, library, None)
     with pytest.raises(SettingsError, match=rf"pip install '\.\[{format_of}\]' in the checkout"):

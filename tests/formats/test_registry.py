@@ -15,8 +15,9 @@ import pyarrow as pa
 import pytest
 
 from actorproc import Batch, DecodedRows, PartitionContext, PartitionHandler, Processor, RecordHandler, Settings
-from actorproc.codecs import open_decoder, open_registry
+from actorproc.codecs import open_decoder
 from actorproc.errors import SettingsError, SourceError, UsageError
+from actorproc.formats.opening import open_registry
 from actorproc.testing import run_handler
 from actorproc.testing.memory_source import MemorySource
 from tests.formats import serialized

@@ -11,13 +11,15 @@ import pytest
 
 from actorproc.config.settings import Settings
 from actorproc.group.nudge import Nudges, UdpNudges
+from actorproc.stores import open_store
 
 
 class Listener:
     """Counts its nudges."""
 
     def __init__(self, processor: str = "p", container: str = "file:///state", **settings: str) -> None:
-        self.nudges = UdpNudges(container, Settings(**settings), processor)
+        given = Settings(**settings)
+        self.nudges = UdpNudges(open_store(container, given).backend.route, given, processor)
         self.count = 0
         self._more = anyio.Event()
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from datetime import datetime
 from itertools import count
 
@@ -24,6 +25,7 @@ from actorproc.runtime.backoff import Backoff
 from actorproc.runtime.clock import SYSTEM, Clock
 from actorproc.runtime.logger import get_logger
 from actorproc.sources.protocol import Chunk, End, Source, Start, first_time
+from actorproc.sources.replay_target import Replayable, ReplayTarget
 
 GROUP = "kafka-group:"
 """Begins the name of a consumer group whose offsets a processor starts from."""
@@ -37,7 +39,7 @@ started may not know all topics yet."""
 log = get_logger(__name__)
 
 
-class KafkaSource(Source):
+class KafkaSource(Source, Replayable):
     """Reads one or several topics. A partition is `TOPIC-NUMBER`; a sequence is an offset, a position a `Position`.
 
     Offsets have gaps where the topic is compacted or written in transactions.
@@ -78,6 +80,17 @@ class KafkaSource(Source):
         self._azure: AzureCheckpoints | None = None
         self.timeout = 10.0
         """Seconds for one question to the brokers."""
+
+    @asynccontextmanager
+    async def replay_target(self) -> AsyncIterator[ReplayTarget]:
+        """See `Replayable`."""
+        from actorproc.connectors.kafka.replay_target import KafkaTarget
+
+        await self.open()
+        try:
+            yield KafkaTarget(self.url, self.identity or "", self.producer_properties, await self.partitions())
+        finally:
+            await self.close()
 
     async def open(self) -> None:
         """Connect to the brokers.

@@ -13,9 +13,8 @@ from typing import Any
 import anyio
 import pytest
 
-from actorproc import Settings
+from actorproc import Settings, plugins
 from actorproc.errors import SettingsError, SourceError, UsageError
-from actorproc.sources import KAFKA_SCHEMES
 from tests.connectors.kafka.server import OCI_POOL, OCI_TOKEN, OCI_USER, PASSWORD, USER, Broker
 
 pytest.importorskip("confluent_kafka", reason="confluent-kafka is not installed")
@@ -46,7 +45,8 @@ async def partitions(url: str, **properties: Any) -> list[str]:
 
 
 def test_every_scheme_that_is_opened_has_a_preset() -> None:
-    assert set(KAFKA_SCHEMES) == PRESETS.keys()
+    schemes = plugins.names(plugins.SOURCES)
+    assert {name for name in schemes if plugins.load(plugins.SOURCES, name) is KafkaSource} == PRESETS.keys()
 
 
 def test_event_hubs_expands_to_the_documented_properties(monkeypatch: pytest.MonkeyPatch) -> None:

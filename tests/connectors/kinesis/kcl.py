@@ -47,7 +47,8 @@ def rows(folder: Path) -> list[Row]:
 
 @contextmanager
 def kcl(
-    folder: Path, server: KinesisServer, dynamo: str, stream: str, application: str, module: str = "tests.connectors.kinesis.kcl",
+    folder: Path, server: KinesisServer, dynamo: str, stream: str, application: str,
+    module: str = "tests.connectors.kinesis.kcl",
     **settings: object,
 ) -> Iterator[None]:  # fmt: skip
     """A worker that reads until the block ends.

@@ -1,0 +1,57 @@
+"""Topics as the target of a replay: each batch of dead letters is a transaction of Kafka."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import pyarrow as pa
+
+from actorproc.connectors.kafka.messages import copy_of
+from actorproc.connectors.kafka.topic_position import TopicPosition
+from actorproc.connectors.kafka.writers import TransactionalWriter
+from actorproc.errors import SourceError
+from actorproc.records import Batch
+from actorproc.runtime.clock import SYSTEM
+
+
+class KafkaTarget:
+    """The topics of a Kafka source. A record goes to the partition from which it came.
+
+    Args:
+        url, identity: of the source.
+        properties: of a producer for these topics.
+        partitions: that the source lists.
+    """
+
+    kind = ""
+    letters_at_once: int | None = None
+    has_transactions = True
+
+    def __init__(self, url: str, identity: str, properties: Mapping[str, Any], partitions: Iterable[str]) -> None:
+        self.url, self.identity = url, identity
+        self._properties, self._partitions = properties, frozenset(partitions)
+
+    def has_partition(self, partition: str) -> bool:
+        return partition in self._partitions
+
+    async def append(self, transaction: str, batch: int, partition: str, records: pa.RecordBatch) -> None:
+        """See `ReplayTarget.append`: a transaction of Kafka, which stores the number of the batch with it."""
+        await SYSTEM.run_in_thread(self._append, f"actorproc-{transaction}", batch, partition, records)
+
+    def _append(self, transaction: str, batch: int, partition: str, records: pa.RecordBatch) -> None:
+        topic, _, number = partition.rpartition("-")
+        writer = TransactionalWriter(self._properties, topic, transaction, timeout=60.0)
+        try:
+            if batch in writer.open():
+                return
+            letters = Batch(partition, records, pa.array(range(records.num_rows), pa.int64()))
+            messages = [(record.sequence, copy_of(record)._replace(partition=int(number))) for record in letters]
+            if refused := writer.write(messages, TopicPosition(batch)):
+                raise SourceError(f"topic {topic}: a letter cannot be sent: {next(iter(refused.values()))}")
+        finally:
+            writer.close()
+
+    async def readers(self) -> list[str]:
+        """None: brokers do not say who reads a topic without a group."""
+        return []
