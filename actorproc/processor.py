@@ -14,7 +14,7 @@ import anyio
 import anyio.abc
 import pyarrow as pa
 
-from actorproc.codecs import open_decoder, subject_of
+from actorproc.codecs import open_decoder, open_key_decoder, subject_of
 from actorproc.config.settings import Settings
 from actorproc.errors import Aborted, ActorprocError, HandlerDefinitionError, SchemaError, UsageError
 from actorproc.group.formats import FORMATS, Formats
@@ -22,6 +22,7 @@ from actorproc.group.group import Group
 from actorproc.group.nudge import Nudges, UdpNudges
 from actorproc.handler.base import PartitionHandler
 from actorproc.handler.checks import checked_handler
+from actorproc.handler.decoder import Decoder
 from actorproc.handler.hooks import Hooks
 from actorproc.handler.options import load_options
 from actorproc.handler.state_kinds import state_types, wakes
@@ -91,6 +92,7 @@ class Processor:
         hooks: called for what happens to the partitions of this host; see `Hooks`.
         options: of the handler.
         config: a TOML file of settings and options; default: `actorproc.toml`, if it is here.
+        decoder: of the values, instead of the one that the setting `decode` names.
         settings: all of them, instead of reading file and environment; likewise `options` then.
         keywords: settings by name.
 
@@ -114,6 +116,7 @@ class Processor:
         hooks: Hooks | None = None,
         options: Mapping[str, object] | None = None,
         config: str | Path | None = None,
+        decoder: Decoder | None = None,
         settings: Settings | None = None,
         clock: Clock = SYSTEM,
         nudges: Nudges | None = None,
@@ -121,7 +124,15 @@ class Processor:
     ) -> None:
         self.handler = checked_handler(handler)
         check_keywords(keywords, Processor)
-        check_types(name=name, host=host, start_from=start_from, container=container, settings=settings, hooks=hooks)
+        check_types(
+            name=name,
+            host=host,
+            start_from=start_from,
+            container=container,
+            settings=settings,
+            hooks=hooks,
+            decoder=decoder,
+        )
         self.settings = settings if settings is not None and not keywords else Settings.load(config, **keywords)
         if settings is not None and (also := [*keywords, *(["config"] if config else [])]):
             raise UsageError(f"give settings or {', '.join(also)}, not both")
@@ -130,7 +141,8 @@ class Processor:
         self.options = load_options(self.handler, options, config, alone=settings is not None)
         with user_code(f"{self.handler.__name__}.schema_for", HandlerDefinitionError):
             declared = self.handler.schema_for(self.options)
-        self.decoder = open_decoder(self.settings, clock=clock)
+        self.decoder = open_decoder(self.settings, clock=clock) if decoder is None else decoder
+        self.key_decoder = open_key_decoder(self.settings, clock=clock)
         self._subject = subject_of(declared)
         """Subject of the schema registry that declares the columns; None: the handler does."""
         try:
@@ -308,6 +320,8 @@ class Processor:
             await contact(lambda: check_container(store, self.name))
             await contact(lambda: stack.enter_async_context(opened(source, self.start, self._log)))
             stack.push_async_callback(self.decoder.close)
+            if self.key_decoder is not None:
+                stack.push_async_callback(self.key_decoder.close)
             if self._subject is not None:
                 self.schema = await contact(partial(self._schema_of, self._subject))
             await contact(lambda: check_first_start(store, self.layout, source, self.start, self.start_from))
@@ -355,7 +369,7 @@ class Processor:
             budget=ByteBudget(settings.read_ahead_bytes), held=BufferTotal(settings.uncommitted_bytes),
             dead_letter_summary=DeadLetterSummary(),
             threads=HandlerThreads(settings.handler_threads, clock, settings.max_process_time),
-            decoder=self.decoder,
+            decoder=self.decoder, key_decoder=self.key_decoder,
             hooks=HookQueue(
                 self.hooks, settings.hook_queue, clock, self._log, processor=self.name, host=self.host
             ),

@@ -12,7 +12,7 @@ from actorproc.handler.decoder import Decoder
 from actorproc.runtime.clock import SYSTEM, Clock
 from actorproc.runtime.requirements import how_to_install
 
-__all__ = ["FROM_REGISTRY", "DecoderFactory", "JsonDecoder", "open_decoder", "subject_of"]
+__all__ = ["FROM_REGISTRY", "DecoderFactory", "JsonDecoder", "open_decoder", "open_key_decoder", "subject_of"]
 
 FROM_REGISTRY = "registry:"
 """Begins a `decode_schema` or `output_schema` that names a subject of the schema registry."""
@@ -42,6 +42,17 @@ def open_decoder(settings: Settings, *, clock: Clock = SYSTEM) -> Decoder:
         raise SettingsError(f"decode_schema = {settings.decode_schema!r}: {error}") from None
     except ImportError as error:
         raise SettingsError(f"decode = {name}: {error}: {how_to_install(name)}") from None
+
+
+def open_key_decoder(settings: Settings, *, clock: Clock = SYSTEM) -> Decoder | None:
+    """The decoder of keys that the settings name, or None. Raises as `open_decoder`."""
+    if settings.decode_key is None:
+        return None
+    keys = settings.model_copy(update={"decode": settings.decode_key, "decode_schema": settings.decode_key_schema})
+    try:
+        return open_decoder(keys, clock=clock)
+    except SettingsError as error:
+        raise SettingsError(f"of the keys (decode_key): {error}") from None
 
 
 def subject_of(declared: object) -> str | None:

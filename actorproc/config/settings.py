@@ -178,10 +178,14 @@ class Settings(BaseModel):
         "`json-schema`), or a generated class as `MODULE:MESSAGE` (`protobuf`). With one, `avro` only: "
         "`registry:SUBJECT` or `registry:SUBJECT:VERSION`, into which values of other versions are resolved.",
     )
+    decode_key: str | None = Field(
+        None, description="Format of the records' keys, for `ctx.decode_key`. As `decode`; without it, keys are bytes."
+    )
+    decode_key_schema: str | None = Field(None, description="Schema of the keys. As `decode_schema`.")
     schema_registry: str | None = Field(
         None,
-        description="URL of a schema registry with Confluent's API. The values of `avro`, `protobuf` and `json-schema` "
-        "then begin with the id of their schema.",
+        description="URL of a schema registry with Confluent's API. The values and keys of `avro`, `protobuf` and "
+        "`json-schema` then begin with the id of their schema.",
     )
     schema_registry_options: Annotated[dict[str, str | int | float | bool], BeforeValidator(_json_object)] = Field(
         {},

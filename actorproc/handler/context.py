@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import anyio
 import pyarrow as pa
 
-from actorproc.errors import HandlerError, HandlerMisuse, SchemaError
+from actorproc.errors import DecodeError, HandlerError, HandlerMisuse, SchemaError
 from actorproc.handler.attempt import CUT_OFF, RETURNED, Attempt
 from actorproc.handler.decoder import Decoder, columns_of, values_of
 from actorproc.handler.info import PartitionInfo
@@ -164,6 +164,27 @@ class PartitionContext(PartitionInfo):
                     refuse(record, why)
                 else:
                     yield record, value
+
+    def decode_key(self, record: Record, kind: Any = Any) -> Any:
+        """The record's key, decoded as the setting `decode_key` says.
+
+        Args:
+            kind: as of `decode`.
+
+        Raises:
+            DecodeError: the key does not decode. Not caught, it fails the record if that is processed alone.
+            HandlerMisuse: `decode_key` is not set, or keys cannot become this kind.
+        """
+        if self.key_decoder is None:
+            raise HandlerMisuse("ctx.decode_key: the setting decode_key is not set")
+        try:
+            keys = values_of(self.key_decoder, kind)
+        except TypeError as error:
+            raise HandlerMisuse(f"ctx.decode_key: keys cannot become {safe_repr(kind)}: {error}") from None
+        try:
+            return keys.parse(record.key)
+        except ValueError as error:
+            raise DecodeError(f"the key: {error}") from error
 
     def decode_arrow(self, batch: Batch, schema: pa.Schema | str | None = None) -> pa.Table:
         """The values decoded into columns, with `_sequence`, ready for `emit_arrow`.

@@ -29,6 +29,8 @@ class PartitionInfo:
     """A structlog logger with processor, host, partition and epoch bound."""
     decoder: Decoder = field(default=None, repr=False)  # type: ignore[assignment]  # every host has one
     """Decodes values as the setting `decode` says; `ctx.decode` and `ctx.decode_arrow` use it."""
+    key_decoder: Decoder | None = field(default=None, repr=False)
+    """Decodes keys as the setting `decode_key` says; `ctx.decode_key` uses it."""
     output_schema: pa.Schema = field(default=None, repr=False)
     """Columns of the output, without `_sequence`."""
     processor_id: str = ""

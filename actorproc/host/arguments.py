@@ -15,6 +15,7 @@ from actorproc.config.settings import Settings
 from actorproc.errors import UsageError
 from actorproc.handler.base import PartitionHandler
 from actorproc.handler.checks import is_ready_made
+from actorproc.handler.decoder import Decoder
 from actorproc.handler.hooks import Hooks
 from actorproc.sources import LogSource, OutputSource
 from actorproc.sources.protocol import Source
@@ -36,7 +37,14 @@ def default_host() -> str:
 
 
 def check_types(
-    *, name: object, host: object, start_from: object, container: object, settings: object, hooks: object
+    *,
+    name: object,
+    host: object,
+    start_from: object,
+    container: object,
+    settings: object,
+    hooks: object,
+    decoder: object,
 ) -> None:
     """Raises UsageError: names the argument, its value and the types that are allowed."""
     for argument, value in (("name", name), ("host", host), ("start_from", start_from)):
@@ -49,6 +57,8 @@ def check_types(
         )
     if not isinstance(hooks, Hooks | None):
         raise UsageError(f"hooks = {hooks!r:.80}: an object of a subclass of actorproc.Hooks, or None")
+    if not isinstance(decoder, Decoder | None):
+        raise UsageError(f"decoder = {decoder!r:.80}: an object of a subclass of Decoder, or None")
     if not isinstance(settings, Settings | None):
         raise UsageError(
             f"settings = {settings!r:.80}: Settings(...), or none, and each as a keyword: commit_interval='1s'"

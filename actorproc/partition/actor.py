@@ -95,7 +95,8 @@ class PartitionActor(Restartable):
         self._hooks = PartitionHooks(context.hooks, self.statistics, context.dead_letter_summary)
         self._info = PartitionInfo(
             context.processor, context.host, partition, epoch, options=context.options, shared=context.shared,
-            log=self._log, decoder=context.decoder, processor_id=context.processor_id,
+            log=self._log, decoder=context.decoder, key_decoder=context.key_decoder,
+            processor_id=context.processor_id,
             output_schema=context.schema.remove(context.schema.get_field_index(SEQUENCE.name)),
         )  # fmt: skip
         self._behind_since = -math.inf  # the first record beyond the end was read then; inf: everything is processed
@@ -108,7 +109,7 @@ class PartitionActor(Restartable):
             queue = QueueReader(context.source, partition, settings.max_unacknowledged, clock, self._log, end_wait)
         self._reads = ReadAhead(
             queue or context.source, partition, settings, context.budget, self._pace,
-            prepare=context.decoder.prepare, epoch=epoch, costs=context.costs,
+            prepare=context.prepare, epoch=epoch, costs=context.costs,
         )  # fmt: skip
         self.lag = Lag(context.source, self._reads, self.statistics, clock)
         self._committer = Committer(

@@ -16,6 +16,7 @@ from actorproc.partition.hook_queue import HookQueue
 from actorproc.partition.openings import Openings
 from actorproc.partition.read_costs import ReadCosts
 from actorproc.partition.time_spent import HostTimes
+from actorproc.records import Batch
 from actorproc.runtime.budget import BufferTotal, ByteBudget
 from actorproc.runtime.clock import Clock
 from actorproc.sources.protocol import Source, Start
@@ -56,3 +57,10 @@ class HostContext:
     times: HostTimes = field(default_factory=HostTimes)
     costs: ReadCosts = field(default_factory=ReadCosts)
     openings: Openings = field(default_factory=Openings)
+    key_decoder: Decoder | None = None
+
+    async def prepare(self, batch: Batch) -> None:
+        """Fetch the schemas that decoding these records needs. Raises SourceError: they cannot be had now."""
+        await self.decoder.prepare(batch.data.column("value"))
+        if self.key_decoder is not None:
+            await self.key_decoder.prepare(batch.data.column("key"))

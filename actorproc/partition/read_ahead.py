@@ -123,7 +123,7 @@ class ReadAhead:
     Args:
         budget: bytes that all partitions of the host may have read and not handled.
         pace: how large a batch the handler gets.
-        prepare: fetches what decoding these values needs, before the handler gets them; a SourceError ends the reading.
+        prepare: fetches what decoding needs, before the handler gets the records; a SourceError ends the reading.
         epoch: of the lease, for sources whose services know epochs.
         costs: of the host, to which each read is added.
     """
@@ -135,7 +135,7 @@ class ReadAhead:
         settings: Settings,
         budget: ByteBudget,
         pace: Pace,
-        prepare: Callable[[pa.Array], Awaitable[None]] | None = None,
+        prepare: Callable[[Batch], Awaitable[None]] | None = None,
         epoch: int | None = None,
         costs: ReadCosts | None = None,
     ) -> None:
@@ -216,7 +216,7 @@ class ReadAhead:
                     )
                 read = chunk.batch.last if len(chunk.batch) else read
                 if self._prepare is not None and len(chunk.batch):
-                    await self._prepare(chunk.batch.data.column("value"))
+                    await self._prepare(chunk.batch)
                 self._cursor = await self._put_chunk(chunk, self._cursor)
                 self._chunks += 1
                 self._at_end, self._ended = not len(chunk.batch), chunk.ended

@@ -272,6 +272,33 @@ async def test_columns_of_the_three_kinds_of_schemas(registry: Registry, flight_
     assert await columns("protobuf", protobuf_subject) == pa.schema([("why", pa.string())])
 
 
+class FlightKey(msgspec.Struct):
+    carrier: str
+    delay: float | None = None
+
+
+class Keyed(RecordHandler[dict[str, Any]]):
+    """The carrier of the key, beside that of the value."""
+
+    output_schema = "carrier string, of_key string"
+
+    def process_record(self, flight: dict[str, Any], ctx: PartitionContext) -> tuple[str, str]:
+        key = ctx.decode_key(self.record, FlightKey)
+        assert ctx.decode_key(self.record) == {"carrier": key.carrier, "delay": key.delay}
+        return flight["carrier"], key.carrier
+
+
+async def test_keys_are_decoded_and_one_that_does_not_fails_its_record(registry: Registry) -> None:
+    key, value = (serialized.avro(registry, new_subject()) for _ in range(2))
+    keys = [key({"carrier": "K1", "delay": 1.0}), b"no avro", key({"carrier": "K3", "delay": None})]
+    values = [value({"carrier": f"V{n}", "delay": None}) for n in range(3)]
+    result = await run_handler(
+        Keyed, Batch.of("0", values, range(3), keys=keys), settings=settings(registry, "avro", decode_key="avro")
+    )
+    assert rows(result, "carrier", "of_key") == [("V0", "K1"), ("V2", "K3")]
+    assert [(letter["sequence"], letter["error"]["type"]) for letter in result.dead_letters] == [(1, "DecodeError")]
+
+
 async def test_subjects_with_their_versions_and_compatibility(registry: Registry) -> None:
     subject = new_subject()
     serialized.avro(registry, subject)({"carrier": "AA"})

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from actorproc import (
@@ -21,9 +22,10 @@ from actorproc import (
     errors,
 )
 from actorproc.config.settings import Settings
+from actorproc.handler.decoder import Columns, Decoder, Values
 from actorproc.storage.store import Store
 from actorproc.stores.memory import MemoryStore
-from tests.processor.doubling import QUICK, Double, fed
+from tests.processor.doubling import QUICK, Double, fed, rows
 
 
 class Numbers(RecordHandler):
@@ -109,3 +111,36 @@ def test_wrong_arguments_are_refused_before_anything_is_touched(wrong: dict[str,
 def test_settings_and_a_file_of_settings_are_not_both_taken(tmp_path: Path) -> None:
     with pytest.raises(errors.UsageError, match="give settings or config, not both"):
         Processor(Double, source=fed(), container=Store(MemoryStore()), settings=Settings(), config=tmp_path / "a.toml")
+
+
+class Negated(Decoder):
+    """Whole numbers, with the other sign."""
+
+    def values(self, kind: Any = Any) -> Values[Any]:
+        return NegatedValues()
+
+    def columns(self, schema: pa.Schema) -> Columns:
+        raise NotImplementedError
+
+
+class NegatedValues(Values[int]):
+    def parse(self, value: bytes | None) -> int:
+        return -int(value or b"0")
+
+
+class Typed(RecordHandler[int]):
+    output_schema = "n long"
+
+    def process_record(self, n: int, ctx: PartitionContext) -> tuple[int]:
+        return (n,)
+
+
+async def test_a_processor_takes_a_decoder_of_ones_own() -> None:
+    async with Store(MemoryStore()) as store:
+        await Processor(Typed, source=fed(1, 3), container=store, decoder=Negated(), **QUICK).run(until_end=True)
+        assert await rows(store, "Typed") == [-2, -1, 0]
+
+
+def test_a_decoder_of_another_type_is_refused() -> None:
+    with pytest.raises(errors.UsageError, match=r"decoder = 'json': an object of a subclass of Decoder, or None"):
+        Processor(Double, source=fed(), container="memory://c", decoder="json")  # type: ignore[arg-type]
