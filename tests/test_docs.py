@@ -81,7 +81,7 @@ def test_the_page_of_the_architecture_has_every_module_on_its_floor() -> None:
     """The rows of the table are the layers that lint-imports keeps."""
     contract = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"][0]
     layers = [sorted(re.split(" [|:] ", names)) for names in contract["layers"]]
-    table = ARCHITECTURE.read_text().partition("| floor | where | what |\n|---|---|---|\n")[2].partition("\n\n")[0]
+    table = ARCHITECTURE.read_text().partition("| floor | where | duty |\n|---|---|---|\n")[2].partition("\n\n")[0]
     rows = [row.split("|") for row in table.splitlines()]
     assert [sorted(re.findall(r"`(\w+)/?`", row[2])) for row in rows] == layers
     assert [int(row[1]) for row in rows] == list(range(len(layers), 0, -1))
