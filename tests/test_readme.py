@@ -47,7 +47,7 @@ def commands(page: str, heading: str) -> list[str]:
 
 
 @pytest.mark.slow
-def test_the_commands_of_the_readme_show_what_it_promises(tmp_path: Path) -> None:
+def test_the_commands_of_the_readme_print_the_promised_output(tmp_path: Path) -> None:
     shell = Shell(tmp_path)
     (shell.folder / "app.py").write_text(re.findall(r"```python\n(# app\.py\n.*?)```", README, re.DOTALL)[0])
     first, service = commands(README, "Try a handler of your own")

@@ -99,7 +99,7 @@ def joined_columns(table: pa.Table, kind: Any, found: Sequence[bytes | None]) ->
 
 
 def _decoded(kind: Any, packed: list[bytes]) -> list[Any]:
-    """All values in one call: behind the head of a msgpack array they are its items."""
+    """The values, decoded in one call: packed values after the header of a msgpack array are a packed list."""
     return msgpack.decode(b"\xdd" + len(packed).to_bytes(4, "big") + b"".join(packed), type=list[kind])
 
 

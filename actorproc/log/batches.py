@@ -123,7 +123,7 @@ class ProducerBatch:
 
     @property
     def cost(self) -> int:
-        """The cost of `table`, as bytes of one contiguous piece that would take as long."""
+        """Cost of calling `table`, as a size: bytes of a single piece that takes the same time."""
         return self.weight + 512 * len(self._pieces)
 
     def table(self) -> pa.Table:

@@ -80,7 +80,7 @@ class Read:
         self.cost += more.cost
 
     def records_within(self, records: int) -> int:
-        """The number of records of the largest part with at most so many; of the smallest part, if all have more."""
+        """How many of the first records can be split off: at most `records`, or else the fewest that the cuts allow."""
         if self.cuts is None:
             return records
         places, done = list[int](), 0

@@ -165,5 +165,5 @@ def _log_with_virtual_time() -> None:
 if __name__ == "__main__":
     if os.environ.get("PYTHONHASHSEED") != "0":  # the order of sets is part of what a seed decides
         os.environ["PYTHONHASHSEED"] = "0"
-        os.execv(sys.executable, [sys.executable, "-m", "actorproc.testing", *sys.argv[1:]])  # noqa: S606
+        os.execv(sys.executable, [sys.executable, "-m", "actorproc.simulation", *sys.argv[1:]])  # noqa: S606
     app()

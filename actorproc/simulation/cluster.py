@@ -64,7 +64,7 @@ class InvariantViolation(SimulationError):
 
 
 class Cluster:
-    """Hosts that share the partitions of `source`. Use it within `actorproc.testing.run`.
+    """Hosts that share the partitions of `source`. Use it within `actorproc.simulation.run`.
 
     Every write that the store applies (output, dead letters, checkpoints, members, leases) and every call of the
     handler is checked. `run_for`, `settled` and `finished` raise InvariantViolation.

@@ -329,7 +329,7 @@ def current_loop() -> VirtualLoop:
         loop = asyncio.get_running_loop()
         if isinstance(loop, VirtualLoop):
             return loop
-    raise SimulationError("this works in virtual time only: run it by actorproc.testing.run")
+    raise SimulationError("this works in virtual time only: run it by actorproc.simulation.run")
 
 
 def current_host() -> Host | None:

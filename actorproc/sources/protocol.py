@@ -60,8 +60,8 @@ class Partition:
 
     Attributes:
         parents: the partitions that it follows. It is processed once all records of these are committed. A parent that
-            is not listed and was not begun does not count, and is not read: list a partition as long as it has records
-            that no other has. Where a parent is not listed any more, name its parents, too.
+            is not listed and was not begun is ignored, and its records are not read. So list a partition until each of
+            its records is in a child as well. If a parent is not listed any more, name its parents, too.
     """
 
     name: str

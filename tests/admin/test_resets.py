@@ -108,7 +108,9 @@ def times(*counts: tuple[range, int]) -> Counter[int]:
     ("goal", "repeats", "skips"),
     [("earliest", 10, 0), ("latest", 0, 5), (4, 6, 0), (12, 0, 2), (-3, 3, 0), (-99, 10, 0), (15, 0, 5)],
 )
-async def test_a_reset_repeats_and_skips_what_its_dry_run_says(goal: ResetTarget, repeats: int, skips: int) -> None:
+async def test_a_reset_repeats_and_skips_the_records_of_its_dry_run(
+    goal: ResetTarget, repeats: int, skips: int
+) -> None:
     world = await world_of(10)
     world.feed(5)
     [planned] = await resets_of(world).plan(goal)

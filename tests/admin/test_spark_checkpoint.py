@@ -64,7 +64,7 @@ async def test_a_query_has_begun_once_a_micro_batch_is_planned() -> None:
     assert await has_begun(await checkpoint((offset(p0=5),), committed=0))
 
 
-async def test_what_cannot_be_understood_is_named() -> None:
+async def test_a_corrupt_spark_checkpoint_names_the_file() -> None:
     store = await checkpoint((offset(p0=1),), committed=1)
     await store.put("offsets/0", b"v2\n{}")
     with pytest.raises(CorruptObject, match="offsets/0: has version 'v2'"):

@@ -283,7 +283,7 @@ async def test_an_unreadable_end_is_shown_beside_the_state() -> None:
     ],
     ids=["group.json", "the list of partitions", "expired credentials"],
 )
-async def test_what_concerns_the_whole_place_is_an_error_of_the_status(prefix: str, error: StoreError) -> None:
+async def test_a_failure_of_the_whole_container_is_an_error_of_the_status(prefix: str, error: StoreError) -> None:
     store = closed(prefix, error)
     await store.put(LAYOUT.checkpoint("0"), Checkpoint(1, 0, Cursor("4", 3), Totals(4)).to_json())
     with pytest.raises(StoreRefused, match="no right"):

@@ -64,7 +64,7 @@ async def test_without_readers_all_old_files_but_the_newest_go(
     assert await rows(place.store) == [n for n in range(40, 70) if n % 10 != 7]
 
 
-async def test_what_is_younger_than_the_hour_stays(place: Place, fleet: Fleet, kept: RetainedOutput) -> None:
+async def test_files_younger_than_an_hour_stay(place: Place, fleet: Fleet, kept: RetainedOutput) -> None:
     await fleet.commit(p0=30)
     place.wait(1.5 * HOUR)
     await fleet.commit(p0=30)

@@ -76,7 +76,9 @@ async def test_processors_register_with_their_log_once(place: Place, container: 
     assert set((await read_registry(place.store, READERS)).readers) == {"numbers", "numbers-2"}
 
 
-async def test_what_a_processor_has_not_processed_stays(place: Place, kept_log: RetainedLog, container: Store) -> None:
+async def test_segments_that_a_processor_has_not_processed_stay(
+    place: Place, kept_log: RetainedLog, container: Store
+) -> None:
     await produce(place.store, 10, 10)
     await processor(place, container).run(until_end=True)
     await produce(place.store, 10, 10, first=20)

@@ -172,7 +172,7 @@ async def test_damage_by_hand_is_found(name: str) -> None:
     assert found in "\n".join(await world.damages())
 
 
-async def test_what_a_trim_or_a_purge_removes_is_no_damage() -> None:
+async def test_objects_removed_by_a_trim_or_a_purge_are_no_damage() -> None:
     world = await World().begin()
     await raise_boundary(world.store, LAYOUT.boundary("0"), 1)
     await world.store.delete(COMMIT("0", 0))

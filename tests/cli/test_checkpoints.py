@@ -35,7 +35,7 @@ def test_a_reset_is_shown_first_and_then_done_undone_and_audited(run: Run, own: 
     ]  # fmt: skip
 
 
-def test_what_cannot_be_reset_is_refused_with_the_reason(run: Run, own: list[object]) -> None:
+def test_an_impossible_reset_is_refused_with_the_reason(run: Run, own: list[object]) -> None:
     beyond = ["checkpoints", "reset", "--to", "99999", *own, "--partition", "1", "--yes"]
     refused = run(*beyond)
     assert (refused.exit_code, "refused: the newest record is" in refused.stdout) == (1, True)

@@ -174,7 +174,7 @@ def test_a_wrong_place_is_refused(run: Run, state: Path, arguments: list[str], s
     assert (found.exit_code, said in found.stderr) == (2, True)
 
 
-async def test_a_peek_does_not_read_what_comes_before() -> None:
+async def test_a_peek_does_not_read_earlier_records() -> None:
     class Seekable(MemorySource):
         read_from: list[str]
 

@@ -42,7 +42,7 @@ def test_a_replay_that_fails_midway_is_in_the_audit(run: Run, state: Path, tmp_p
     assert f"{appended} dead letters appended before the error\nerror: " in result.stderr
 
 
-def test_letters_are_replayed_into_what_can_be_appended_to(
+def test_letters_are_replayed_only_into_appendable_targets(
     run: Run, state: Path, place: list[object], tmp_path: Path
 ) -> None:
     shutil.copytree(state / "state", tmp_path / "state")

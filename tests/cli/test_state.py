@@ -152,7 +152,7 @@ def test_export_of_a_declared_state_has_typed_values(run: Run, sessions: list[ob
         ("Untyped", 0, "state: is no longer declared"),
     ],
 )
-def test_schema_check_says_what_a_handler_changes(
+def test_schema_check_lists_the_changes_of_a_handler(
     run: Run, sessions: list[object], handler: str, code: int, text: str
 ) -> None:
     result = run("schema", "check", f"{__name__}:{handler}", *sessions)

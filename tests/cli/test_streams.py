@@ -143,7 +143,7 @@ def test_a_full_disk_behind_stdout_is_one_line(command: str, unbuffered: str, mo
 
 @pytest.mark.skipif(not FULL.exists(), reason="this system has no /dev/full")
 @pytest.mark.slow
-def test_what_is_appended_is_appended_although_it_cannot_be_said() -> None:
+def test_records_are_appended_although_stdout_fails() -> None:
     assert shell("actorproc produce --log events flights.jsonl > /dev/full").returncode == 0
     assert shell("actorproc produce --log events flights.jsonl >&-").returncode == 0
 

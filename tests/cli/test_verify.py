@@ -11,7 +11,7 @@ from tests.cli.conftest import Run
 from tests.cli.reading import LAYOUT
 
 
-def test_verify_finds_damage_and_repairs_what_is_safe(run: Run, state: Path, tmp_path: Path) -> None:
+def test_verify_finds_damage_and_makes_the_safe_repairs(run: Run, state: Path, tmp_path: Path) -> None:
     place, events = tmp_path / "state", tmp_path / "events"
     shutil.copytree(state / "state", place)
     shutil.copytree(state / "events", events)

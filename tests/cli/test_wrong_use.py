@@ -50,7 +50,7 @@ def refused(run: Run, *arguments: object, says: str, code: int = 2) -> None:
         ("actorproc.handlers:JsonRows", "output_schema"),
     ],
 )
-def test_serve_refuses_what_is_no_handler(run: Run, handler: str, says: str) -> None:
+def test_serve_refuses_an_object_that_is_no_handler(run: Run, handler: str, says: str) -> None:
     refused(run, "serve", handler, *HERE, says=says)
 
 
@@ -101,7 +101,7 @@ def test_a_wrong_handler_definition_is_one_line(run: Run, folder: Path) -> None:
         (["--config", "nowhere.toml"], "cannot read the settings file nowhere.toml"),
     ],
 )
-def test_serve_names_the_option_its_value_and_what_is_allowed(run: Run, options: list[str], says: str) -> None:
+def test_serve_names_a_wrong_option_its_value_and_the_allowed_ones(run: Run, options: list[str], says: str) -> None:
     refused(run, "serve", "flights_app:Delays", *HERE, *options, says=says)
 
 
@@ -259,7 +259,9 @@ def test_produce_without_a_key_takes_any_line(run: Run, folder: Path) -> None:
         (["."], "cannot read .: Is a directory"),
     ],
 )
-def test_produce_refuses_what_cannot_be_meant(run: Run, arguments: list[str], says: str) -> None:
+def test_produce_refuses_another_partition_count_and_unreadable_files(
+    run: Run, arguments: list[str], says: str
+) -> None:
     run("produce", "--log", "events", "--partitions", "2", "flights.jsonl")
     refused(run, "produce", "--log", "events", *arguments, says=says)
 

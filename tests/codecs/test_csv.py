@@ -59,7 +59,7 @@ def line(name: str, text: str) -> bytes:
     ],
     ids=lambda value: str(value)[:20],
 )
-def test_a_field_of_csv_is_what_was_written(name: str, text: str, expected: Any) -> None:
+def test_a_field_of_csv_is_read_as_written(name: str, text: str, expected: Any) -> None:
     value, good = line(name, text), line("d", "1e1")
     for at, values in enumerate([[value], [good, value, good, line("p", "1e1")]]):
         rows, errors = parsed(values)

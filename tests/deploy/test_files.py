@@ -71,7 +71,7 @@ def test_the_compose_file_fits_its_schema() -> None:
 
 
 @pytest.mark.parametrize("name", ["base", "keda"])
-def test_kubernetes_accepts_what_kustomize_builds(name: str, tmp_path: Path) -> None:
+def test_kubernetes_accepts_the_output_of_kustomize(name: str, tmp_path: Path) -> None:
     built = lint("kubectl", "kustomize", KUBERNETES / name)
     documents = [d for d in yaml.safe_load_all(built) if not d["apiVersion"].startswith("keda.sh/")]
     (tmp_path / "built.yaml").write_text(yaml.safe_dump_all(documents))

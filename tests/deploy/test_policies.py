@@ -112,7 +112,7 @@ async def test_producer_host_reader_and_operator_have_enough_rights(site: Site) 
         assert (await examine(store)).safe
 
 
-async def test_each_role_is_refused_what_belongs_to_another(site: Site) -> None:
+async def test_each_role_is_refused_the_rights_of_the_others(site: Site) -> None:
     await site.produce()
     await site.process()
     await site.become("host")

@@ -305,7 +305,7 @@ def test_a_decimal_with_more_digits_than_declared_stays_exact() -> None:
         ('{"type": "enum", "name": "E"}', "no list of symbols"),
     ],
 )
-def test_what_is_not_a_schema_is_refused_with_the_reason(schema: str, why: str) -> None:
+def test_an_invalid_schema_is_refused_with_the_reason(schema: str, why: str) -> None:
     with pytest.raises(ValueError, match=why):
         parsed_avro(schema)
 

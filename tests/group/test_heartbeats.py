@@ -24,7 +24,7 @@ from tests.group.simulated_group import SimulatedGroup, now
 pytestmark = pytest.mark.filterwarnings("ignore:.*was never awaited")
 
 
-def test_what_a_heartbeat_is_worth_counts_from_before_the_request() -> None:
+def test_a_heartbeat_counts_from_before_its_request() -> None:
     async def main() -> None:
         slow = Faults(latency=(5, 5), slow=0, lost_request=0, lost_reply=0, late_write=0, busy=0)
         fleet = SimulatedGroup(1, faults=slow)

@@ -16,7 +16,7 @@ from tests.group.simulated_group import SimulatedGroup, now
 pytestmark = pytest.mark.filterwarnings("ignore:.*was never awaited")
 
 
-def test_nothing_is_renewed_after_leaving_not_even_what_is_being_tried() -> None:
+def test_a_pending_renewal_ends_when_the_host_leaves() -> None:
     async def main() -> None:
         fleet = SimulatedGroup(1)
         group = fleet.group("a")

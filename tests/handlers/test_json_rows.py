@@ -78,7 +78,7 @@ async def test_a_missing_schema_or_unknown_option_is_refused() -> None:
         await run(JsonRows, VALUES, options={"schema": "a int"})
 
 
-async def test_a_processor_writes_what_spark_reads(tmp_path: Path) -> None:
+async def test_a_processor_writes_rows_that_spark_reads(tmp_path: Path) -> None:
     """Through source, processor and folder store; the files are plain Parquet of the declared types."""
     source = MemorySource(2)
     documents: list[list[dict[str, Any]]] = [

@@ -94,7 +94,7 @@ async def test_dedupe_may_emit_typed_rows_by_a_field() -> None:
 
 
 @pytest.mark.parametrize("size", SIZES)
-async def test_latest_emits_what_has_changed(size: int) -> None:
+async def test_latest_emits_changed_values(size: int) -> None:
     events = at(
         ("a", 0, {"n": 1, "s": "x"}), ("b", 1, {"n": 1}), ("a", 2, {"n": 1, "s": "x", "other": 5}),
         ("a", 3, {"n": 2, "s": "x"}), ("a", 4, None), ("a", 5, None), ("a", 6, {"n": 2, "s": "x"}), ("b", 7, {"n": 1}),

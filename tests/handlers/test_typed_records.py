@@ -59,7 +59,7 @@ def values(count: int) -> list[bytes | None]:
 
 
 @pytest.mark.parametrize("kind", [Struct, Data, Model])
-async def test_process_record_gets_what_the_value_says(kind: type[Struct]) -> None:
+async def test_process_record_gets_the_decoded_value(kind: type[Struct]) -> None:
     class Doubled(RecordHandler[kind]):  # type: ignore[valid-type]
         output_schema = "n int, kind string, who string, thread string"
 

@@ -164,7 +164,7 @@ def test_no_text_of_the_user_is_in_a_history() -> None:
     assert telling_settings(settings) == {"commit_interval": 9.0, "on_out_of_range": "latest"}
 
 
-def test_hosts_of_one_deployment_are_one_mark_with_what_has_changed() -> None:
+def test_hosts_of_one_deployment_are_one_mark_with_the_changes() -> None:
     def life(host: str, started: float, **changes: Any) -> Life:
         return Life(**{"host": host, "started": started, "interval": 300.0, "release": "1", "settings": {}, **changes})
 

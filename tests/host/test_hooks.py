@@ -236,7 +236,7 @@ def test_a_handler_that_hangs_is_stuck() -> None:
     assert (notes.of("stuck")[0].partition, notes.of("stuck")[0].fault) == ("0", "user")
 
 
-def test_what_is_no_hooks_object_is_refused() -> None:
+def test_an_object_that_is_no_hooks_is_refused() -> None:
     with pytest.raises(UsageError, match=r"hooks = .*an object of a subclass of actorproc\.Hooks"):
         processor(Store(MemoryStore()), Notes)  # type: ignore[arg-type]
     with pytest.raises(HandlerDefinitionError, match=r"it must be, or make, an actorproc\.Hooks"):

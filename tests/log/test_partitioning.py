@@ -40,13 +40,13 @@ def unkeyed(count: int) -> pa.RecordBatch:
 
 
 @pytest.mark.parametrize(("key", "java"), KAFKAS_OWN.items())
-def test_murmur2_gives_what_kafkas_own_tests_expect(key: bytes, java: int) -> None:
+def test_murmur2_passes_kafkas_own_tests(key: bytes, java: int) -> None:
     assert murmur2(key) == java & 0xFFFFFFFF
     assert murmur2_many(pa.array([key], pa.binary())).tolist() == [java & 0xFFFFFFFF]
 
 
 @given(st.lists(st.binary(max_size=40)))
-def test_hashing_many_gives_what_hashing_one_gives(keys: list[bytes]) -> None:
+def test_hashes_of_many_keys_are_those_of_each_key(keys: list[bytes]) -> None:
     column = pa.array([b"before", *keys], pa.binary()).slice(1)  # an offset, as slices have
     assert murmur2_many(column).tolist() == [murmur2(key) for key in keys]
     assert partitions_of_keys(column, 7).tolist() == [partition_of_key(key, 7) for key in keys]

@@ -124,7 +124,7 @@ async def test_keys_headers_and_timestamps_arrive_as_given() -> None:
         ({"headers": ("id", "42")}, r"headers \('id', '42'\): pairs of a name and a value"),
     ],
 )
-async def test_what_goes_with_a_value_is_checked(options: Any, message: str) -> None:
+async def test_key_headers_and_time_of_a_value_are_checked(options: Any, message: str) -> None:
     async with Producer(Store(MemoryStore()), partitions=1) as producer:
         with pytest.raises(UsageError, match=message):
             await producer.send("x", **options)
@@ -158,7 +158,7 @@ async def test_times_that_a_record_cannot_have_are_refused(time: int, unit: str)
         ({"partitioner": "random"}, "partitioner = 'random': 'sticky', 'round-robin' or a callable"),
     ],
 )
-def test_a_wrong_setting_names_itself_its_value_and_what_is_allowed(options: Any, message: str) -> None:
+def test_a_wrong_setting_names_itself_its_value_and_the_allowed_ones(options: Any, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         Producer("memory://x", partitions=1, **options)
 

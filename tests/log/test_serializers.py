@@ -111,7 +111,7 @@ def test_an_unexpected_error_fails_only_its_batch(monkeypatch: pytest.MonkeyPatc
     run(main())
 
 
-async def test_headers_count_for_what_may_wait() -> None:
+async def test_headers_count_towards_the_buffer() -> None:
     async with Producer(Store(MemoryStore()), partitions=1, linger=3600, buffer_bytes=10_000) as producer:
         await producer.send(b"", headers=[("a", bytes(1000)), ("b", None), ("c", "x")])
         assert 1000 < producer.statistics().waiting_bytes < 3000

@@ -52,7 +52,7 @@ async def opened(store: Store, **options: Any) -> LogSource:
     return source
 
 
-async def test_what_was_sent_is_read_on_every_store(store: Store) -> None:
+async def test_sent_records_are_read_on_every_store(store: Store) -> None:
     async with Producer(store, partitions=3, linger=0.01) as producer:
         sent = [await producer.send(f"v{i}", key=f"k{i % 7}", headers={"n": str(i)}) for i in range(50)]
         await producer.flush()
@@ -629,7 +629,7 @@ async def test_the_store_is_closed_again_where_there_is_no_log(monkeypatch: pyte
     assert len(closed) == 1
 
 
-def test_an_unknown_kind_of_source_lists_what_is_allowed() -> None:
+def test_an_unknown_kind_of_source_lists_the_known_ones() -> None:
     with pytest.raises(UsageError, match=r"there is no 'redis' source.*s3://, file:// or a path.*docs/sources.md"):
         open_source("redis://x")
     source = LogSource(Store(MemoryStore()))

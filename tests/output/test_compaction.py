@@ -120,7 +120,7 @@ def sizes_in(groups: list[list[DataFile]]) -> list[list[int]]:
         ([90, 30, 20, 10], [5, 5], [[30, 20, 10, 5, 5]]),
     ],
 )
-def test_small_neighbours_are_put_together_and_what_is_large_stays(
+def test_small_neighbours_are_joined_and_large_files_stay(
     compacted: list[int], originals: list[int], expected: list[list[int]]
 ) -> None:
     files = listed([(size, True) for size in compacted] + [(size, False) for size in originals])
@@ -189,7 +189,7 @@ async def test_the_newest_rows_are_found_in_compacted_files_too(store: Store, fl
     assert [await tail(count) for count in (3, 12, 1000)] == [expected[-3:], expected[-12:], expected]
 
 
-async def test_what_lands_late_where_an_original_was_deleted_is_void(store: Store, fleet: Fleet) -> None:
+async def test_a_late_write_in_place_of_a_deleted_original_is_void(store: Store, fleet: Fleet) -> None:
     late = await store.get(LAYOUT.output_file("0", 2))
     letters = await OutputChain(store, LAYOUT, "0").letters(2)
     assert late is not None
@@ -492,7 +492,7 @@ def read(request: ReadOptions, parts: list[list[object]], schema: object) -> Ite
             yield from ((row["_partition"], row["_sequence"]) for row in batch.to_pylist())
 
 
-async def test_tasks_read_what_was_planned_wherever_it_has_gone_since(folder: str) -> None:
+async def test_tasks_read_the_planned_rows_although_files_have_moved(folder: str) -> None:
     fleet = Fleet(folder)
     await fleet.commit(p0=50, p1=30)
     request = asked(folder)

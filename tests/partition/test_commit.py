@@ -54,7 +54,7 @@ async def test_commit_stops_short_of_a_record_that_has_failed() -> None:
     assert run.processor.asked_for(batch, settled=False) == 102
 
 
-async def test_a_commit_with_nothing_to_add_to_what_is_committed_saves_nothing() -> None:
+async def test_an_empty_commit_saves_nothing() -> None:
     class Handler(Doubler):
         async def process(self, batch: Batch, ctx: PartitionContext) -> None:
             ctx.fail(batch[0], ValueError("not yet"))

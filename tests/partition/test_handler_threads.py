@@ -143,7 +143,7 @@ async def test_a_thread_ends_where_anyio_sees_no_task(
             assert await threads.run("0", lambda: None, lambda number=number: number) == number
 
 
-async def test_what_is_read_ahead_waits_for_a_handler_that_computes(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_read_batches_wait_for_a_handler_that_computes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("actorproc.runtime.cpu.SLOT_TIME", 60)
     clock = Measured(1.0)
     threads, go_on, decoded = HandlerThreads(4, clock), threading.Event(), list[str]()

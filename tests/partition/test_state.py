@@ -247,7 +247,7 @@ async def test_a_read_value_is_a_copy() -> None:
     await used(call)
 
 
-async def test_the_mapping_shows_changes_over_what_is_held() -> None:
+async def test_the_mapping_shows_changes_over_committed_values() -> None:
     seen: list[Any] = []
 
     class Handler(PartitionHandler):

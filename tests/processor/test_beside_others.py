@@ -80,7 +80,7 @@ def test_a_partition_that_keeps_failing_elsewhere_is_given_up() -> None:
     run(main())
 
 
-def test_what_another_run_until_the_end_gives_up_is_tried_here_too() -> None:
+def test_a_partition_given_up_by_another_run_is_tried_here_too() -> None:
     async def main() -> None:
         store, both = at_defaults(fed(2), rebalance_delay=10_000.0)
         async with anyio.create_task_group() as tasks:

@@ -125,7 +125,7 @@ async def test_good_records_are_committed_while_a_later_batch_retries() -> None:
                 await anyio.sleep(0.01)
 
 
-async def test_what_was_good_before_a_stop_is_committed_and_not_processed_again() -> None:
+async def test_good_records_before_a_stop_are_committed_and_not_repeated() -> None:
     calls: list[int] = []
 
     class Stopping(Double):

@@ -87,7 +87,7 @@ async def test_an_error_at_the_end_of_shared_is_the_handlers() -> None:
             raise block
 
 
-async def test_hooks_options_and_what_a_host_shares() -> None:
+async def test_hooks_options_and_shared_objects_of_a_host() -> None:
     events: list[str] = []
 
     class Hooked(PartitionHandler):

@@ -24,7 +24,7 @@ async def processed(processor: Processor, records: int) -> None:
             await anyio.sleep(0.01)
 
 
-async def test_closing_commits_what_is_processed_with_auto_commit_off() -> None:
+async def test_closing_commits_processed_records_with_auto_commit_off() -> None:
     class CommitsLast(Double):
         async def closing(self, ctx: ClosingContext, reason: CloseReason) -> None:
             assert reason is CloseReason.STOPPING

@@ -22,7 +22,7 @@ from actorproc.testing.memory_source import MemorySource
 from tests.processor.doubling import QUICK, Double, _partitions, fed, rows
 
 
-async def test_what_is_done_is_committed_although_the_source_waits_in_a_thread() -> None:
+async def test_processed_records_are_committed_while_the_source_waits_in_a_thread() -> None:
     hang = threading.Event()
 
     class Waits(MemorySource):

@@ -38,7 +38,7 @@ async def test_records_that_were_skipped_are_counted_also_where_nothing_else_is_
     assert (supervisor.records, supervisor.skipped) == (40, 40)
 
 
-async def test_what_a_host_has_done_is_known_when_it_has_stopped() -> None:
+async def test_the_statistics_of_a_host_outlive_it() -> None:
     class Poisoned(Double):
         async def process(self, batch: Batch, ctx: PartitionContext) -> None:
             for record in batch:

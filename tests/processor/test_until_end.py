@@ -20,7 +20,7 @@ from actorproc.testing.memory_source import MemorySource
 from tests.processor.doubling import QUICK, Double, fed, rows
 
 
-async def test_until_end_processes_what_there_is_and_returns() -> None:
+async def test_until_end_processes_all_records_and_returns() -> None:
     store = Store(MemoryStore())
     await Processor(Double, source=fed(), container=store, host="a", **QUICK).run(until_end=True)
     assert await rows(store) == sorted(2 * n for n in range(10) for _ in range(4))
@@ -112,7 +112,7 @@ async def test_until_end_of_an_empty_stream_returns() -> None:
     await Processor(Double, source=MemorySource(3), container=Store(MemoryStore()), **QUICK).run(until_end=True)
 
 
-async def test_until_end_sees_what_an_ordinary_host_has_committed() -> None:
+async def test_until_end_sees_the_commits_of_an_ordinary_host() -> None:
     store, source = Store(MemoryStore()), fed(4)
     async with Processor(Double, source=source, container=store, host="a", **QUICK):
         with anyio.fail_after(60):

@@ -113,5 +113,5 @@ def test_the_page_lists_the_rules_of_each_model(model: ModuleType) -> None:
 
 
 @pytest.mark.parametrize("model", WHOLE)
-def test_what_is_expected_to_hold_keeps_every_rule(model: ModuleType) -> None:
+def test_a_search_that_should_hold_checks_every_rule(model: ModuleType) -> None:
     assert all(search.rules == WHOLE[model] for search in {**model.HOLDS, **model.HOLDS_LONG}.values())

@@ -58,7 +58,7 @@ async def check(store: Store, numbers: range) -> None:
     assert counts == Counter(n % 10 for n in good)
 
 
-async def test_what_a_release_wrote_is_read_and_continued(place: Path) -> None:
+async def test_a_container_of_each_release_is_read_and_continued(place: Path) -> None:
     async with (
         open_store(str(place / CONTAINER), Settings()) as store,
         open_store(str(place / LOG), Settings()) as log,

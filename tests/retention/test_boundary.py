@@ -39,7 +39,7 @@ async def test_of_many_that_raise_it_at_once_the_highest_holds(store: Store) -> 
     assert (await read_boundary(store, KEY)).lowest == 9
 
 
-async def test_what_changes_nothing_writes_nothing(store: Store) -> None:
+async def test_an_unchanged_boundary_is_not_written(store: Store) -> None:
     await raise_boundary(store, KEY, 5)
     before = store.requests.copy()
     await change_boundary(store, KEY, lambda found: replace(found, lowest=5))
@@ -58,7 +58,7 @@ async def test_all_of_them_are_read_again_only_where_they_have_changed(store: St
     assert store.requests - before == {"list": 1, "get": 1}
 
 
-async def test_what_is_no_boundary_is_named(store: Store) -> None:
+async def test_an_invalid_boundary_is_named(store: Store) -> None:
     await store.put(KEY, b'{"version": 1, "lowest": null}')
     with pytest.raises(CorruptObject, match=r"boundaries/0\.json"):
         await read_boundary(store, KEY)

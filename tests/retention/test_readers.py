@@ -98,7 +98,7 @@ async def test_positions_by_hand_are_not_one_reader_because_they_have_no_place(s
     assert set(registry.readers) == {"one", "two"}
 
 
-async def test_a_position_is_moved_but_not_below_what_was_trimmed(store: Store) -> None:
+async def test_a_position_is_not_moved_below_the_trimmed_records(store: Store) -> None:
     await register(store, READERS, Reader.at("export", {"0": 5, "1": 7}))
     assert await decide(store, READERS, await read_registry(store, READERS), {"0": 4})
     await register(store, READERS, Reader.at("export", {"0": 4, "1": 0}))
@@ -253,7 +253,7 @@ class Wrapped(LogSource):
         self.identity = None
 
 
-async def test_a_processor_whose_source_has_no_identity_may_read_what_is_kept(tmp_path: Path) -> None:
+async def test_a_processor_whose_source_has_no_identity_may_be_a_reader(tmp_path: Path) -> None:
     async with Producer(tmp_path / "log", partitions=1) as producer:
         await producer.send(b"1")
     processor = Processor(Capture, source=Wrapped(tmp_path / "log"), container=tmp_path / "state", name="Own")

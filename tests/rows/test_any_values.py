@@ -96,7 +96,7 @@ def test_whole_columns_and_single_values_are_judged_by_the_same_rules(ddl: str, 
 
 
 @given(st.lists(st.floats() | st.integers(-(2**24), 2**24), min_size=1))
-def test_what_fits_a_double_comes_back_bit_by_bit(numbers: list[float]) -> None:
+def test_numbers_that_fit_a_double_come_back_bit_by_bit(numbers: list[float]) -> None:
     stored, misfits = encode("c double", *({"c": number} for number in numbers))
     assert misfits == {}
     assert repr([row["c"] for row in stored]) == repr([float(number) for number in numbers])

@@ -99,7 +99,7 @@ async def test_a_host_is_ready_once_it_has_joined(tmp_path: Path) -> None:
     assert not any("partition_" in name for name in values)
 
 
-async def test_what_reading_costs_and_what_is_throttled_are_metrics(tmp_path: Path) -> None:
+async def test_the_cost_of_reading_and_throttled_requests_are_metrics(tmp_path: Path) -> None:
     class Charged(MemorySource):
         async def read(self, partition: str, position: str) -> AsyncGenerator[Chunk, None]:
             async with aclosing(super().read(partition, position)) as chunks:

@@ -25,7 +25,7 @@ def broken(style: str, seeds: int = 8) -> str:
     "style",
     [pytest.param("columns", marks=pytest.mark.long), "state", pytest.param("at most once", marks=pytest.mark.long)],
 )
-def test_resets_repeat_and_skip_what_they_announce_under_every_fault(style: str) -> None:
+def test_resets_repeat_and_skip_the_announced_records_under_every_fault(style: str) -> None:
     result = simulate(1, hours=0.2, style=style, stream="positions", operators=True)
     assert result.seen["resets"] > 1
     assert result.injected["command_killed"] > 0

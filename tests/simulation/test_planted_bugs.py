@@ -229,7 +229,7 @@ def test_forgetting_dead_letters_at_a_commit_is_found(monkeypatch: pytest.Monkey
     assert "ended as 0 rows and 0 dead letters, not as one of [(0, 1)]" in first_broken("commits")
 
 
-def test_forgetting_what_is_emitted_during_a_commit_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_forgetting_rows_emitted_during_a_commit_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """A commit that encodes rows which it does not take, as their records are still at work, and drops them."""
     take = BatchResults.take_upto
 

@@ -163,7 +163,7 @@ async def test_a_commit_of_dead_letters_only_has_no_records(store: Store) -> Non
     assert len(await rows(store, "Twice")) == 14
 
 
-async def test_a_reader_that_waits_sees_what_is_committed_later(store: Store) -> None:
+async def test_a_waiting_reader_sees_later_commits(store: Store) -> None:
     fleet = Fleet(store)
     await fleet.commit(p0=10)
     source = OutputSource(store, "numbers", settings=Settings.load(poll_interval=0.01))
@@ -263,7 +263,7 @@ async def test_compacted_output_is_read_from_any_position(store: Store, monkeypa
         await chunks(source, "0", "0+0")
 
 
-async def test_a_trim_keeps_what_a_downstream_has_not_read(place: Place, fleet: Fleet) -> None:
+async def test_a_trim_keeps_files_that_a_downstream_has_not_read(place: Place, fleet: Fleet) -> None:
     store = place.store
     await fleet.commit(p0=40)
     await run_to_the_end(Twice, "numbers", store)

@@ -69,7 +69,7 @@ async def test_sequences_that_do_not_grow_within_a_read_stop_the_partition(
         await processed(Scripted(chunks))
 
 
-async def test_a_new_read_may_begin_again_below_what_is_done() -> None:
+async def test_a_new_read_may_begin_below_processed_records() -> None:
     source = Scripted([[1, 3], [5]], [[1, 3, 5, 7], [9]])
     assert await processed(source) == [1, 3, 5, 7, 9]
 

@@ -16,7 +16,7 @@ ENTRIES = {
 }
 
 
-def test_an_object_holds_what_was_written() -> None:
+def test_an_object_returns_the_written_state() -> None:
     assert decode_state("key", encode_state(ENTRIES)) == ENTRIES
 
 

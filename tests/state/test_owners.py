@@ -92,7 +92,7 @@ async def test_the_manifest_stays_short_if_each_batch_moves_the_checkpoint() -> 
     assert len((await world.checkpoint()).state) < 20
 
 
-async def test_the_manifest_stays_short_and_what_it_replaced_stays_for_readers() -> None:
+async def test_the_manifest_stays_short_and_replaced_objects_stay_for_readers() -> None:
     world = World(Counts, commit_rows=1, max_batch_records=1)
     world.feed(60)
     await world.until_end(1)

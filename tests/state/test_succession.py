@@ -144,7 +144,7 @@ async def test_each_key_goes_to_the_child_that_the_source_names() -> None:
     assert await family.held("1") == {"b": 3, "x": 2, "A": 2}
 
 
-async def test_what_a_child_took_survives_merged_objects_and_sweeps(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_state_taken_by_a_child_survives_merged_objects_and_sweeps(monkeypatch: pytest.MonkeyPatch) -> None:
     family = Family(Counts, MemorySource(1), commit_rows=1, max_batch_records=1)
     family.feed("0", "bx")
     family.split()

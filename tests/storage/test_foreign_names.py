@@ -90,7 +90,7 @@ async def test_foreign_names_do_not_take_the_place_of_ours_in_a_listing(store: S
         assert [found.number for found in await numbered_files(store, log_dir("0"), limit=limit)] == numbers[:limit]
 
 
-async def test_a_processor_goes_on_and_shows_what_is_its_own(store: Store) -> None:
+async def test_foreign_objects_do_not_disturb_a_processor(store: Store) -> None:
     fleet = Fleet(store)
     folders = [LAYOUT.output_dir("0"), LAYOUT.dead_letter_dir("0"), LAYOUT.compacted_dir("0"), LAYOUT.dead_letters]
     await litter(store, LAYOUT.checkpoints, LAYOUT.boundaries, LAYOUT.hosts, *folders)
@@ -119,7 +119,7 @@ async def test_a_sweep_deletes_what_a_compaction_has_left_and_nothing_else(store
 
 
 @pytest.mark.parametrize("name", FOREIGN)
-def test_only_what_is_named_as_we_do_is_ours(name: str) -> None:
+def test_an_object_with_a_foreign_name_is_not_ours(name: str) -> None:
     assert layout.number_in("f/", "f/" + name) is None
     assert layout.number_before_id("f/", "f/" + name) is None
     assert layout.partition_in("f/", "f/" + name) is None

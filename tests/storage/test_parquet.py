@@ -49,7 +49,7 @@ def test_whole_numbers_and_times_that_never_fall_are_kept_as_steps(values: pa.Ar
 
 
 @pytest.mark.parametrize(("rows", "codec"), [(10, "UNCOMPRESSED"), (1000, "ZSTD")])
-def test_what_fits_a_block_of_disk_is_not_compressed(rows: int, codec: str) -> None:
+def test_a_file_within_one_block_of_disk_is_not_compressed(rows: int, codec: str) -> None:
     body = write_parquet(pa.table({"text": ["some text"] * rows}), {})
     assert pq.ParquetFile(pa.BufferReader(body)).metadata.row_group(0).column(0).compression == codec
 

@@ -27,7 +27,7 @@ async def test_a_missing_object_reads_as_none(backend: Backend) -> None:
     assert await backend.get("nothing/here", unless="tag") is None
 
 
-async def test_what_was_put_is_read_with_the_tag_of_the_write(backend: Backend) -> None:
+async def test_an_object_is_read_with_the_tag_of_its_write(backend: Backend) -> None:
     tag = await backend.put("a/key", b"body")
     assert await backend.get("a/key") == Stored(b"body", tag, 4)
 

@@ -103,7 +103,7 @@ async def test_folder_urls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         ("s3a://bucket/state", r"unknown scheme 's3a' \(did you mean s3://bucket/state\?\)"),
     ],
 )
-def test_a_url_that_means_nothing_is_refused_with_what_is_allowed(url: str, said: str) -> None:
+def test_a_url_of_no_store_is_refused_with_the_known_forms(url: str, said: str) -> None:
     with pytest.raises(UsageError, match=said) as caught:
         open_store(url)
     assert "write file:///FOLDER, file://FOLDER, a plain path, or s3://BUCKET/PREFIX" in str(caught.value)

@@ -121,7 +121,7 @@ class KeepsDeleted(MemoryStore):
         (KeepsDeleted, {"match on a missing key", "delete"}),
     ],
 )
-async def test_what_a_store_does_not_keep_is_found_and_named(kind: type[MemoryStore], broken: set[str]) -> None:
+async def test_the_probe_names_each_broken_property(kind: type[MemoryStore], broken: set[str]) -> None:
     store = Store(kind())
     properties = await probe(store, "probe/")
     assert {p.name for p in properties if not p.held} == broken

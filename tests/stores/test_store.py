@@ -106,7 +106,7 @@ async def test_what_is_refused_after_a_doubt_stays_in_doubt(
         await Store(wire, limits=LIMITS).create("key", b"mine")
 
 
-async def test_create_hands_out_what_somebody_else_put_there() -> None:
+async def test_create_returns_the_object_that_another_writer_has_put() -> None:
     wire = Wire()
     tag = await wire.far.put("key", b"theirs")
     with pytest.raises(Conflict) as caught:
@@ -151,7 +151,7 @@ async def test_swap_of_an_older_version_hands_out_the_newer() -> None:
     assert caught.value.stored == Stored(b"new", tag, 3)
 
 
-async def test_swap_of_what_is_gone_is_a_conflict_with_nothing() -> None:
+async def test_swap_of_a_deleted_object_is_a_conflict_with_nothing() -> None:
     wire = Wire()
     with pytest.raises(Conflict) as caught:
         await Store(wire, limits=LIMITS).swap("key", b"mine", "tag")

@@ -444,5 +444,5 @@ def test_a_cancelled_group_runs_its_cleanup_in_virtual_time() -> None:
 
 
 def test_outside_of_a_virtual_loop_there_is_none() -> None:
-    with pytest.raises(SimulationError, match=r"actorproc\.testing\.run"):
+    with pytest.raises(SimulationError, match=r"actorproc\.simulation\.run"):
         current_loop()

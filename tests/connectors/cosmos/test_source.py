@@ -143,7 +143,7 @@ async def test_mode_all_gives_every_version_and_deletes(server: CosmosServer, co
     assert chunk.batch[2].json()["previous"]["n"] == 11
 
 
-async def test_latest_begins_behind_what_is_there(server: CosmosServer, container: Container) -> None:
+async def test_latest_begins_after_existing_documents(server: CosmosServer, container: Container) -> None:
     flights(container, range(5))
     async with opened(server, container) as source:
         start = await source.start("0", "latest")

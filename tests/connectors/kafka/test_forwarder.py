@@ -107,7 +107,7 @@ async def test_the_settings_of_event_hubs_log_the_forwarder_in_over_tls(
         assert stage.values == [b"value"]
 
 
-async def test_a_second_run_forwards_only_what_is_new(broker: Broker) -> None:
+async def test_a_second_run_forwards_only_new_records(broker: Broker) -> None:
     async with staged(broker) as stage:
         stage.feed(numbered(100))
         await stage.run()
@@ -130,7 +130,7 @@ async def test_a_crash_between_transaction_and_commit_repeats_nothing(broker: Br
         assert stage.values == [*numbered(50), b"new"]
 
 
-async def test_a_reset_sends_again_what_was_committed_and_only_that(broker: Broker) -> None:
+async def test_a_reset_sends_only_committed_records_again(broker: Broker) -> None:
     async with staged(broker) as stage:
         stage.feed(numbered(20))
         await stage.run()
@@ -265,7 +265,7 @@ def test_a_newer_writer_refuses_the_older_one(broker: Broker) -> None:
     assert writer_for(broker, topic).open() == TopicPosition(1, frozenset({0}))
 
 
-def test_a_position_after_resets_knows_what_was_sent_and_not_committed() -> None:
+def test_a_position_after_resets_covers_sent_uncommitted_records() -> None:
     position = TopicPosition(110, frozenset({90, 105})).followed_by({"a": 100, "b": 30})
     assert position == TopicPosition(-1, frozenset({105}), "b", ((100, 110),))
     assert position.followed_by({"a": 100, "b": 30}) == position
