@@ -11,6 +11,7 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
 from actorproc.errors import UsageError
+from actorproc.runtime.error_text import format_error
 
 SOURCES = "actorproc.sources"
 """Group of sources, by URL scheme."""
@@ -36,12 +37,21 @@ def load(group: str, name: str) -> Any:
     """
     registered = _found(group)[name]
     if len(registered) > 1:
-        packages = " and ".join(sorted({f"{point.dist.name if point.dist else '?'}" for point in registered}))
+        packages = " and ".join(sorted({package_of(point) for point in registered}))
         raise UsageError(f"{group}: {name!r} is registered by {packages}; uninstall one of them")
     try:
         return registered[0].load()
-    except (ImportError, AttributeError) as error:
-        raise UsageError(f"{name}: {error}") from None
+    except UsageError:
+        raise
+    except (Exception, SystemExit) as error:  # whatever another package does when it is imported
+        where = "" if (package := package_of(registered[0])) == "actorproc" else f" of package {package}"
+        why = str(error) if isinstance(error, ImportError) else format_error(error)
+        raise UsageError(f"{name}{where}: {why}") from error
+
+
+def package_of(point: EntryPoint) -> str:
+    """Name of the package that registers it."""
+    return str(point.dist.name) if point.dist is not None else "?"
 
 
 @cache

@@ -35,13 +35,16 @@ def open_decoder(settings: Settings, *, clock: Clock = SYSTEM) -> Decoder:
         raise SettingsError(f"decode = {name!r}: there is no such decoder; there are: {', '.join(known)}")
     try:
         make: DecoderFactory = plugins.load(plugins.DECODERS, name)
-        return make(settings, clock=clock)
+        made = make(settings, clock=clock)
     except SettingsError:
         raise
     except (ValueError, OSError, SchemaError) as error:
         raise SettingsError(f"decode_schema = {settings.decode_schema!r}: {error}") from None
     except ImportError as error:
         raise SettingsError(f"decode = {name}: {error}: {how_to_install(name)}") from None
+    if not isinstance(made, Decoder):
+        raise SettingsError(f"decode = {name}: what is registered for it made {made!r:.100}, not a Decoder")
+    return made
 
 
 def subject_of(declared: object) -> str | None:

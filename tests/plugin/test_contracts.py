@@ -1,0 +1,88 @@
+"""The test kit on the stranger's source, store and decoder."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pytest
+
+from actorproc.codecs import open_decoder
+from actorproc.config.settings import Settings
+from actorproc.errors import UsageError
+from actorproc.handler.decoder import columns_of, values_of
+from actorproc.sources import open_source
+from actorproc.storage.store import Store
+from actorproc.stores import open_store
+from actorproc.testing import check_source
+from tests.plugin.packages import installed_package
+from tests.stores.test_contract import *  # noqa: F403  # runs them all on the stranger's store
+
+pytestmark = pytest.mark.usefixtures("installed")
+
+
+@pytest.fixture
+async def store(installed: None, tmp_path: Path) -> AsyncIterator[Store]:
+    async with open_store(f"acmedb://{tmp_path}/store.db", Settings.load()) as opened:
+        yield opened
+
+
+@pytest.fixture
+def racers() -> int:
+    return 8
+
+
+async def test_a_strangers_source_keeps_the_rules(tmp_path: Path) -> None:
+    file = tmp_path / "a.log"
+    file.write_bytes(b"one\ntwo\nthree\n")
+
+    async def add() -> None:
+        file.write_bytes(file.read_bytes() + b"four\n")
+
+    settings = Settings.load(source_options={"poll": 0.01})
+    checked = await check_source(lambda: open_source(f"acme://{tmp_path}", settings=settings), add=add)
+    assert checked.records == {"a": 4}
+    assert checked.not_checked == []
+
+
+def test_a_strangers_decoder_makes_objects_and_columns() -> None:
+    class Line(msgspec.Struct):
+        level: str
+        took: float
+
+    decoder = open_decoder(Settings.load(decode="logfmt"))
+    assert values_of(decoder, Line).parse(b"level=info took=12.5") == Line("info", 12.5)
+    with pytest.raises(ValueError, match="took"):
+        values_of(decoder, Line).parse(b"level=info took=slow")
+    values = pa.array([b"level=a took=1", b"level=b took=x", None, b"level=c"], pa.binary())
+    rows, errors = columns_of(decoder, "level string, took double").parse(values, pa.array([1, 2, 5, 9], pa.int64()))
+    assert rows.to_pylist() == [
+        {"level": "a", "took": 1.0, "_sequence": 1},
+        {"level": "c", "took": None, "_sequence": 9},
+    ]
+    assert sorted(errors) == [2, 5]
+
+
+@pytest.mark.parametrize(
+    ("open_it", "message"),
+    [
+        (lambda: open_source("notsource://x"), "made 7, not a Source"),
+        (lambda: open_store("notstore://x"), "is no subclass of Backend"),
+        (lambda: open_decoder(Settings.load(decode="notdecoder")), "made 7, not a Decoder"),
+    ],
+)
+def test_a_plugin_of_the_wrong_kind_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, open_it: Any, message: str
+) -> None:
+    points = {
+        "sources": {"notsource": "wrong_kind:make"},
+        "stores": {"notstore": "wrong_kind:make"},
+        "decoders": {"notdecoder": "wrong_kind:make"},
+    }
+    code = "def make(*args, **options):\n    return 7"
+    monkeypatch.syspath_prepend(str(installed_package(tmp_path / "site", "wrong-kind", points, wrong_kind=code)))
+    with pytest.raises(UsageError, match=message):
+        open_it()
