@@ -25,9 +25,9 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("acme")
     shutil.copytree(ACME, folder / "source")  # a build leaves files there
     uv = Path(sys.executable).parent / "uv"
-    command = [uv, "pip", "install", "--quiet", "--offline", "--no-deps", "--no-build-isolation"]
-    target = ["--python", sys.executable, "--target", folder / "site", folder / "source"]
-    done = subprocess.run([*command, *target], capture_output=True, text=True, check=False)
+    command: list[object] = [uv, "pip", "install", "--quiet", "--offline", "--no-deps", "--no-build-isolation"]
+    command += ["--python", sys.executable, "--target", folder / "site", folder / "source"]
+    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return folder / "site"
 
@@ -36,9 +36,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def acme(site: Path, tmp_path: Path) -> Run:
     """Runs the command `actorproc` in the folder of the test. `sites`: of more packages."""
 
-    def run(
-        *arguments: object, sites: tuple[Path, ...] = (), code: int | None = 0
-    ) -> subprocess.CompletedProcess[str]:
+    def run(*arguments: object, sites: tuple[Path, ...] = (), code: int | None = 0) -> subprocess.CompletedProcess[str]:
         clean = {name: value for name, value in os.environ.items() if not name.startswith("ACTORPROC_")}
         path = os.pathsep.join(map(str, (site, *sites)))
         done = subprocess.run(

@@ -19,13 +19,6 @@ class Took(DecodedRows):
 """
 LINES = ["level=info took=12.5\n", 'level=warn took=1 text="a b"\n', "no logfmt\n", "level=info took=slow\n"]
 PLACE = ("--name", "Took", "--container", "acmedb://state.db")
-BROKEN = {
-    "missing": "import nothing_of_this_name",
-    "failing": "raise RuntimeError('it fails\\n\\x1b[31m')",
-    "ending": "import sys\nsys.exit(3)",
-    "malformed": "def",
-    "nameless": "",
-}
 
 
 @pytest.fixture
@@ -122,12 +115,11 @@ def test_a_log_in_a_strangers_store_has_options_of_its_own(acme: Run, files: Pat
     assert acme("status", *PLACE, *source).returncode == 0
 
 
-@pytest.mark.parametrize("how", BROKEN)
-def test_a_broken_plugin_breaks_nothing_but_itself(acme: Run, tmp_path: Path, how: str) -> None:
+def test_a_broken_plugin_breaks_nothing_but_itself(acme: Run, tmp_path: Path) -> None:
     groups = ("sources", "stores", "decoders", "commands")
-    points = {group: {f"broken-{group}": f"{how}_plugin:make"} for group in groups}
-    broken = installed_package(tmp_path / "site", "broken-plugin", points, **{f"{how}_plugin": BROKEN[how]})
-    sites = (broken,)
+    points = {group: {f"broken-{group}": "failing_plugin:make"} for group in groups}
+    code = "raise RuntimeError('it fails\\n\\x1b[31m')"
+    sites = (installed_package(tmp_path / "site", "broken-plugin", points, failing_plugin=code),)
     assert "broken-commands" in acme("--help", sites=sites).stdout
     assert acme("acme-hello", sites=sites).stdout == "Acme says hello to world.\n"
     for command in (
@@ -165,8 +157,8 @@ def test_a_command_of_actorproc_cannot_be_replaced(acme: Run, tmp_path: Path) ->
 
 def test_a_command_that_typer_cannot_make_says_so(acme: Run, tmp_path: Path) -> None:
     points = {"commands": {"odd": "odd:command", "number": "odd:number"}}
-    code = "class Odd: pass\ndef command(x: Odd) -> None: pass\nnumber = 7"
+    code = "def command(x: int | bytes) -> None: pass\nnumber = 7"
     sites = (installed_package(tmp_path / "site", "odd-package", points, odd=code),)
     assert "(cannot be used: " in acme("--help", sites=sites).stdout
-    assert "Odd" in acme("odd", sites=sites, code=2).stderr
+    assert acme("odd", sites=sites, code=2).stderr.startswith("error: odd: ")
     assert acme("number", sites=sites, code=2).stderr.startswith("error: number: ")
