@@ -115,7 +115,8 @@ def _backend(url: str, settings: Settings, clock: Clock) -> Backend:
     own = [name for name in kind.options if name not in Settings.model_fields]
     if own and (unknown := sorted(settings.store_options.keys() - set(own))):
         raise UsageError(unknown_option("store", url, unknown[0], own))
-    return kind.of_url(url, settings.store_options if own else {}, settings=settings, clock=clock)
+    with plugins.importing(plugins.STORES, scheme, f"store {scheme}://"):
+        return kind.of_url(url, settings.store_options if own else {}, settings=settings, clock=clock)
 
 
 def _kind(scheme: str) -> type[Backend]:

@@ -64,7 +64,8 @@ def open_source(
     scheme, found, rest = source.partition("://")
     if found and scheme in plugins.names(plugins.SOURCES):
         make: SourceFactory = plugins.load(plugins.SOURCES, scheme)
-        made = make(source, settings.source_options, settings=settings, clock=clock)
+        with plugins.importing(plugins.SOURCES, scheme, f"source {scheme}://"):
+            made = make(source, settings.source_options, settings=settings, clock=clock)
         if not isinstance(made, Source):
             raise UsageError(f"source {scheme}://: what is registered for it made {made!r:.100}, not a Source")
         return made

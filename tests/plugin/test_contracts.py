@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +85,62 @@ def test_a_module_that_cannot_be_imported_is_one_error(
     monkeypatch.syspath_prepend(str(site))
     with pytest.raises(UsageError, match="broken of package broken-plugin: "):
         open_store("broken://x")
+
+
+LAZY = """
+from actorproc.spi import Backend
+def make(*args, **options):
+    import nothing_of_this_name
+class Store(Backend):
+    of_url = make
+"""
+
+
+@pytest.mark.parametrize(
+    "open_it",
+    [
+        lambda: open_source("lazy://x"),
+        lambda: open_store("lazydb://x"),
+        lambda: open_decoder(Settings.load(decode="lazy")),
+    ],
+)
+def test_a_library_that_a_plugin_needs_is_named_if_it_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, open_it: Any
+) -> None:
+    points = {"sources": {"lazy": "lazy_one:make"}, "stores": {"lazydb": "lazy_one:Store"}}
+    points |= {"decoders": {"lazy": "lazy_one:make"}}
+    monkeypatch.syspath_prepend(str(installed_package(tmp_path / "site", "lazy-one", points, lazy_one=LAZY)))
+    with pytest.raises(UsageError, match=r"nothing_of_this_name.*: install what the package lazy-one needs"):
+        open_it()
+
+
+TWO_STORES = """
+from actorproc.spi import Backend
+asked = []
+class One(Backend):
+    options = ("a", "both")
+    @classmethod
+    def of_url(cls, url, options, *, settings, clock):
+        asked.append(dict(options))
+        from actorproc.stores.memory import MemoryStore
+        return MemoryStore()
+class Two(One):
+    options = ("b", "both")
+"""
+
+
+def test_a_log_gets_the_options_of_the_container_that_its_own_store_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    points = {"stores": {"one": "two_stores:One", "two": "two_stores:Two"}}
+    site = installed_package(tmp_path / "site", "two-stores", points, two_stores=TWO_STORES)
+    monkeypatch.syspath_prepend(str(site))
+    settings = Settings.load(store_options={"a": 1, "both": 2}, source_options={"b": "@@3"})
+    open_store("one://x", settings)
+    open_source("two://x", settings=settings)
+    open_source("actorproc+two://x/Name", settings=settings)
+    asked = import_module("two_stores").asked
+    assert asked == [{"a": 1, "both": 2}] + [{"both": 2, "b": "@@3"}] * 2, "a file is read where options are parsed"
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
+import anyio
 import anyio.to_thread
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -38,6 +39,7 @@ class AcmeStore(Backend):
     def __init__(self, path: Path, options: Options) -> None:
         self.url = f"acmedb://{path}"
         self._path, self._options = path, options
+        self._turn = anyio.Lock()  # waits without a limit here; `busy_timeout` is for other processes
 
     @classmethod
     def of_url(cls, url: str, options: Mapping[str, Any], *, settings: Settings, clock: Clock) -> Self:
@@ -93,7 +95,8 @@ class AcmeStore(Backend):
         await self._run(lambda database: database.execute("DELETE FROM objects WHERE key = ?", (key,)).rowcount)
 
     async def _run(self, work: Callable[..., T], *args: object, mode: str = "rw") -> T:
-        return await anyio.to_thread.run_sync(self._transact, work, args, mode)
+        async with self._turn:
+            return await anyio.to_thread.run_sync(self._transact, work, args, mode)
 
     def _transact(self, work: Callable[..., T], args: tuple[object, ...], mode: str) -> T:
         try:
