@@ -6,11 +6,15 @@ the same way, in pyproject.toml. Nothing is imported before it is used: clients 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
-from actorproc.errors import UsageError
+from actorproc.errors import SettingsError, UsageError
+from actorproc.runtime.error_text import format_error
+from actorproc.runtime.requirements import how_to_install
 
 SOURCES = "actorproc.sources"
 """Group of sources, by URL scheme."""
@@ -20,6 +24,9 @@ DECODERS = "actorproc.decoders"
 """Group of decoders, by the setting `decode`."""
 COMMANDS = "actorproc.commands"
 """Group of commands and groups of commands, by name."""
+
+OURS = "actorproc"
+"""The package whose optional parts are extras."""
 
 
 def names(group: str) -> list[str]:
@@ -36,12 +43,38 @@ def load(group: str, name: str) -> Any:
     """
     registered = _found(group)[name]
     if len(registered) > 1:
-        packages = " and ".join(sorted({f"{point.dist.name if point.dist else '?'}" for point in registered}))
+        packages = " and ".join(sorted(set(map(_package, registered))))
         raise UsageError(f"{group}: {name!r} is registered by {packages}; uninstall one of them")
     try:
         return registered[0].load()
-    except (ImportError, AttributeError) as error:
-        raise UsageError(f"{name}: {error}") from None
+    except UsageError:
+        raise
+    except (Exception, SystemExit) as error:  # whatever another package does when it is imported
+        where = "" if (package := _package(registered[0])) == OURS else f" of package {package}"
+        why = str(error) if isinstance(error, ImportError) else format_error(error)
+        raise UsageError(f"{name}{where}: {why}") from error
+
+
+@contextmanager
+def importing(group: str, name: str, what: str) -> Iterator[None]:
+    """For the call of what is registered: it may import a library that is missing.
+
+    Args:
+        what: needs it, for the message.
+
+    Raises:
+        SettingsError: a library is missing. Says how to install it, or which package needs it.
+    """
+    try:
+        yield
+    except ImportError as error:
+        package = _package(_found(group)[name][0])
+        how = how_to_install(name) if package == OURS else f"install what the package {package} needs"
+        raise SettingsError(f"{what}: {error}: {how}") from error
+
+
+def _package(point: EntryPoint) -> str:
+    return str(point.dist.name) if point.dist is not None else "?"
 
 
 @cache

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from actorproc import plugins
 from actorproc.config.secrets import with_secrets
 from actorproc.config.settings import Settings
-from actorproc.config.validation import explain, has_credentials
+from actorproc.config.validation import explain, has_credentials, unknown_option, without_credentials
 from actorproc.errors import UsageError
 from actorproc.runtime.clock import SYSTEM, Clock
 from actorproc.storage.backend import Backend
@@ -44,26 +44,26 @@ def open_store(url: str | os.PathLike[str], settings: Settings | None = None, *,
 def with_store_options(url: str, settings: Settings) -> Settings:
     """The settings for a source in a store: its source options are those of the store's backend.
 
-    So a log may lie in another account than the container.
+    So a log may lie in another account than the container. Options of the container count where it has no others.
 
     Raises:
         UsageError: the backend does not take an option, or a value is wrong.
     """
-    if not settings.source_options:
-        return settings
     scheme = _split(url.removeprefix(OUTPUT_SCHEME))[0]
-    known = plugins.load(plugins.STORES, scheme).options
+    if not (settings.source_options or settings.store_options) or scheme not in plugins.names(plugins.STORES):
+        return settings  # an unknown scheme fails where the store is opened
+    known = _kind(scheme).options
     if unknown := sorted(settings.source_options.keys() - set(known)):
-        takes = f"takes {', '.join(known)}" if known else "takes none"
-        raise UsageError(f"source {url}: there is no source option {unknown[0]!r}: a source at {scheme}:// {takes}")
-    options = with_secrets("source option", settings.source_options)
-    ours = {name: value for name, value in options.items() if name in Settings.model_fields}
-    others = {name: value for name, value in options.items() if name not in ours}
-    given = settings.model_dump() | ours | {"store_options": settings.store_options | others, "source_options": {}}
+        raise UsageError(unknown_option("source", url, unknown[0], known))
+    options = settings.source_options
+    shared = {name: value for name, value in settings.store_options.items() if name in known}
+    own = {name: value for name, value in options.items() if name not in Settings.model_fields}
+    ours = {name: value for name, value in options.items() if name not in own}
+    given = settings.model_dump() | with_secrets("source option", ours)
     try:
-        return Settings(**given)
+        return Settings(**given | {"store_options": shared | own, "source_options": {}})
     except ValidationError as error:
-        origins = dict.fromkeys(options, f"source {url}: source option ")
+        origins = dict.fromkeys(options, f"source {without_credentials(url)}: source option ")
         raise UsageError(explain(error, Settings, origins)) from None
 
 
@@ -111,8 +111,19 @@ def _backend(url: str, settings: Settings, clock: Clock) -> Backend:
         raise UsageError("a store URL must not contain credentials: set s3_access_key and s3_secret_key")
     if not slashes or not rest:
         raise UsageError(f"store URL {url!r} is not complete: {_allowed()}")
-    kind: type[Backend] = plugins.load(plugins.STORES, scheme)
-    return kind.of_url(f"{scheme}://{rest}", settings.store_options, settings=settings, clock=clock)
+    url, kind = f"{scheme}://{rest}", _kind(scheme)
+    own = [name for name in kind.options if name not in Settings.model_fields]
+    if own and (unknown := sorted(settings.store_options.keys() - set(own))):
+        raise UsageError(unknown_option("store", url, unknown[0], own))
+    with plugins.importing(plugins.STORES, scheme, f"store {scheme}://"):
+        return kind.of_url(url, settings.store_options if own else {}, settings=settings, clock=clock)
+
+
+def _kind(scheme: str) -> type[Backend]:
+    kind = plugins.load(plugins.STORES, scheme)
+    if not (isinstance(kind, type) and issubclass(kind, Backend)):
+        raise UsageError(f"store {scheme}://: {kind!r:.100} is registered for it, and is no subclass of Backend")
+    return kind
 
 
 def _split(url: str) -> tuple[str, str, str]:

@@ -46,7 +46,7 @@ s3_endpoint = "http://127.0.0.1:9000"
 table = "flights"
 ```
 
-Settings come before the tables in the file. Two settings are tables: `[source_options]`, for the client of the source, and `[schema_registry_options]`. Other tables than these and `[options]` are refused. `--source`, `--container`, `--name` and `--host` are options of the command line, not settings.
+Settings come before the tables in the file. Three settings are tables: `[source_options]`, for the client of the source, `[store_options]`, for a store of [another package](extend.md), and `[schema_registry_options]`. Other tables than these and `[options]` are refused. `--source`, `--container`, `--name` and `--host` are options of the command line, not settings.
 
 A wrong setting is refused at the start, with its name, its value and what is allowed. Settings that contradict each other are refused, too:
 

@@ -38,9 +38,11 @@ _THREAD_PATIENCE = 1.0  # seconds that threads get to end by themselves, after e
 
 
 class _Commands(Group):
-    """The root command. Our errors and usage errors become one line on stderr and an exit code."""
+    """The root command. Our errors and usage errors become one line on stderr and an exit code.
 
-    """Also those that packages register (docs/extend.md), which are imported when they are used or described."""
+    Commands that packages register (docs/extend.md) are imported when they are used or described. They cannot replace
+    one of ours.
+    """
 
     def list_commands(self, ctx: Any) -> list[str]:
         ours = super().list_commands(ctx)
@@ -91,24 +93,28 @@ class _Commands(Group):
 
 
 def _registered(name: str) -> Any:
-    """The command of an entry point: a function, or a Typer of several. One that cannot be imported says why."""
+    """The command of an entry point: a function, or a Typer of several. One that cannot be used says why."""
     try:
         found = plugins.load(plugins.COMMANDS, name)
+        return typer.main.get_command(found) if isinstance(found, typer.Typer) else _alone(name, found)
     except UsageError as error:
-        found = _broken(str(error))
-    if isinstance(found, typer.Typer):
-        return typer.main.get_command(found)
-    alone = typer.Typer(rich_markup_mode=None, add_completion=False)
-    alone.command(name)(found)
-    return typer.main.get_command(alone)
+        return _broken(name, str(error))
+    except Exception as error:  # noqa: BLE001  # of Typer, which says in many ways what it cannot make a command of
+        return _broken(name, f"{name}: {error}")
 
 
-def _broken(why: str) -> Callable[[], None]:
+def _alone(name: str, function: Callable[..., Any], **context: bool) -> Any:
+    app = typer.Typer(rich_markup_mode=None, add_completion=False)
+    app.command(name, context_settings=context)(function)
+    return typer.main.get_command(app)
+
+
+def _broken(name: str, why: str) -> Any:
     def command() -> None:
         raise UsageError(why)
 
-    command.__doc__ = f"(cannot be used: {why})"
-    return command
+    command.__doc__ = f"(cannot be used: {escaped(why)})"
+    return _alone(name, command, ignore_unknown_options=True, allow_extra_args=True)
 
 
 def _print_error(text: str) -> None:

@@ -23,7 +23,9 @@ class Group(TyperGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         if args and args[0] not in self.commands and not args[0].startswith("-"):
-            hint = _did_you_mean(args[0], list(self.commands)) or f"; there are: {', '.join(self.list_commands(ctx))}"
+            hint = (
+                _did_you_mean(args[0], self.list_commands(ctx)) or f"; there are: {', '.join(self.list_commands(ctx))}"
+            )
             raise UsageError(f"no command {args[0]!r} in {ctx.command_path}{hint}")
         return super().resolve_command(ctx, args)
 

@@ -10,7 +10,6 @@ from actorproc.config.settings import Settings
 from actorproc.errors import SchemaError, SettingsError
 from actorproc.handler.decoder import Decoder
 from actorproc.runtime.clock import SYSTEM, Clock
-from actorproc.runtime.requirements import how_to_install
 
 __all__ = ["FROM_REGISTRY", "DecoderFactory", "JsonDecoder", "open_decoder", "open_key_decoder", "subject_of"]
 
@@ -35,13 +34,15 @@ def open_decoder(settings: Settings, *, clock: Clock = SYSTEM) -> Decoder:
         raise SettingsError(f"decode = {name!r}: there is no such decoder; there are: {', '.join(known)}")
     try:
         make: DecoderFactory = plugins.load(plugins.DECODERS, name)
-        return make(settings, clock=clock)
+        with plugins.importing(plugins.DECODERS, name, f"decode = {name}"):
+            made = make(settings, clock=clock)
     except SettingsError:
         raise
     except (ValueError, OSError, SchemaError) as error:
         raise SettingsError(f"decode_schema = {settings.decode_schema!r}: {error}") from None
-    except ImportError as error:
-        raise SettingsError(f"decode = {name}: {error}: {how_to_install(name)}") from None
+    if not isinstance(made, Decoder):
+        raise SettingsError(f"decode = {name}: what is registered for it made {made!r:.100}, not a Decoder")
+    return made
 
 
 def open_key_decoder(settings: Settings, *, clock: Clock = SYSTEM) -> Decoder | None:

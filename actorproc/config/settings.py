@@ -311,7 +311,7 @@ class Settings(BaseModel):
     store_options: Annotated[dict[str, str | int | float | bool], BeforeValidator(_json_object)] = Field(
         {},
         repr=False,
-        description="Options of the container's backend by name, where the backend comes from another package. A table "
+        description="Options of the container's store by name, where the store comes from another package. A table "
         "`[store_options]` in the file, or JSON. `@PATH` takes a value from a file.",
     )
     store_timeout: Seconds = Field(

@@ -34,10 +34,22 @@ def has_credentials(url: str) -> bool:
     return _CREDENTIALS_IN_URL.search(url) is not None
 
 
+def without_credentials(url: str) -> str:
+    """The URL as messages may show it."""
+    return _CREDENTIALS_IN_URL.sub("://...@", url)
+
+
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """The end of a message about an unknown name: the known name that is most like it, or nothing."""
     near = get_close_matches(name, known, n=1)
     return f"; did you mean {near[0]}?" if near else ""
+
+
+def unknown_option(of: str, url: str, name: str, known: Iterable[str]) -> str:
+    """The message about an option of a source or store (`of`) that it does not have. Names those that it has."""
+    known = list(known)
+    has = f"it has {', '.join(known)}" if known else "it has none"
+    return f"{of} {without_credentials(url)}: there is no {of} option {name!r}{did_you_mean(name, known)} ({has})"
 
 
 def explain(error: ValidationError, model: type[BaseModel], origins: Mapping[str, str]) -> str:

@@ -21,7 +21,8 @@ __all__ = ["Chunk", "End", "LogSource", "OutputSource", "Source", "Start", "guar
 SourceFactory = Callable[..., Source]
 """Makes the source at a URL: `make(url, options, settings=settings, clock=clock)`.
 
-Registered as `actorproc.sources` under each scheme. See docs/extend.md.
+Registered as `actorproc.sources` under each scheme. See docs/extend.md. It connects to nothing yet, and refuses options
+that it does not know (`parse_options`).
 """
 
 
@@ -42,9 +43,14 @@ def open_source(
             queues, such as `amqps://user@broker/orders.{0..7}`.
 
     Raises:
-        UsageError: the URL has an unknown scheme, or `source` is neither a URL nor a Source.
+        UsageError: the URL has an unknown scheme, an option is unknown, or `source` is neither a URL nor a Source.
     """
     if isinstance(source, Source):
+        if settings is not None and (given := sorted(settings.source_options)):
+            raise UsageError(
+                f"source {source}: there is no source option {given[0]!r}: it is an object of your own; give its "
+                "options to its constructor"
+            )
         return source
     if isinstance(source, os.PathLike):
         source = os.fspath(source)
@@ -58,7 +64,11 @@ def open_source(
     scheme, found, rest = source.partition("://")
     if found and scheme in plugins.names(plugins.SOURCES):
         make: SourceFactory = plugins.load(plugins.SOURCES, scheme)
-        return make(source, settings.source_options, settings=settings, clock=clock)
+        with plugins.importing(plugins.SOURCES, scheme, f"source {scheme}://"):
+            made = make(source, settings.source_options, settings=settings, clock=clock)
+        if not isinstance(made, Source):
+            raise UsageError(f"source {scheme}://: what is registered for it made {made!r:.100}, not a Source")
+        return made
     if found and scheme not in plugins.names(plugins.STORES):
         known = ", ".join(f"{name}://" for name in plugins.names(plugins.SOURCES))
         shown = f"{scheme}://{rest.rpartition('@')[2]}"  # a secret may be before it

@@ -1,32 +1,39 @@
-"""Options of a source, from `source_options`."""
+"""Options of a source or a store, from the settings `source_options` and `store_options`."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
 from actorproc.config.secrets import with_secrets
-from actorproc.config.validation import explain
+from actorproc.config.validation import explain, unknown_option, without_credentials
 from actorproc.errors import UsageError
 
 T = TypeVar("T", bound=BaseModel)
 
 
-def parse_options(url: str, kind: type[T], given: Mapping[str, Any], **defaults: Any) -> T:
+def parse_options(
+    url: str, kind: type[T], given: Mapping[str, Any], *, of: Literal["source", "store"] = "source", **defaults: Any
+) -> T:
     """The options as they are now: files that `@PATH` names may have changed since, as a rotated key does.
 
     Args:
-        url: of the source, for the message.
+        url: of the source or store, for the message.
+        kind: declares the options. Others are refused, unless its `extra` is "allow".
         defaults: of options that are not given.
 
     Raises:
-        UsageError: one is wrong, or its file cannot be read.
+        UsageError: one is unknown or wrong, or its file cannot be read. Names the known ones.
     """
-    options = defaults | with_secrets("source option", given)
+    if kind.model_config.get("extra") != "allow":
+        known = [field.alias or name for name, field in kind.model_fields.items()]
+        if unknown := sorted(given.keys() - set(known)):
+            raise UsageError(unknown_option(of, url, unknown[0], known))
+    options = defaults | with_secrets(f"{of} option", given)
     try:
         return kind(**options)
     except ValidationError as error:
-        origins = dict.fromkeys(options, f"source {url}: source option ")
+        origins = dict.fromkeys(options, f"{of} {without_credentials(url)}: {of} option ")
         raise UsageError(explain(error, kind, origins)) from None

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+from actorproc.config.validation import unknown_option
 from actorproc.errors import UsageError
 
 FORM = "amqps://USER@HOST[:PORT]/QUEUE[,QUEUE...], where a QUEUE such as orders.{0..7} stands for eight"
@@ -68,7 +69,7 @@ def parse_address(url: str, options: Mapping[str, Any]) -> AmqpAddress:
     if not place.hostname or not place.path.strip("/,") or place.query or place.fragment:
         raise UsageError(f"source {url!r}: write {FORM}")
     if unknown := sorted(set(options) - set(_OPTIONS)):
-        raise UsageError(f"source option {unknown[0]!r}: an AMQP source has {', '.join(_OPTIONS)}")
+        raise UsageError(unknown_option("source", url, unknown[0], _OPTIONS))
     try:
         port = place.port or _PORTS[place.scheme]
         idle_timeout = float(options.get("idle_timeout", 30))

@@ -50,7 +50,7 @@ def test_the_password_comes_from_environment_or_file(monkeypatch: pytest.MonkeyP
         ("amqps://broker", {}, "write amqps://USER@HOST"),
         ("amqps://broker/q.{3..1}", {}, r"\{3..1\} must count up"),
         ("amqps://broker:port/q", {}, "Port could not be cast"),
-        ("amqps://broker/q", {"pasword": "x"}, "source option 'pasword': an AMQP source has password"),
+        ("amqps://broker/q", {"pasword": "x"}, "no source option 'pasword'; did you mean password"),
         ("amqps://broker/q", {"identity": "hash"}, "allowed are message-id, annotation:NAME"),
         ("amqps://broker/q", {"address": "/queues/"}, "address needs {} for the queue's name"),
         ("amqps://broker/q", {"ca_file": "/nowhere"}, "ca_file, certificate_file or key_file cannot be read"),

@@ -1,0 +1,45 @@
+"""The names that sources, stores, decoders and commands of other packages may use. See docs/extend.md.
+
+Errors are in `actorproc.errors`. Until 1.0 a name may change, and CHANGELOG.md says so.
+"""
+
+from actorproc.config.settings import Settings
+from actorproc.handler.decoder import Columns, Decoder, Parsed, Values
+from actorproc.records import Batch, Cursor, Record
+from actorproc.runtime.budget import ReadBudget
+from actorproc.runtime.clock import Clock
+from actorproc.sources import open_source
+from actorproc.sources.appendable import Appendable
+from actorproc.sources.options import parse_options
+from actorproc.sources.patience import Patience
+from actorproc.sources.protocol import Chunk, End, Partition, Source, Start
+from actorproc.storage.backend import Backend, Entry, Listing, NotModified, Stored
+from actorproc.stores import open_store
+
+__all__ = [
+    "Appendable",
+    "Backend",
+    "Batch",
+    "Chunk",
+    "Clock",
+    "Columns",
+    "Cursor",
+    "Decoder",
+    "End",
+    "Entry",
+    "Listing",
+    "NotModified",
+    "Parsed",
+    "Partition",
+    "Patience",
+    "ReadBudget",
+    "Record",
+    "Settings",
+    "Source",
+    "Start",
+    "Stored",
+    "Values",
+    "open_source",
+    "open_store",
+    "parse_options",
+]

@@ -1,0 +1,165 @@
+"""The test kit on the stranger's source, store and decoder."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pytest
+
+from actorproc.codecs import open_decoder
+from actorproc.config.settings import Settings
+from actorproc.errors import UsageError
+from actorproc.handler.decoder import columns_of, values_of
+from actorproc.sources import open_source
+from actorproc.storage.store import Store
+from actorproc.stores import open_store
+from actorproc.testing import check_source
+from tests.plugin.packages import installed_package
+from tests.stores.test_contract import *  # noqa: F403  # runs them all on the stranger's store
+
+pytestmark = pytest.mark.usefixtures("installed")
+
+
+@pytest.fixture
+async def store(installed: None, tmp_path: Path) -> AsyncIterator[Store]:
+    async with open_store(f"acmedb://{tmp_path}/store.db", Settings.load()) as opened:
+        yield opened
+
+
+@pytest.fixture
+def racers() -> int:
+    return 8
+
+
+async def test_a_strangers_source_keeps_the_rules(tmp_path: Path) -> None:
+    file = tmp_path / "a.log"
+    file.write_bytes(b"one\ntwo\nthree\n")
+
+    async def add() -> None:
+        file.write_bytes(file.read_bytes() + b"four\n")
+
+    settings = Settings.load(source_options={"poll": 0.01})
+    checked = await check_source(lambda: open_source(f"acme://{tmp_path}", settings=settings), add=add)
+    assert checked.records == {"a": 4}
+    assert all("lines have no time" in rule for rule in checked.not_checked)
+
+
+def test_a_strangers_decoder_makes_objects_and_columns() -> None:
+    class Line(msgspec.Struct):
+        level: str
+        took: float
+
+    decoder = open_decoder(Settings.load(decode="logfmt"))
+    assert values_of(decoder, Line).parse(b"level=info took=12.5") == Line("info", 12.5)
+    with pytest.raises(ValueError, match="took"):
+        values_of(decoder, Line).parse(b"level=info took=slow")
+    values = pa.array([b"level=a took=1", b"level=b took=x", None, b"level=c"], pa.binary())
+    rows, errors = columns_of(decoder, "level string, took double").parse(values, pa.array([1, 2, 5, 9], pa.int64()))
+    assert rows.to_pylist() == [
+        {"level": "a", "took": 1.0, "_sequence": 1},
+        {"level": "c", "took": None, "_sequence": 9},
+    ]
+    assert sorted(errors) == [2, 5]
+
+
+BROKEN = {
+    "missing": "import nothing_of_this_name",
+    "failing": "raise RuntimeError('it fails')",
+    "ending": "import sys\nsys.exit(3)",
+    "malformed": "def",
+    "nameless": "",
+}
+
+
+@pytest.mark.parametrize("how", BROKEN)
+def test_a_module_that_cannot_be_imported_is_one_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    points = {"stores": {"broken": f"{how}_module:Store"}}
+    site = installed_package(tmp_path / "site", "broken-plugin", points, **{f"{how}_module": BROKEN[how]})
+    monkeypatch.syspath_prepend(str(site))
+    with pytest.raises(UsageError, match="broken of package broken-plugin: "):
+        open_store("broken://x")
+
+
+LAZY = """
+from actorproc.spi import Backend
+def make(*args, **options):
+    import nothing_of_this_name
+class Store(Backend):
+    of_url = make
+"""
+
+
+@pytest.mark.parametrize(
+    "open_it",
+    [
+        lambda: open_source("lazy://x"),
+        lambda: open_store("lazydb://x"),
+        lambda: open_decoder(Settings.load(decode="lazy")),
+    ],
+)
+def test_a_library_that_a_plugin_needs_is_named_if_it_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, open_it: Any
+) -> None:
+    points = {"sources": {"lazy": "lazy_one:make"}, "stores": {"lazydb": "lazy_one:Store"}}
+    points |= {"decoders": {"lazy": "lazy_one:make"}}
+    monkeypatch.syspath_prepend(str(installed_package(tmp_path / "site", "lazy-one", points, lazy_one=LAZY)))
+    with pytest.raises(UsageError, match=r"nothing_of_this_name.*: install what the package lazy-one needs"):
+        open_it()
+
+
+TWO_STORES = """
+from actorproc.spi import Backend
+asked = []
+class One(Backend):
+    options = ("a", "both")
+    @classmethod
+    def of_url(cls, url, options, *, settings, clock):
+        asked.append(dict(options))
+        from actorproc.stores.memory import MemoryStore
+        return MemoryStore()
+class Two(One):
+    options = ("b", "both")
+"""
+
+
+def test_a_log_gets_the_options_of_the_container_that_its_own_store_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    points = {"stores": {"one": "two_stores:One", "two": "two_stores:Two"}}
+    site = installed_package(tmp_path / "site", "two-stores", points, two_stores=TWO_STORES)
+    monkeypatch.syspath_prepend(str(site))
+    settings = Settings.load(store_options={"a": 1, "both": 2}, source_options={"b": "@@3"})
+    open_store("one://x", settings)
+    open_source("two://x", settings=settings)
+    open_source("actorproc+two://x/Name", settings=settings)
+    asked = import_module("two_stores").asked
+    assert asked == [{"a": 1, "both": 2}] + [{"both": 2, "b": "@@3"}] * 2, "a file is read where options are parsed"
+
+
+@pytest.mark.parametrize(
+    ("open_it", "message"),
+    [
+        (lambda: open_source("notsource://x"), "made 7, not a Source"),
+        (lambda: open_store("notstore://x"), "is no subclass of Backend"),
+        (lambda: open_decoder(Settings.load(decode="notdecoder")), "made 7, not a Decoder"),
+    ],
+)
+def test_a_plugin_of_the_wrong_kind_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, open_it: Any, message: str
+) -> None:
+    points = {
+        "sources": {"notsource": "wrong_kind:make"},
+        "stores": {"notstore": "wrong_kind:make"},
+        "decoders": {"notdecoder": "wrong_kind:make"},
+    }
+    code = "def make(*args, **options):\n    return 7"
+    monkeypatch.syspath_prepend(str(installed_package(tmp_path / "site", "wrong-kind", points, wrong_kind=code)))
+    with pytest.raises(UsageError, match=message):
+        open_it()
