@@ -14,7 +14,7 @@ from actorproc import Producer, Settings
 from actorproc.cli import app
 from actorproc.errors import UsageError
 from actorproc.sources import open_source
-from tests.cli.conftest import APP, Run, events
+from tests.cli.conftest import APP, QUICK_OPTIONS, Run, events
 from tests.servers import S3Server
 
 WRONG = {
@@ -61,7 +61,7 @@ def test_each_command_reads_a_log_with_the_keys_of_the_log(
     source = ["--source", url, *options(seaweedfs.settings | {"s3_secret_key": "@key"})]
     place = ["--name", "Delays", "--container", "state"]
     for command in (
-        ["serve", "app:Delays", *source, *place, "--until-end"],
+        ["serve", "app:Delays", *source, *place, "--until-end", *QUICK_OPTIONS],
         ["status", *place, *source],
         ["explain", "0", *place, *source],
         ["trace", "0:1", *place, *source],
@@ -85,7 +85,7 @@ def test_a_log_and_its_container_are_on_two_servers(
     environment(minio.settings)
     source = ["--source", log, *options(seaweedfs.settings)]
     place = ["--name", "Delays", "--container", container]
-    served = run("serve", "app:Delays", *source, *place, "--until-end")
+    served = run("serve", "app:Delays", *source, *place, "--until-end", *QUICK_OPTIONS)
     assert served.exit_code == 0, served.output
     status = orjson.loads(run("status", *place, *source, "--json").stdout)
     assert [part["lag"] for part in status["partitions"]] == [0, 0]

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.cli.conftest import QUICK_OPTIONS
 from tests.plugin.conftest import Run
 from tests.plugin.packages import installed_package
 
@@ -33,7 +34,7 @@ def files(tmp_path: Path) -> Path:
 
 def serve(acme: Run, files: Path, *options: str, code: int = 0) -> subprocess.CompletedProcess[str]:
     source = ("--source", f"acme://{files}/logs", "--source-option", "suffix=.txt")
-    decode = ("--set", "decode=logfmt", "--until-end")
+    decode = ("--set", "decode=logfmt", "--until-end", *QUICK_OPTIONS)
     return acme("serve", "app:Took", *source, "--container", "acmedb://state.db", *decode, *options, code=code)
 
 
@@ -109,7 +110,7 @@ def test_a_log_in_a_strangers_store_has_options_of_its_own(acme: Run, files: Pat
     acme("produce", "--log", "acmedb://log.db", "--partitions", "1", "lines")
     (files / "actorproc.toml").write_text('[store_options]\ntoken = "of the container"\n')
     source = ("--source", "acmedb://log.db", "--source-option", "token=of the log")
-    where = ("--container", "acmedb://state.db", "--set", "decode=logfmt", "--until-end")
+    where = ("--container", "acmedb://state.db", "--set", "decode=logfmt", "--until-end", *QUICK_OPTIONS)
     acme("serve", "app:Took", *source, *where)
     assert len(acme("output", *PLACE, "--json").stdout.splitlines()) == 2
     assert acme("status", *PLACE, *source).returncode == 0
