@@ -13,7 +13,7 @@ from pathlib import Path
 import typer
 
 from actorproc.admin.dead_letters import DeadLetters, LetterId
-from actorproc.admin.letter_test import TestOptions, letter_test
+from actorproc.admin.debug_script import ScriptOptions, debug_script
 from actorproc.cli.common import OpenedProcessor, load_settings, pairs, run_async
 from actorproc.cli.loading import load_handler
 from actorproc.cli.terminal import print_line
@@ -48,7 +48,7 @@ def run(
         async with opened as (store, layout, _):
             found = await (await DeadLetters.opened(store, layout)).find(wanted)
             state = await read_state(store, layout, wanted.partition)
-        return letter_test(found, how, state if state.names else None)
+        return debug_script(found, how, state if state.names else None)
 
     path.write_text(run_async(work), encoding="utf-8")
     print_line(f"wrote {path}")
@@ -59,13 +59,13 @@ def run(
 
 def _options(
     handler: type[PartitionHandler], spec: str, given: Sequence[str], config: Path | None, settings: Sequence[str]
-) -> TestOptions:
+) -> ScriptOptions:
     """Options of the handler, from where `serve` takes them. Secrets among the settings are left out."""
     keywords = pairs("--option", given)
     load_settings(config, settings)  # refuses wrong ones, as the next line does
     load_options(handler, keywords, config)
     names = {f"{PREFIX}OPTION_{name}".upper(): name for name in handler.Options.model_fields if name not in keywords}
-    return TestOptions(
+    return ScriptOptions(
         handler=spec, options={**read_config(config).get("options", {}), **keywords},
         variables={names[variable.upper()]: variable for variable in os.environ if variable.upper() in names},
         config=str(config) if config else None,

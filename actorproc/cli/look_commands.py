@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
@@ -20,7 +20,6 @@ from actorproc.cli.parameters import (
     count,
     location,
     not_negative,
-    one_of,
     positive,
 )
 
@@ -208,26 +207,6 @@ def doctor(
     from actorproc.cli.doctor import run
 
     run(url, as_json, config, settings)
-
-
-@app.command()
-def monitoring(
-    what: Annotated[
-        Literal["alerts", "grafana"],
-        typer.Argument(
-            parser=one_of("alerts", "grafana"), metavar="alerts|grafana", help="Rules for Prometheus, or a dashboard."
-        ),
-    ],
-) -> None:
-    """Print alert rules for Prometheus, or a dashboard for Grafana.
-
-    \b
-      actorproc monitoring alerts > /etc/prometheus/rules/actorproc.yml
-      actorproc monitoring grafana > actorproc.json
-    """
-    from actorproc.cli.monitoring import run
-
-    run(what)
 
 
 @app.command()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -13,11 +12,10 @@ import httpx
 import yaml
 
 from actorproc import Processor
-from actorproc.admin.alerts import ALERTS
 from actorproc.server.serving import serving
 from actorproc.storage.store import Store
 from actorproc.stores.memory import MemoryStore
-from tests.deploy.test_monitoring import printed
+from tests.deploy.test_monitoring import ALERTS_FILE, QUERIES, RULES
 from tests.deploy.tools import prometheus
 from tests.processor.doubling import QUICK, Double, fed
 from tests.servers import free_ports, running
@@ -50,10 +48,9 @@ async def scraping(binary: Path, target: str, folder: Path) -> AsyncIterator[Pro
     """Prometheus with the alert rules, in its own folder. It scrapes once with the token, once with another one."""
     (folder / "right").write_text(READ_TOKEN)
     (folder / "wrong").write_text("w" * 16)
-    (folder / "rules.yml").write_text(printed("alerts"))
     settings = {
         "global": {"scrape_interval": "200ms", "scrape_timeout": "200ms", "evaluation_interval": "200ms"},
-        "rule_files": ["rules.yml"],
+        "rule_files": [str(ALERTS_FILE)],
         "scrape_configs": [
             {
                 "job_name": token, "authorization": {"credentials_file": token},
@@ -102,10 +99,9 @@ async def test_a_real_prometheus_scrapes_a_host_and_evaluates_rules_and_dashboar
         targets = {one["labels"]["job"]: one["lastError"] for one in (await found.ask("targets"))["activeTargets"]}
         assert targets.pop("right") == ""
         assert "401" in targets.pop("wrong")
-        for panel in json.loads(printed("grafana"))["panels"]:
-            for query in panel["targets"]:
-                await found.ask("query", query=as_grafana_sends(query["expr"]))
-        assert await evaluated_rules(found) == {alert.name: ("ok", "inactive") for alert in ALERTS}
+        for query in QUERIES:
+            await found.ask("query", query=as_grafana_sends(query))
+        assert await evaluated_rules(found) == {rule["alert"]: ("ok", "inactive") for rule in RULES}
 
 
 async def evaluated_rules(prometheus: Prometheus) -> dict[str, tuple[str, str]]:

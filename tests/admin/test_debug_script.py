@@ -18,9 +18,9 @@ import pytest
 from pydantic import BaseModel
 
 from actorproc import Batch, PartitionContext, PartitionHandler, Processor
-from actorproc.admin import letter_test as letter_test_module
+from actorproc.admin import debug_script as debug_script_module
 from actorproc.admin.dead_letters import DeadLetters, LetterId
-from actorproc.admin.letter_test import TestOptions, letter_test
+from actorproc.admin.debug_script import ScriptOptions, debug_script
 from actorproc.state.reading import CommittedState, read_state
 from actorproc.storage.store import Store
 from actorproc.stores.memory import MemoryStore
@@ -28,7 +28,7 @@ from actorproc.testing import MemorySource
 from tests.processor.doubling import QUICK
 
 POISON = b'\xff "poison"'
-HOW = TestOptions(
+HOW = ScriptOptions(
     handler=f"{__name__}:Counting", options={"limit": 3}, variables={"secret": "SECRET_OF_COUNTING"},
     settings={"commit_interval": "1s"},
 )  # fmt: skip
@@ -63,7 +63,7 @@ async def _written() -> str:
     processor = Processor(Counting, source=source, container=store, options={"limit": 3}, **QUICK, dead_letter_limit=1)
     await processor.run(until_end=True)
     letter = await (await DeadLetters.opened(store, processor.layout)).find(LetterId("0", 40))
-    return letter_test(letter, HOW, await read_state(store, processor.layout, "0"))
+    return debug_script(letter, HOW, await read_state(store, processor.layout, "0"))
 
 
 def _run(source: str) -> dict[str, Any]:
@@ -98,7 +98,7 @@ def test_it_raises_the_error_of_the_letter(written: str, monkeypatch: pytest.Mon
 
 
 async def test_a_large_state_is_cut_to_the_keys_of_the_records(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(letter_test_module, "MOST_KEYS", 1)
+    monkeypatch.setattr(debug_script_module, "MOST_KEYS", 1)
     source = await _written()
     assert "STATES = {}" in source
     assert "more than 1 keys" in source
@@ -111,7 +111,7 @@ def test_no_text_of_a_letter_becomes_code() -> None:
     record: dict[str, Any] = {"value": CODE, "key": CODE, "headers": [{"key": CODE, "value": CODE}], "timestamp": CODE}
     record = {**record, "sequence": CODE, "encoding": None, "key_encoding": None}
     letter = {**record, "partition": CODE, "epoch": CODE, "error": {"type": CODE, "message": CODE}, "earlier": [record]}
-    written = letter_test(letter, HOW, None)
+    written = debug_script(letter, HOW, None)
     called = {ast.unparse(node.func) for node in ast.walk(ast.parse(written)) if isinstance(node, ast.Call)}
     assert called == {
         "Batch.of", "datetime.datetime.fromisoformat", "Settings.load", "run_handler", "anyio.run",
@@ -156,9 +156,9 @@ def test_any_letter_is_written_as_a_file_that_runs(seed: int, tmp_path: Path) ->
     values.append(b"\x91" * random.choice([50, 90, 150, 900]) + b"\xc0")
     names = {"": {msgspec.msgpack.encode(number): value for number, value in enumerate(values)}}
     state = CommittedState("0", 3, {random.choice(["", "\0", '"""']): names[""]}, {})
-    how = TestOptions(handler=HOW.handler, options=options, config=random.choice([None, 'a"\n\\.toml']))
+    how = ScriptOptions(handler=HOW.handler, options=options, config=random.choice([None, 'a"\n\\.toml']))
     file = tmp_path / "test_letter.py"
-    written = letter_test(letter, how, state)
+    written = debug_script(letter, how, state)
     file.write_text(written, encoding="utf-8")
     module = ast.parse(file.read_bytes())
     assert repr(_run_assignment(module, "OPTIONS")) == repr(options)
@@ -192,11 +192,12 @@ def test_a_module_with_any_name_is_imported(module: str, monkeypatch: pytest.Mon
         monkeypatch.setitem(sys.modules, name, made)
     letter = odd_letter(Random(0))
     assert (
-        _run(letter_test(letter, TestOptions(handler=f"{module}:Outer.Counting"), None))["Outer"].Counting is Counting
+        _run(debug_script(letter, ScriptOptions(handler=f"{module}:Outer.Counting"), None))["Outer"].Counting
+        is Counting
     )
 
 
 def test_a_number_that_is_a_program_is_not_run() -> None:
     letter = {**odd_letter(Random(0)), "epoch": "__import__('os').abort()", "sequence": "__import__('os').abort()"}
     with pytest.raises((TypeError, ValueError)):
-        _run(letter_test(letter, HOW, None))
+        _run(debug_script(letter, HOW, None))

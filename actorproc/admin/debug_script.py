@@ -55,7 +55,7 @@ def test_letter():
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TestOptions:
+class ScriptOptions:
     """How the handler ran."""
 
     __test__ = False  # for pytest: the class only begins with that word
@@ -69,7 +69,7 @@ class TestOptions:
     settings: Mapping[str, str] = field(default_factory=dict)
 
 
-def letter_test(letter: Mapping[str, Any], how: TestOptions, state: CommittedState | None) -> str:
+def debug_script(letter: Mapping[str, Any], how: ScriptOptions, state: CommittedState | None) -> str:
     """The test as Python source.
 
     Args:
@@ -147,7 +147,7 @@ def _compiles(source: str) -> bool:
     return True
 
 
-def _options(how: TestOptions) -> str:
+def _options(how: ScriptOptions) -> str:
     given = [f"{name!r}: {_literal(value)}" for name, value in how.options.items() if name not in how.variables]
     return f"{{{', '.join([*given, *(f'{n!r}: os.environ[{v!r}]' for n, v in how.variables.items())])}}}"
 
