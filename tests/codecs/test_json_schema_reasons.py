@@ -1,4 +1,4 @@
-"""Reasons of values that are not valid by a JSON Schema: the right place, in little time, also where schemas recurse."""
+"""Reasons of values that are not valid by a JSON Schema: the right place, soon, also where schemas recurse."""
 
 from __future__ import annotations
 
