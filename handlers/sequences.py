@@ -21,8 +21,8 @@ from actorproc.records import Batch, Record
 from actorproc.runtime.user_code import failure_of
 
 _OPEN, _CLOSED, _RECORDS = "sequences.open", "sequences.closed", "sequences.records"
-"""Names of states: by key, the number of its open sequence, its count, whether it has its first, its deadline; by
-number and key, the count of a sequence that is over, and why it is incomplete; by number, index and key, the records.
+"""Names of states: by key, the number of its open sequence, its count, whether it has its first, its deadline, its
+bytes; by number and key, the count of a sequence that is over, and why it is incomplete; by number, index and key, the records.
 A number is the partition and sequence of the first record. Earlier versions had the sequence alone, without key."""
 
 _Number = int | str
@@ -48,6 +48,9 @@ class SequenceHandler(PartitionHandler, ABC):
     most_records: ClassVar[int] = 10_000
     """A sequence of so many records without a last one is incomplete: a key that never ends must not fill the state."""
 
+    most_bytes: ClassVar[int] = 64 * 2**20
+    """A sequence whose values, keys and headers have so many bytes without a last record is incomplete, too."""
+
     _arguments: ClassVar[Mapping[str, tuple[str, ...]]] = {
         **PartitionHandler._arguments,
         "key_of": ("record",),
@@ -69,10 +72,10 @@ class SequenceHandler(PartitionHandler, ABC):
             raise HandlerDefinitionError(
                 f"{cls.__name__}.deadline_clock = {cls.deadline_clock!r}: allowed are 'stream' and 'wall'"
             )
-        if type(cls.most_records) is not int or cls.most_records < 1:
-            raise HandlerDefinitionError(
-                f"{cls.__name__}.most_records = {cls.most_records!r}: a whole number, 1 or more"
-            )
+        for name in ("most_records", "most_bytes"):
+            most = getattr(cls, name)
+            if type(most) is not int or most < 1:
+                raise HandlerDefinitionError(f"{cls.__name__}.{name} = {most!r}: a whole number, 1 or more")
         is_async = any(map(inspect.iscoroutinefunction, (cls.process_sequence, cls.on_incomplete)))
         if cls.on_wake in (SequenceHandler.on_wake, SequenceHandler._on_wake_async):
             cls.on_wake = SequenceHandler._on_wake_async if is_async else SequenceHandler.on_wake  # type: ignore[method-assign]
@@ -137,18 +140,20 @@ class SequenceHandler(PartitionHandler, ABC):
             found = None
         if found is None:
             number = f"{ctx.partition}/{record.sequence}"
-            found = [number, 0, first, self._set_deadline(number, key, record, ctx)]
-        number, count, whole, due = found
+            found = [number, 0, first, self._set_deadline(number, key, record, ctx), 0]
+        number, count, whole, due, *earlier = found  # earlier versions did not count bytes
         headers = [list(header) for header in record.headers]
         fields = [record.sequence, record.value, record.key, headers, record.timestamp]
         ctx.state(_RECORDS).set(_record_key(number, count, key), fields)
-        count += 1
+        count, size = count + 1, _size(record) + sum(earlier)
         if last:
             self._close(key, number, count, None if whole else MIDDLE, ctx)
         elif count >= self.most_records:
             self._close(key, number, count, f"it has {count} records and no last one", ctx)
+        elif size >= self.most_bytes:
+            self._close(key, number, count, f"it has {size:,} bytes and no last record", ctx)
         else:
-            ctx.state(_OPEN).set(key, [number, count, whole, due])
+            ctx.state(_OPEN).set(key, [number, count, whole, due, size])
 
     def _set_deadline(self, number: _Number, key: Key, record: Record, ctx: PartitionContext) -> datetime | None:
         """Set the timer of a new sequence. Returns its time, if that is stream time."""
@@ -205,6 +210,12 @@ class SequenceHandler(PartitionHandler, ABC):
             return None
         last = key[-1] if isinstance(key, tuple) else key
         return last if isinstance(last, str) else None
+
+
+def _size(record: Record) -> int:
+    """Bytes that a record takes in state."""
+    headers = sum(len(name) + len(value or b"") for name, value in record.headers)
+    return len(record.value or b"") + len(record.key or b"") + headers
 
 
 def _interrupted(due: datetime | None, record: Record, first: bool) -> str | None:

@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from actorproc.codecs.arrow_stream import extent, repeated_bytes
+from actorproc.codecs.arrow_views import check_views
 from actorproc.codecs.converted_values import ConvertedValues
 from actorproc.codecs.limits import DEFAULT, Limits
 from actorproc.codecs.tables import TableColumns
@@ -71,6 +72,8 @@ def _read_stream(value: bytes, limits: Limits) -> pa.Table:
     except (pa.ArrowException, OSError, KeyError, TypeError, struct.error) as error:
         raise DecodeError(str(error)) from None
     table.validate(full=True)  # who uses columns that were damaged on the way can end the process
+    for column in table.columns:
+        check_views(column)
     limits.check_bytes(found.bytes + sum(map(repeated_bytes, table.columns)))
     if len(set(table.column_names)) < table.num_columns:  # a dict would keep the last one
         raise DecodeError(f"two columns have the same name: {', '.join(table.column_names)}")

@@ -10,11 +10,11 @@ from collections.abc import Callable
 from struct import Struct, unpack_from
 from typing import Any, NamedTuple
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
+from actorproc.codecs.arrow_views import is_view, view_lengths
 from actorproc.errors import DecodeError
 
 CELL = 8
@@ -23,7 +23,6 @@ CELL = 8
 _DICTIONARY, _RECORDS = 2, 3  # kinds of messages
 _INT, _UINT, _USHORT = Struct("<i").unpack_from, Struct("<I").unpack_from, Struct("<H").unpack_from
 _BYTE, _LONG = Struct("<B").unpack_from, Struct("<q").unpack_from
-_VIEW = 16  # bytes of a view of text
 _MOST = 2**62
 _PLAIN = {kind.id for kind in (pa.string(), pa.binary(), pa.large_string(), pa.large_binary(), pa.bool_(), pa.null())}
 _PLAIN |= {kind.id for kind in (pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.float32(), pa.float64(), pa.date32())}
@@ -140,9 +139,8 @@ def repeated_bytes(array: pa.Array | pa.ChunkedArray) -> int:
         return _shared(array.dictionary, array.indices.drop_null())
     if pt.is_run_end_encoded(kind):
         return len(array) * _largest(array.values)
-    if kind.id in (pa.lib.Type_STRING_VIEW, pa.lib.Type_BINARY_VIEW):
-        views = np.frombuffer(array.buffers()[1], np.int32)[:: _VIEW // 4]  # each begins with its length
-        return int(views[array.offset : array.offset + len(array)].sum(dtype=np.int64))
+    if is_view(kind):
+        return int(view_lengths(array).sum())
     if pt.is_union(kind):
         return sum(len(array) * _largest(array.field(at)) for at in range(kind.num_fields))
     if kind.id in (pa.lib.Type_LIST_VIEW, pa.lib.Type_LARGE_LIST_VIEW):

@@ -13,6 +13,7 @@ import msgspec
 import pyarrow as pa
 from pydantic import BaseModel
 
+from actorproc.codecs.pydantic_values import ModelValues
 from actorproc.errors import DecodeError
 from actorproc.handler.decoder import Values
 
@@ -75,7 +76,7 @@ def converter(kind: Any) -> Callable[[Any], Any]:
     if kind is Any or kind is object:
         return _same
     if isinstance(kind, type) and issubclass(kind, BaseModel):
-        return kind.model_validate
+        return ModelValues(kind).from_object
     msgspec.inspect.type_info(kind)
     return lambda loaded: msgspec.convert(loaded, kind, builtin_types=_NATIVE)
 

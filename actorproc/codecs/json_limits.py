@@ -15,6 +15,7 @@ _STRINGS = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
 _STEPS = np.zeros(256, np.int32)
 _STEPS[list(b"[{")], _STEPS[list(b"]}")] = 1, -1
 _BRACE = ord("{")  # and "[", with the bit of lower case
+_CLOSING = ord("}")
 _LOOSE = [re.compile(word + rb"(?=[,\]}\s])") for word in (b"-NaN", b"Inf")]
 
 
@@ -46,6 +47,14 @@ def _is_deep(value: bytes) -> bool:
         return False
     structure = np.frombuffer(_STRINGS.sub(b"", value), np.uint8)
     return bool(np.cumsum(_STEPS.take(structure)).max(initial=0) > MOST_LEVELS)
+
+
+def object_levels(value: bytes) -> tuple[int, int]:
+    """How many objects a JSON value has, and how deep these are nested."""
+    structure = np.frombuffer(_STRINGS.sub(b"", value), np.uint8)
+    opening = structure == _BRACE
+    levels = np.cumsum(opening.astype(np.int32) - (structure == _CLOSING))
+    return int(opening.sum()), int(levels.max(initial=0))
 
 
 def has_loose_numbers(text: bytes) -> bool:

@@ -14,6 +14,7 @@ from pydantic import BaseModel
 
 from actorproc.codecs.json_limits import check_depth, deep_values
 from actorproc.codecs.json_lines import join_lines, line_starts
+from actorproc.codecs.pydantic_values import ModelValues
 from actorproc.errors import DecodeError
 from actorproc.handler.decoder import Values
 
@@ -35,7 +36,7 @@ class TypedValues(Values[T]):
         self._decode: Callable[[bytes], T]
         self._decode_lines: Callable[[pa.Buffer], list[T]] | None = None
         if isinstance(kind, type) and issubclass(kind, BaseModel):
-            self._decode = kind.model_validate_json
+            self._decode = ModelValues(kind).from_json
         else:
             decoder = msgspec.json.Decoder(kind)
             if (stranger := _stranger(inspect.type_info(kind), set())) is not None:

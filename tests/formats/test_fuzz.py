@@ -31,6 +31,7 @@ EXTREMES += [
 EXTREMES += [bytes([0x0A, 0xFB, *[0xFF] * 8, 0x01]), b'"\\ud800"', b"9" * 400, b",,,,", b"\r\n", b"null", b"\x00\x00"]
 LONGEST = 2.0
 """Seconds for one value. They take milliseconds; the machine may be busy."""
+VIEWS = pa.list_(pa.binary_view())
 MOST_MEMORY = 300 * 2**20
 
 
@@ -70,7 +71,15 @@ def samples(name: str, made: Format) -> list[bytes]:
                 "pairs": pa.array([[("a", 1)], None, []], pa.map_(pa.string(), pa.int32())),
             }
         )
-        found += [arrow_stream(table), arrow_stream(table, compression="zstd"), arrow_stream(table, compression="lz4")]
+        views = pa.table(
+            {"name": pa.array(["a" * 20, None, "b"], pa.string_view()), "more": pa.array([[b"c"], [None], None], VIEWS)}
+        )
+        found += [
+            arrow_stream(views),
+            arrow_stream(table),
+            arrow_stream(table, compression="zstd"),
+            arrow_stream(table, compression="lz4"),
+        ]
     return found
 
 

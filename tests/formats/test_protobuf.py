@@ -7,6 +7,7 @@ from datetime import UTC, date, datetime, timedelta
 from functools import cache
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from google.protobuf.descriptor_pb2 import DescriptorProto, FieldDescriptorProto, FileDescriptorProto
@@ -201,6 +202,62 @@ def test_a_message_that_names_others_twice_is_refused() -> None:
     assert table.num_rows == 3
     assert list(errors) == [1]
     assert "message M39 cannot be used: it has more than 10,000 fields" in str(errors[1])
+
+
+def _overlong(indexes: tuple[int, ...], wider: int) -> bytes:
+    """Indexes as varints; the bits of `wider` say which of them have bytes that they do not need."""
+    made = b""
+    for at, number in enumerate((len(indexes), *indexes)):
+        extra = wider >> 2 * at & 3
+        digits = [2 * number >> 7 * place & 0x7F for place in range(1 + extra)]
+        made += bytes([*(digit | 0x80 for digit in digits[:-1]), digits[-1]])
+    return made
+
+
+def _nested_file() -> ProtobufFile:
+    """The message A, which contains B, which contains C, each with the field x."""
+    file = FileDescriptorProto(name="nested.proto", syntax="proto3")
+    message = file.message_type.add(name="A")
+    for name in ("B", "C", None):
+        _add_field(message, 1, FieldDescriptorProto.TYPE_INT32)
+        message = message.nested_type.add(name=name) if name else message
+    return ProtobufFile(_pool(file).FindFileByName("nested.proto"))
+
+
+def test_message_types_written_in_many_ways_take_one_pass() -> None:
+    types = [(0,), (0, 0), (0, 0, 0)]
+    assert {len(_overlong(indexes, 0)) for indexes in types} == {2, 3, 4}
+    heads = [_overlong(indexes, wider) for indexes in types for wider in range(4 ** (1 + len(indexes)))]
+    assert len({*heads}) == len(heads) > 300
+    broken = [b"\x02", b"\x01", b"", b"\x02\x12", b"\xff" * 9]
+    given = [head + X1 for _ in range(30) for head in heads] + broken + [b"\x00" + X1]
+    decoder = _nested_file()
+    groups, errors = decoder.split(pa.array(given, pa.binary()))
+    assert len(groups) < 10
+    assert sorted(errors) == list(range(len(given) - 6, len(given) - 1))
+    found = {
+        int(index): (group.part.name, payload)
+        for group in groups
+        for index, payload in zip(group.indexes, group.payloads.to_pylist(), strict=True)
+    }
+    names = ["message A", "message A.B", "message A.B.C"]
+    per_type = [4 ** (1 + len(indexes)) for indexes in types]
+    expected = [(name, X1) for name, count in zip(names, per_type, strict=True) for _ in range(count)] * 30
+    assert [found[index] for index in range(len(expected))] == expected
+    assert all(np.all(np.diff(group.indexes) > 0) for group in groups)
+    table, misfits = decoder.columns(pa.schema([])).parse(pa.array(given, pa.binary()), pa.array(range(len(given))))
+    assert (table.num_rows, misfits.keys()) == (len(given) - 5, errors.keys())
+
+
+def test_an_unknown_message_type_has_a_short_reason() -> None:
+    decoder = _nested_file()
+    for count in (60, 100, 101, 2**30):
+        head = _overlong((7,) * 60, 0)[1:]
+        number = 2 * count
+        value = bytes([number >> 7 * place & 0x7F | 0x80 for place in range(4)]) + bytes([number >> 28]) + head * 2000
+        with pytest.raises(DecodeError, match="there is no message type") as caught:
+            decoder.split_one(value)
+        assert len(str(caught.value)) < 100
 
 
 def test_messages_that_are_deep_are_refused() -> None:

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import anyio
 import pytest
 
-from actorproc import Batch, Record, SequenceHandler, Settings, WakeContext
+from actorproc import Batch, PartitionContext, Record, SequenceHandler, Settings, WakeContext
 from actorproc.errors import HandlerDefinitionError
 from actorproc.simulation.clock import EPOCH, VirtualClock
 from actorproc.simulation.loop import START, run
@@ -62,7 +62,7 @@ async def test_sequences_of_several_keys_are_processed_whole_and_in_order(size: 
     result = await run_handler(Orders, given, settings=Settings(max_batch_records=size))
     assert sorted(found(result.rows)) == [("a", "a< a1 a2 a>"), ("b", "b< b>"), ("c", "c<>")]
     assert not result.dead_letters
-    assert result.states["sequences.open"] == {"b": ["0/7", 1, True, NOON + timedelta(seconds=67)]}
+    assert result.states["sequences.open"] == {"b": ["0/7", 1, True, NOON + timedelta(seconds=67), 6]}
     assert result.timers == {("0/7", 1, "b"): NOON + timedelta(seconds=67)}
 
 
@@ -145,6 +145,36 @@ async def test_on_incomplete_may_emit_instead() -> None:
         ("b", "3: it has 3 records and no last one"),
     ]
     assert not result.dead_letters
+
+
+class Small(Orders):
+    most_bytes: ClassVar[int] = 100
+
+
+@pytest.mark.parametrize("size", [1, 1000])
+async def test_a_key_with_too_many_bytes_ends_its_sequence_alone(size: int) -> None:
+    """With a value, its key and its header, a record of 40 characters has 82 bytes."""
+    long, longest = "x" * 38, "y" * 500
+    given = records("a<", "b<", f"a1{long}", "a2", f"a3{long}", "b>", f"c<{longest}>", "a>")
+    result = await run_handler(Small, given, settings=Settings(max_batch_records=size))
+    assert found(result.rows) == [("b", "b< b>"), ("c", f"c<{longest}>")]
+    assert {letter["value"]: letter["error"]["message"] for letter in result.dead_letters} == {
+        f"a3{long}": "the sequence of 'a' is incomplete: it has 176 bytes and no last record",
+        "a>": "the sequence of 'a' is incomplete: its first record never came",
+    }
+    assert [len(letter.get("earlier") or []) for letter in result.dead_letters] == [3, 0]
+    assert (result.states, result.timers) == ({}, {})
+
+
+async def test_an_open_sequence_of_an_earlier_version_is_completed() -> None:
+    class Earlier(Orders):
+        def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            for key, held in ctx.state("sequences.open").items():
+                ctx.state("sequences.open").set(key, held[:4])
+            super().process(batch, ctx)
+
+    result = await run_handler(Earlier, records("a<", "a1", "a>"), settings=Settings(max_batch_records=1))
+    assert found(result.rows) == [("a", "a< a1 a>")]
 
 
 class Fails(Orders):
@@ -234,7 +264,10 @@ def test_a_sequence_whose_records_came_to_three_hosts_is_processed_once() -> Non
     run(main())
 
 
-@pytest.mark.parametrize(("name", "value"), [("deadline", "soon"), ("deadline_clock", "moon"), ("most_records", 0)])
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("deadline", "soon"), ("deadline_clock", "moon"), ("most_records", 0), ("most_bytes", 0), ("most_bytes", "1k")],
+)
 def test_a_wrong_limit_is_refused(name: str, value: object) -> None:
     with pytest.raises(HandlerDefinitionError, match=f"Wrong.{name}"):
         type("Wrong", (Orders,), {name: value})

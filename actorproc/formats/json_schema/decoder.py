@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from actorproc.codecs.json_limits import check_depth
 from actorproc.codecs.json_parsing import JsonParser
+from actorproc.codecs.json_schema_reason import Reasons
 from actorproc.codecs.typed_values import TypedValues
 from actorproc.errors import DecodeError
 from actorproc.handler.decoder import Columns, Decoder, Parsed, Values
@@ -35,15 +36,12 @@ class JsonSchemaDecoder(Decoder):
     """
 
     def __init__(self, text: str, references: Mapping[str, str] | None = None) -> None:
+        schema, others = orjson.loads(text), {name: orjson.loads(other) for name, other in (references or {}).items()}
         try:
-            self._validator = jsonschema_rs.validator_for(
-                orjson.loads(text),
-                registry=_registry(references or {}),
-                retriever=_not_found,
-                pattern_options=_PATTERNS,
-            )
+            self._validator = _validator(schema, others)
         except jsonschema_rs.ReferencingError as error:
             raise ValueError(str(error)) from None
+        self._reasons = Reasons(_validator, schema, others)
 
     def values(self, kind: Any = Any) -> Values[Any]:
         return _ValidValues(self, kind)
@@ -57,14 +55,11 @@ class JsonSchemaDecoder(Decoder):
             raise DecodeError("the record has no value")
         check_depth(value)
         try:
-            self._validator.validate(orjson.loads(value))
+            parsed = orjson.loads(value)
         except orjson.JSONDecodeError as error:
             raise DecodeError(f"the value is not JSON: {error}") from None
-        except jsonschema_rs.ValidationError as error:
-            where = "".join(f"[{step!r}]" for step in error.instance_path)
-            raise DecodeError(
-                f"not valid by the JSON Schema{f', at {where}' if where else ''}: {error.message}"
-            ) from None
+        if not self._validator.is_valid(parsed):
+            raise DecodeError(f"not valid by the JSON Schema{self._reasons.of(parsed)}")
 
 
 class _ValidValues(Values[Any]):
@@ -115,12 +110,19 @@ def with_resolver(text: str, references: Mapping[str, str]) -> tuple[Any, Any]:
     schema = orjson.loads(text)
     named = schema.get("$id") if isinstance(schema, dict) else None
     base = _uri(named if isinstance(named, str) else _MAIN)
-    return schema, _registry({**references, base: text}).resolver(base)
+    others = {name: orjson.loads(other) for name, other in references.items()}
+    return schema, _registry({**others, base: schema}).resolver(base)
 
 
-def _registry(references: Mapping[str, str]) -> jsonschema_rs.Registry:
+def _validator(schema: Any, references: Mapping[str, Any]) -> Any:
+    return jsonschema_rs.validator_for(
+        schema, registry=_registry(references), retriever=_not_found, pattern_options=_PATTERNS
+    )
+
+
+def _registry(references: Mapping[str, Any]) -> jsonschema_rs.Registry:
     """Schemas by their names in `$ref`."""
-    named = [(_uri(name), orjson.loads(text)) for name, text in references.items()]
+    named = [(_uri(name), schema) for name, schema in references.items()]
     return jsonschema_rs.Registry(named, retriever=_not_found)
 
 

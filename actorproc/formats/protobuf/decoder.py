@@ -118,7 +118,10 @@ def _is_closed_enum(field: Any) -> bool:
 
 
 _SHOWN = 5  # names of fields in a message
-_HEADERS = 1_000
+_COMMON = 4
+"""Headers whose values are taken from a batch together: topics have few message types."""
+_MOST_INDEXES = 100
+"""No library of Protobuf takes more messages within messages."""
 
 
 def _with_ptars(message: Any) -> Callable[[pa.Array], pa.RecordBatch]:
@@ -158,17 +161,12 @@ class ProtobufFile(GroupedDecoder):
     def __init__(self, file: Any, limits: Limits = DEFAULT) -> None:
         self._limits = limits
         self._file = file
-        self._of: dict[bytes, Part] = {}  # by header
+        self._messages = list(file.message_types_by_name.values())
         self._parts: dict[str, Part | str] = {}  # by message; a text says why it cannot be used
 
     def split_one(self, value: bytes) -> tuple[Part, bytes]:
-        header = _header(value)
-        part = self._of.get(header)
-        if part is None:
-            part = self._part(self.message(_indexes(header)))
-            if len(self._of) < _HEADERS:  # the same indexes can be written in many ways
-                self._of[header] = part
-        return part, value[len(header) :]
+        indexes, size = _header(value)
+        return self._part(self.message(indexes)), value[size:]
 
     def _part(self, message: Any) -> Part:
         name = message.full_name
@@ -183,22 +181,41 @@ class ProtobufFile(GroupedDecoder):
         return part
 
     def split(self, values: pa.Array) -> tuple[list[Group], dict[int, DecodeError]]:
+        """All values that begin as the first one does at once, and then the others one by one: the same indexes can be
+        written in many ways."""
         groups: list[Group] = []
         errors: dict[int, DecodeError] = {}
-        where = np.arange(len(values), dtype=np.int64)
-        while len(where):  # once per header
-            first = values[0].as_py()
+        others = np.arange(len(values), dtype=np.int64)
+        for _ in range(_COMMON):
+            if not len(others):
+                return groups, errors
+            first = values[int(others[0])].as_py()
             try:
                 part, payload = self.split_one(first)
             except DecodeError as error:
-                errors[int(where[0])] = error
-                where, values = where[1:], values[1:]
+                errors[int(others[0])] = error
+                others = others[1:]
                 continue
+            left = values.take(pa.array(others))
             header = first[: len(first) - len(payload)]
-            alike = pc.equal(pc.binary_slice(values, 0, len(header)), header)
+            alike = pc.equal(pc.binary_slice(left, 0, len(header)), header)
             chosen = alike.to_numpy(zero_copy_only=False)
-            groups.append(Group(part, without_first(values.filter(alike), len(header)), where[chosen]))
-            where, values = where[~chosen], values.filter(pc.invert(alike))
+            groups.append(Group(part, without_first(left.filter(alike), len(header)), others[chosen]))
+            others = others[~chosen]
+        rest: dict[str, tuple[Part, list[bytes], list[int]]] = {}
+        for index, value in zip(others.tolist(), values.take(pa.array(others)).to_pylist(), strict=True):
+            try:
+                part, payload = self.split_one(value)
+            except DecodeError as error:
+                errors[index] = error
+                continue
+            _, payloads, indexes = rest.setdefault(part.name, (part, [], []))
+            payloads.append(payload)
+            indexes.append(index)
+        groups += [
+            Group(part, pa.array(payloads, pa.binary()), np.array(indexes, np.int64))
+            for part, payloads, indexes in rest.values()
+        ]
         return groups, errors
 
     def message(self, indexes: list[int]) -> Any:
@@ -208,29 +225,25 @@ class ProtobufFile(GroupedDecoder):
             DecodeError: there is none.
         """
         try:
-            found = list(self._file.message_types_by_name.values())[indexes[0]]
+            found = self._messages[indexes[0]]
             for index in indexes[1:]:
                 found = found.nested_types[index]
         except IndexError:
-            raise DecodeError(f"there is no message type at {indexes} in {self._file.name}") from None
+            shown = f"{str(indexes[:_SHOWN])[:-1]}, ...]" if len(indexes) > _SHOWN else str(indexes)
+            raise DecodeError(f"there is no message type at {shown} in {self._file.name}") from None
         return found
 
 
-def _header(value: bytes) -> bytes:
-    """The bytes of the message indexes."""
+def _header(value: bytes) -> tuple[list[int], int]:
+    """The indexes of the message type, and how many bytes they take."""
     count, at = _varint(value, 0)
-    for _ in range(count):
-        _, at = _varint(value, at)
-    return value[:at]
-
-
-def _indexes(header: bytes) -> list[int]:
-    count, at = _varint(header, 0)
+    if count > _MOST_INDEXES:
+        raise DecodeError(f"there is no message type with {count:,} indexes")
     indexes = []
     for _ in range(count):
-        index, at = _varint(header, at)
+        index, at = _varint(value, at)
         indexes.append(index)
-    return indexes or [0]
+    return indexes or [0], at
 
 
 def _varint(value: bytes, at: int) -> tuple[int, int]:
