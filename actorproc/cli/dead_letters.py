@@ -21,8 +21,8 @@ from actorproc.admin.dead_letters import (
 )
 from actorproc.cli.common import OpenedProcessor, chosen_partitions, run_async
 from actorproc.cli.loading import names_object
-from actorproc.cli.streams import warn
-from actorproc.cli.terminal import Cells, SafeConsole, as_text, counted, print_json, print_line, print_table
+from actorproc.cli.streams import escaped_line, warn
+from actorproc.cli.terminal import Cells, SafeConsole, as_text, counted, print_json, print_line, print_table, print_text
 from actorproc.config.settings import Settings
 from actorproc.errors import ActorprocError, UsageError
 from actorproc.sources.protocol import parse_time
@@ -257,17 +257,13 @@ def _print_whole(letter: Letter) -> None:
         **({"replayed": "yes"} if letter["replayed"] else {}),
         "record of": letter["timestamp"],
         "key": letter["key"],
-        **{f"header {_one_line(header['key'])}": header["value"] for header in letter["headers"]},
+        **{f"header {escaped_line(header['key'])}": header["value"] for header in letter["headers"]},
         "error": f"{error['type']}: {error['message']}",
     }
     width = min(_MOST_NAME, max(map(len, facts)))
     for fact, value in facts.items():
         print_line(f"{fact:<{width}}  {as_text(value)}")
     encoding = f" ({letter['encoding']})" if "encoding" in letter else ""
-    print_line(f"\nvalue{encoding}\n{as_text(letter['value'])}")
+    print_text(f"\nvalue{encoding}\n{as_text(letter['value'])}")
     if error["traceback"]:
-        print_line(f"\ntraceback\n{error['traceback'].rstrip()}")
-
-
-def _one_line(name: str) -> str:
-    return name.replace("\r", "\\r").replace("\n", "\\n")
+        print_text(f"\ntraceback\n{error['traceback'].rstrip()}")
