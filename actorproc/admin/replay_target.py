@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from actorproc.config.settings import Settings
-from actorproc.errors import SourceError, UsageError, located
+from actorproc.errors import UsageError, located
 from actorproc.log.metadata import LogMetadata, open_log
 from actorproc.log.partitioner import partitions_of_keys
 from actorproc.log.staged_files import StagedFile, encode_staged
@@ -28,6 +28,20 @@ from actorproc.stores import open_store
 
 if TYPE_CHECKING:
     from actorproc.sources.kafka import KafkaSource
+
+
+class Outcome(NamedTuple):
+    """What became of a batch.
+
+    Attributes:
+        refused: why records are refused for good, by index. The others are appended, unless the batch is void.
+        is_void: nothing of the batch is in the stream, or will ever be.
+        reason: of a void batch: why, where it is not known which records are refused.
+    """
+
+    refused: Mapping[int, str] = {}
+    is_void: bool = False
+    reason: str = ""
 
 
 class ReplayTarget(Protocol):
@@ -49,10 +63,10 @@ class ReplayTarget(Protocol):
         """Whether the stream has this partition."""
         ...
 
-    async def append(self, transaction: str, batch: int, partition: str, records: pa.RecordBatch) -> None:
+    async def append(self, transaction: str, batch: int, partition: str, records: pa.RecordBatch) -> Outcome:
         """Append the records as batch number `batch` of the transaction, unless that was done before.
 
-        A stream without transactions appends them again.
+        A stream without transactions appends them again. If one with transactions refuses a record, the batch is void.
 
         Raises:
             StoreUnavailable, SourceError, HandlerError: the outcome is unknown; run it again.
@@ -91,13 +105,14 @@ class LogTarget:
     def has_partition(self, partition: str) -> bool:
         return self._by_key or (partition.isdecimal() and int(partition) < self._generations.total)
 
-    async def append(self, transaction: str, batch: int, partition: str, records: pa.RecordBatch) -> None:
-        """See `ReplayTarget.append`: a transaction of the log."""
+    async def append(self, transaction: str, batch: int, partition: str, records: pa.RecordBatch) -> Outcome:
+        """See `ReplayTarget.append`: a transaction of the log, which refuses no record."""
         body, partitions = encode_staged([(records, self._chosen(partition, records))])
         staged = StagedFile(log_staged(transaction, batch, self._log.clock.nonce()), records.nbytes, partitions)
         with located(self.url):
             await self._log.put(staged.key, body)
             await self._transactions.commit(transaction, batch, [staged])
+        return Outcome()
 
     def _chosen(self, partition: str, records: pa.RecordBatch) -> npt.NDArray[np.uint32]:
         """The partition of each record. Records without a key stay together, as they were in their partition."""
@@ -108,6 +123,10 @@ class LogTarget:
 
     async def readers(self) -> list[str]:
         return sorted((await read_registry(self._log, READERS)).readers)
+
+
+_BROKERS_LIMIT = {"message.max.bytes": 10**9}
+"""The client's own limit is lower than what a topic may have taken."""
 
 
 class KafkaTarget:
@@ -135,24 +154,36 @@ class KafkaTarget:
     def has_partition(self, partition: str) -> bool:
         return partition in self._partitions
 
-    async def append(self, transaction: str, batch: int, partition: str, records: pa.RecordBatch) -> None:
-        """See `ReplayTarget.append`: a transaction of Kafka, which stores the number of the batch with it."""
-        await SYSTEM.run_in_thread(self._append, f"actorproc-{transaction}", batch, partition, records)
+    async def append(self, transaction: str, batch: int, partition: str, records: pa.RecordBatch) -> Outcome:
+        """See `ReplayTarget.append`: a transaction of Kafka, which stores the number of the batch with it.
 
-    def _append(self, transaction: str, batch: int, partition: str, records: pa.RecordBatch) -> None:
+        That number is left out of the stored position if the batch is void.
+        """
+        return await SYSTEM.run_in_thread(self._append, f"actorproc-{transaction}", batch, partition, records)
+
+    def _append(self, transaction: str, batch: int, partition: str, records: pa.RecordBatch) -> Outcome:
+        from actorproc.handlers.kafka_errors import MessagesRefused
         from actorproc.handlers.kafka_messages import copy_of
         from actorproc.handlers.kafka_position import TopicPosition
         from actorproc.handlers.kafka_writers import TransactionalWriter
 
         topic, _, number = partition.rpartition("-")
-        writer = TransactionalWriter(self._properties, topic, transaction, timeout=60.0)
+        properties = {**_BROKERS_LIMIT, **self._properties}
+        writer = TransactionalWriter(properties, topic, transaction, timeout=60.0)
         try:
-            if batch in writer.open():
-                return
+            position = writer.open()
+            if batch <= position.upto:
+                return Outcome(is_void=batch in position.left_out)
             letters = _batch(partition, records)
             messages = [(record.sequence, copy_of(record)._replace(partition=int(number))) for record in letters]
-            if refused := writer.write(messages, TopicPosition(batch)):
-                raise SourceError(f"topic {topic}: a letter cannot be sent: {next(iter(refused.values()))}")
+            try:
+                outcome = Outcome(writer.write(messages, TopicPosition(batch)))
+            except MessagesRefused as error:
+                outcome = Outcome(reason=str(error))
+            if outcome == Outcome():
+                return outcome
+            writer.write([], TopicPosition(batch, frozenset((batch,))))
+            return outcome._replace(is_void=True)
         finally:
             writer.close()
 
@@ -192,9 +223,9 @@ class AppendableTarget:
         """The identity of the stream says so: it had the partition when it was read."""
         return True
 
-    async def append(self, transaction: str, batch: int, partition: str, records: pa.RecordBatch) -> None:
+    async def append(self, transaction: str, batch: int, partition: str, records: pa.RecordBatch) -> Outcome:
         """See `ReplayTarget.append`: a repetition appends them again."""
-        await self._source.append(partition, _batch(partition, records))
+        return Outcome(await self._source.append(partition, _batch(partition, records), transaction))
 
     async def readers(self) -> list[str]:
         """None: such services do not say who reads a stream."""

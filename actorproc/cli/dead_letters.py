@@ -6,6 +6,7 @@ import sys
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from datetime import datetime
+from itertools import islice
 from pathlib import Path
 
 import typer
@@ -16,6 +17,7 @@ from actorproc.admin.dead_letters import (
     Letter,
     LetterId,
     Purge,
+    Replayed,
     Selection,
     refuse_source,
 )
@@ -28,6 +30,7 @@ from actorproc.errors import ActorprocError, UsageError
 from actorproc.sources.protocol import parse_time
 
 _MOST_SHOWN = 100  # characters of a cell of the list; `show` and --json have all of them
+_MOST_REASONS = 20  # of letters that are not sent
 _MOST_NAME = 30  # characters to which the names of facts are padded
 
 
@@ -134,7 +137,10 @@ def replay(
     value: str | None,
     as_json: bool,
 ) -> None:
-    """Append dead letters to their stream, or to the log `into`. Exit code 1 if none of them is of the wanted kind."""
+    """Append dead letters to their stream, or to the log `into`.
+
+    Exit code 1 if the stream refuses some of them, or none is of the wanted kind.
+    """
     selection = Selection(_ids(ids, partition=partition, kind=kind), partition, kind)
     corrected = None if value is None else _corrected(value)
     if source is not None and into is None:
@@ -152,17 +158,28 @@ def replay(
                     warn(f"{counted(letters.appended, 'dead letter')} appended before the error")
                 raise
         if as_json:
-            print_json({"replayed": done.appended, "replayed_before": done.before})
+            print_json({"replayed": done.appended, "replayed_before": done.before, "refused": done.refused})
         else:
             note = f"; {done.before:,} replayed before" if done.before else ""
             print_line(f"{counted(done.appended, 'dead letter')} appended to {done.log}{note}")
             if done.appended and done.also_read_by:
                 print_line(f"other readers of that log get them again: {', '.join(done.also_read_by)}")
+        _warn_of_refused(done)
         _warn_unless_known(letters, kind)
-        return kind is None or kind in letters.kinds or not letters.kinds
+        return not done.refused and (kind is None or kind in letters.kinds or not letters.kinds)
 
     if not run_async(work):
         raise typer.Exit(1)
+
+
+def _warn_of_refused(done: Replayed) -> None:
+    for letter, reason in islice(done.refused.items(), _MOST_REASONS):
+        warn(f"{letter} was not sent: {reason}")
+    if (more := len(done.refused) - _MOST_REASONS) > 0:
+        warn(f"{more:,} others were not sent (--json shows why)")
+    if done.refused:
+        refused = counted(len(done.refused), "dead letter")
+        warn(f"{done.log} does not take {refused}: replay with a corrected --value, or --into a log")
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from actorproc.runtime.logger import get_logger
 from actorproc.sources.appendable import Appendable
 from actorproc.sources.queue.address import PASSWORD, AmqpAddress, parse_address
 from actorproc.sources.queue.link import UNAUTHORIZED, AmqpLink, Refused
-from actorproc.sources.queue.messages import Identity, deliveries_of, identity_by, to_message
+from actorproc.sources.queue.messages import Identity, deliveries_of, encoded, identity_by
 from actorproc.sources.queue_protocol import Consumer, Deliveries, QueueSource
 
 QUIET = 1.0
@@ -103,11 +103,14 @@ class AmqpSource(QueueSource, Appendable):
                 "that it was, and not be handled. Replay into a log of its own (--into LOG), and process that one"
             )
 
-    async def append(self, partition: str, records: Batch) -> None:
+    async def append(self, partition: str, records: Batch, transaction: str) -> Mapping[int, str]:
         """Send records to a queue, with message ids of their own."""
-        address = self._address.template.replace("{}", partition)
-        async with self._connected(partition) as link, self._answering(f"the answers to messages for {partition}"):
-            await link.send(address, map(to_message, records))
+        messages, refused = encoded(records, transaction)
+        if messages:
+            address = self._address.template.replace("{}", partition)
+            async with self._connected(partition) as link, self._answering(f"the answers to messages for {partition}"):
+                refused |= await link.send(address, messages)
+        return refused
 
     @asynccontextmanager
     async def _connected(self, purpose: str) -> AsyncIterator[AmqpLink]:
