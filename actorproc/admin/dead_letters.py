@@ -110,13 +110,15 @@ class Purge:
 class Replayed(NamedTuple):
     """Letters that a replay appended to the stream `log`, and letters that were there before.
 
-    `also_read_by`: other readers of it, which get these records again.
+    `also_read_by`: other readers of it, which get these records again. `refused`: letters that the stream does not
+    take, by id, with the reasons.
     """
 
     log: str
     appended: int
     before: int
     also_read_by: list[str]
+    refused: dict[str, str]
 
 
 class DeadLetters:
@@ -202,6 +204,8 @@ class DeadLetters:
     ) -> Replayed:
         """Append the selected letters to their stream again, each once if it has transactions.
 
+        A letter that the stream refuses does not keep the others back.
+
         Args:
             source: URL of the stream, if it is not where the processor read it.
             into: URL of a built-in log that receives them instead.
@@ -232,7 +236,9 @@ class DeadLetters:
                 effect = f"dead letters appended to {url}: {self.appended:,}"
                 with anyio.CancelScope(shield=True):
                     await self._record("replay", selection, effect + ", with a corrected value" * (value is not None))
-        return Replayed(url, self.appended, before, [name for name in readers if name != self._layout.processor])
+        others = [name for name in readers if name != self._layout.processor]
+        refused = {str(LetterId(*letter)): reason for letter, reason in replaying.refused.items()}
+        return Replayed(url, self.appended, before, others, refused)
 
     async def _record(self, what: str, selection: Selection, effect: str) -> None:
         act = Act(time=self._store.clock.wall(), who=self._who, what=what, to=selection.described(), effect=effect)

@@ -5,6 +5,9 @@ stream without transactions gets small batches, of which the last may be repeate
 `replays/`, first records which letters are replayed now. Then they are committed as a batch of the transaction, and the
 document marks them as done. A replay that finds an unfinished part, after a crash or beside another replay, commits the
 same batch again, which appends nothing twice. Without transactions, one replay at a time may append (`ReplayClaim`).
+
+A letter that the stream refuses for good is left out, and stays as it was. If a transaction is refused for such a
+letter, its batch becomes void, and the other letters are a new part.
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import datetime
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import pyarrow as pa
 from msgspec.structs import replace
@@ -24,10 +27,33 @@ from actorproc.errors import RESTORE, CorruptObject, UsageError, located
 from actorproc.output.dead_letters import HISTORY, corrupt_letters, decoded, read_letters
 from actorproc.output.source_identity import check_source
 from actorproc.records import Batch
-from actorproc.sources.replay_target import ReplayTarget
+from actorproc.sources.replay_target import Outcome, ReplayTarget
 from actorproc.storage.document import SharedDocument
 from actorproc.storage.names import ProcessorLayout, number_of, partition_of
 from actorproc.storage.store import Conflict, Store
+
+
+class _Committed(NamedTuple):
+    """What became of the letters of a part, by sequence."""
+
+    appended: set[int]
+    refused: dict[int, str]
+    letters: int
+
+    @classmethod
+    def of(cls, outcome: Outcome, letters: Sequence[Letter]) -> Self:
+        owners = [letter["sequence"] for letter in letters for _ in (*letter.get("earlier", ()), letter)]
+        refused = {owners[index]: reason for index, reason in outcome.refused.items()}
+        if outcome.reason and len(letters) == 1:
+            refused[owners[0]] = outcome.reason
+        appended = set() if outcome.is_void else set(owners) - refused.keys()
+        return cls(appended, refused, len(letters))
+
+    def next_size(self, most: int | None) -> int | None:
+        """Letters of the next part: fewer, to find those that are refused, or more again."""
+        if not self.appended and not self.refused:
+            return max(1, self.letters // 2)
+        return 2 * self.letters if most is None else min(most, 2 * self.letters)
 
 
 class Replay:
@@ -35,6 +61,8 @@ class Replay:
 
     def __init__(self, store: Store, processor: str, target: ReplayTarget) -> None:
         self.target = target
+        self.refused: dict[tuple[str, int], str] = {}
+        """Why letters were not appended, by partition and sequence."""
         self._store = store
         self._processor = processor
         self._layout = ProcessorLayout(processor)
@@ -57,7 +85,8 @@ class Replay:
     ) -> tuple[int, int] | None:
         """Replay the wanted letters of one dead-letter file; None if the file was purged.
 
-        If an earlier replay of the file was interrupted, its letters are replayed first.
+        If an earlier replay of the file was killed, its letters are replayed first. Letters that the target refuses are
+        added to `refused`.
 
         Args:
             value: the corrected value of the one letter that is wanted.
@@ -77,32 +106,36 @@ class Replay:
             return None
         asked = {letter["sequence"] for letter in letters if wanted(letter)}
         appended: set[int] = set()
-        sent: dict[int, set[int]] = {}  # sequences by batch, which may not be marked as done yet
+        refused: dict[int, str] = {}
+        sent: dict[int, set[int]] = {}  # sequences by batch, whose part may not be settled yet
+        at_once = self.target.letters_at_once
         document = SharedDocument(self._store, self._layout.replay(partition_of(key), number_of(key)), ReplayState)
         claim = ReplayClaim(document, self._store.clock, needed=not self.target.has_transactions)
         await document.read()
         while True:
             state = document.current or ReplayState()
-            batch = len(state.parts) - 1
             try:
                 if state.pending is None:
                     done = state.done(letters)
-                    if asked <= done:
-                        return len(appended), len(asked - appended)
-                    chosen = sorted(asked - done)[: self.target.letters_at_once]
+                    if not (left := asked - done - refused.keys()):
+                        self.refused |= {(partition_of(key), sequence): refused[sequence] for sequence in asked - done}
+                        return len(appended), len((asked & done) - appended)
+                    chosen = sorted(left)[:at_once]
                     sequences = None if len(done) + len(chosen) == len(letters) else tuple(chosen)
                     part = ReplayPart(self.target.identity, sequences, done=False, claim=claim.name, value=value)
                     transaction = state.transaction or f"replay-{self._store.clock.nonce()}"
                     await document.swap(replace(state, parts=(*state.parts, part), transaction=transaction))
-                elif batch in sent:
-                    parts = (*state.parts[:-1], replace(state.pending, done=True, claim=""))
-                    await document.swap(replace(state, parts=parts))
-                    appended |= sent[batch]  # the replay that marks the part as done counts its letters
+                elif state.batch in sent:
+                    await document.swap(state.settled(sent[state.batch], letters))
+                    appended |= sent[state.batch]  # the replay that marks the part as done counts its letters
                 else:
                     self._check_pending(state.pending, state, document.key)
                     if await claim.taken(state):
                         async with claim.kept():
-                            sent[batch] = await self._commit(key, state, document.key, letters)
+                            committed = await self._commit(key, state, document.key, letters)
+                        refused |= committed.refused
+                        sent[state.batch] = committed.appended
+                        at_once = committed.next_size(self.target.letters_at_once)
             except Conflict:
                 if await document.read() is None:
                     raise deleted_meanwhile(document.key) from None
@@ -121,16 +154,16 @@ class Replay:
                 "command once more with that version, and then with this one"
             )
 
-    async def _commit(self, key: str, state: ReplayState, state_key: str, letters: Sequence[Letter]) -> set[int]:
-        """Append the letters of the pending part, once. Returns their sequences."""
+    async def _commit(self, key: str, state: ReplayState, state_key: str, letters: Sequence[Letter]) -> _Committed:
+        """Append the letters of the pending part, once."""
         replayed = state.of_last_part(letters)
         if not replayed:
             raise CorruptObject(
                 state_key, f"names letters that {key} has not: look who changed one of them, and {RESTORE}"
             )
         data = await self._store.clock.run_in_thread(self._records, key, replayed, state.parts[-1].value)
-        await self.target.append(state.transaction, len(state.parts) - 1, partition_of(key), data)
-        return {letter["sequence"] for letter in replayed}
+        outcome = await self.target.append(state.transaction, state.batch, partition_of(key), data)
+        return _Committed.of(outcome, replayed)
 
     def _records(self, key: str, letters: Sequence[Letter], value: bytes | None) -> pa.RecordBatch:
         """The records of letters, as they are appended."""

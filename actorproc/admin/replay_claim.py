@@ -61,7 +61,7 @@ class ReplayClaim:
 
     @asynccontextmanager
     async def kept(self) -> AsyncIterator[None]:
-        """Renew the claim while the block runs. If the block fails, the next replay need not wait.
+        """Renew the claim while the block runs. If the block fails, its part is dropped, and nobody need wait for it.
 
         Raises:
             Conflict: another replay has taken the claim over; the block was cancelled.
@@ -84,18 +84,17 @@ class ReplayClaim:
 
     async def _give_back(self) -> None:
         with anyio.CancelScope(shield=True), suppress(Conflict, StoreError):
-            await self._document.change(lambda found: self._claimed(found, ""))
+            await self._document.change(lambda found: replace(self._own(found).settled((), ()), put_id=""))
 
     async def _renew(self) -> None:
         while True:
             await self._clock.sleep(_RENEW)
             # A write that is cut off half way might be applied later. After a StoreError the next one tries again.
             with anyio.CancelScope(shield=True), suppress(StoreError):
-                await self._document.change(lambda found: self._claimed(found, self.name))
+                await self._document.change(lambda found: replace(self._own(found), put_id=""))
 
-    def _claimed(self, found: ReplayState | None, claim: str) -> ReplayState:
-        """A new version of the document, as long as the claim is this replay's. Raises Conflict: it is not."""
+    def _own(self, found: ReplayState | None) -> ReplayState:
+        """The document, as long as the claim is this replay's. Raises Conflict: it is not."""
         if found is None or found.pending is None or found.pending.claim != self.name:
             raise Conflict(self._document.key, None)
-        part = replace(found.pending, claim=claim)
-        return replace(found, parts=(*found.parts[:-1], part), put_id="")
+        return found

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, ClassVar
 
 import msgspec
-from msgspec.structs import force_setattr
+from msgspec.structs import force_setattr, replace
 
 from actorproc.errors import CorruptObject
 from actorproc.storage.document import Document, SharedDocument
@@ -32,14 +32,16 @@ class ReplayPart(msgspec.Struct, frozen=True):
 
 
 class ReplayState(Document, frozen=True):
-    """The stored state of a dead-letter file's replay. Part number n is batch n of `transaction`."""
+    """The stored state of a dead-letter file's replay. The last part is batch number `batch` of `transaction`."""
 
-    newest_format: ClassVar[int] = 3
+    newest_format: ClassVar[int] = 4
 
     parts: tuple[ReplayPart, ...] = ()
     """Only the last one may be unfinished."""
     transaction: str = ""
     """Empty in documents of format 1, whose parts were appended without a transaction."""
+    void: int = 0
+    """Batches of the transaction that append nothing, and are no parts any more."""
 
     def __post_init__(self) -> None:
         if not all(part.done for part in self.parts[:-1]):
@@ -47,12 +49,28 @@ class ReplayState(Document, frozen=True):
         if any(part.sequences == () for part in self.parts):
             raise ValueError("a part has no sequences")
         # Format 3: a part has a value. An older actorproc would append the letter's own.
-        force_setattr(self, "format", 3 if any(part.value is not None for part in self.parts) else 2)
+        # Format 4: there are void batches. An older actorproc would take the number of one for its next part.
+        least = 3 if any(part.value is not None for part in self.parts) else 2
+        force_setattr(self, "format", 4 if self.void else least)
 
     @property
     def pending(self) -> ReplayPart | None:
         """The part that must be finished before anything else is replayed."""
         return self.parts[-1] if self.parts and not self.parts[-1].done else None
+
+    @property
+    def batch(self) -> int:
+        """Number of the last part in the transaction."""
+        return len(self.parts) - 1 + self.void
+
+    def settled(self, sequences: Collection[int], letters: Sequence[Letter]) -> ReplayState:
+        """After the unfinished part: these of its letters were appended. Without any, its batch is void."""
+        if not sequences:
+            return replace(self, parts=self.parts[:-1], void=self.void + 1)
+        part = replace(self.parts[-1], done=True, claim="")
+        if len(sequences) < len(self.of_last_part(letters)):
+            part = replace(part, sequences=tuple(sorted(sequences)))
+        return replace(self, parts=(*self.parts[:-1], part))
 
     def done(self, letters: Sequence[Letter]) -> set[int]:
         """Sequences of those of the file's `letters` that were replayed."""

@@ -21,7 +21,7 @@ from actorproc.records import Batch
 from actorproc.retention.readers import read_registry
 from actorproc.sources import Source, open_source
 from actorproc.sources.appendable import Appendable
-from actorproc.sources.replay_target import Replayable, ReplayTarget
+from actorproc.sources.replay_target import Outcome, Replayable, ReplayTarget
 from actorproc.storage.names import READERS, log_staged
 from actorproc.storage.store import Store
 from actorproc.stores import open_store, with_store_options
@@ -54,13 +54,14 @@ class LogTarget:
     def has_partition(self, partition: str) -> bool:
         return self._by_key or (partition.isdecimal() and int(partition) < self._generations.total)
 
-    async def append(self, transaction: str, batch: int, partition: str, records: pa.RecordBatch) -> None:
-        """See `ReplayTarget.append`: a transaction of the log."""
+    async def append(self, transaction: str, batch: int, partition: str, records: pa.RecordBatch) -> Outcome:
+        """See `ReplayTarget.append`: a transaction of the log, which refuses no record."""
         body, partitions = encode_staged([(records, self._chosen(partition, records))])
         staged = StagedFile(log_staged(transaction, batch, self._log.clock.nonce()), records.nbytes, partitions)
         with located(self.url):
             await self._log.put(staged.key, body)
             await self._transactions.commit(transaction, batch, [staged])
+        return Outcome()
 
     def _chosen(self, partition: str, records: pa.RecordBatch) -> npt.NDArray[np.uint32]:
         """The partition of each record. Records without a key stay together, as they were in their partition."""
@@ -103,9 +104,9 @@ class AppendableTarget:
         """The identity of the stream says so: it had the partition when it was read."""
         return True
 
-    async def append(self, transaction: str, batch: int, partition: str, records: pa.RecordBatch) -> None:
+    async def append(self, transaction: str, batch: int, partition: str, records: pa.RecordBatch) -> Outcome:
         """See `ReplayTarget.append`: a repetition appends them again."""
-        await self._source.append(partition, _batch(partition, records))
+        return Outcome(await self._source.append(partition, _batch(partition, records), transaction))
 
     async def readers(self) -> list[str]:
         """None: such services do not say who reads a stream."""

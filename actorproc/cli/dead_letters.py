@@ -6,6 +6,7 @@ import sys
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from datetime import datetime
+from itertools import islice
 from pathlib import Path
 
 import typer
@@ -16,18 +17,20 @@ from actorproc.admin.dead_letters import (
     Letter,
     LetterId,
     Purge,
+    Replayed,
     Selection,
     refuse_source,
 )
 from actorproc.cli.common import OpenedProcessor, chosen_partitions, run_async
 from actorproc.cli.loading import names_object
-from actorproc.cli.streams import warn
-from actorproc.cli.terminal import Cells, SafeConsole, as_text, counted, print_json, print_line, print_table
+from actorproc.cli.streams import escaped_line, warn
+from actorproc.cli.terminal import Cells, SafeConsole, as_text, counted, print_json, print_line, print_table, print_text
 from actorproc.config.settings import Settings
 from actorproc.errors import ActorprocError, UsageError
 from actorproc.sources.protocol import parse_time
 
 _MOST_SHOWN = 100  # characters of a cell of the list; `show` and --json have all of them
+_MOST_REASONS = 20  # of letters that are not sent
 _MOST_NAME = 30  # characters to which the names of facts are padded
 
 
@@ -134,7 +137,10 @@ def replay(
     value: str | None,
     as_json: bool,
 ) -> None:
-    """Append dead letters to their stream, or to the log `into`. Exit code 1 if none of them is of the wanted kind."""
+    """Append dead letters to their stream, or to the log `into`.
+
+    Exit code 1 if the stream refuses some of them, or none is of the wanted kind.
+    """
     selection = Selection(_ids(ids, partition=partition, kind=kind), partition, kind)
     corrected = None if value is None else _corrected(value)
     if source is not None and into is None:
@@ -152,17 +158,28 @@ def replay(
                     warn(f"{counted(letters.appended, 'dead letter')} appended before the error")
                 raise
         if as_json:
-            print_json({"replayed": done.appended, "replayed_before": done.before})
+            print_json({"replayed": done.appended, "replayed_before": done.before, "refused": done.refused})
         else:
             note = f"; {done.before:,} replayed before" if done.before else ""
             print_line(f"{counted(done.appended, 'dead letter')} appended to {done.log}{note}")
             if done.appended and done.also_read_by:
                 print_line(f"other readers of that log get them again: {', '.join(done.also_read_by)}")
+        _warn_of_refused(done)
         _warn_unless_known(letters, kind)
-        return kind is None or kind in letters.kinds or not letters.kinds
+        return not done.refused and (kind is None or kind in letters.kinds or not letters.kinds)
 
     if not run_async(work):
         raise typer.Exit(1)
+
+
+def _warn_of_refused(done: Replayed) -> None:
+    for letter, reason in islice(done.refused.items(), _MOST_REASONS):
+        warn(f"{letter} was not sent: {reason}")
+    if (more := len(done.refused) - _MOST_REASONS) > 0:
+        warn(f"{more:,} others were not sent (--json shows why)")
+    if done.refused:
+        refused = counted(len(done.refused), "dead letter")
+        warn(f"{done.log} does not take {refused}: replay with a corrected --value, or --into a log")
 
 
 @contextmanager
@@ -257,17 +274,13 @@ def _print_whole(letter: Letter) -> None:
         **({"replayed": "yes"} if letter["replayed"] else {}),
         "record of": letter["timestamp"],
         "key": letter["key"],
-        **{f"header {_one_line(header['key'])}": header["value"] for header in letter["headers"]},
+        **{f"header {escaped_line(header['key'])}": header["value"] for header in letter["headers"]},
         "error": f"{error['type']}: {error['message']}",
     }
     width = min(_MOST_NAME, max(map(len, facts)))
     for fact, value in facts.items():
         print_line(f"{fact:<{width}}  {as_text(value)}")
     encoding = f" ({letter['encoding']})" if "encoding" in letter else ""
-    print_line(f"\nvalue{encoding}\n{as_text(letter['value'])}")
+    print_text(f"\nvalue{encoding}\n{as_text(letter['value'])}")
     if error["traceback"]:
-        print_line(f"\ntraceback\n{error['traceback'].rstrip()}")
-
-
-def _one_line(name: str) -> str:
-    return name.replace("\r", "\\r").replace("\n", "\\n")
+        print_text(f"\ntraceback\n{error['traceback'].rstrip()}")

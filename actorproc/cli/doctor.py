@@ -14,7 +14,7 @@ from rich.text import Text
 
 from actorproc.admin.doctor import Examination, examine
 from actorproc.cli.common import load_settings, run_async
-from actorproc.cli.terminal import console, print_json
+from actorproc.cli.terminal import console, print_json, text
 from actorproc.config.settings import Settings
 from actorproc.errors import SourceError
 from actorproc.stores import open_store
@@ -96,12 +96,12 @@ def _print(url: str, endpoint: str | None, found: Examination) -> None:
 
 def _print_subjects(registry: dict[str, Any]) -> None:
     if registry["error"]:
-        console.print(Text(registry["error"], style="bold red"))
+        console.print(text(registry["error"], style="bold red"))
         return
     console.print(Text(f"schema registry {registry['url']}", style="bold"))
     table = Table("subject", "version", "schema id", "kind", "compatibility", box=SIMPLE_HEAD)
     for one in registry["subjects"]:
-        table.add_row(*(Text(str(one[name])) for name in ("name", "version", "id", "kind", "compatibility")))
+        table.add_row(*(text(str(one[name])) for name in ("name", "version", "id", "kind", "compatibility")))
     console.print(table)
     if more := registry["count"] - len(registry["subjects"]):
         console.print(Text(f"and {more} more subjects"))

@@ -164,7 +164,8 @@ async def _print(dataset: RetainedDataset, found: ReaderList, settings: Settings
 async def _print_reader(position: ReaderPosition, lags: Sequence[PartitionLag], unit: str) -> None:
     print_line(f"{position.reader.name}: {position.reader}")
     if position.error is not None:
-        print_line(f"  its position cannot be read, so nothing is trimmed: {position.error}\n")
+        print_line(f"  its position cannot be read, so nothing is trimmed: {position.error}")
+        print_line("")
         return
     if position.expired_after is not None:
         print_line(f"  expired: it has written nothing for {passed(position.expired_after)}; a trim will remove it")

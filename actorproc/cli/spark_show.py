@@ -57,7 +57,8 @@ def show_started(facts: Mapping[str, str], options: Mapping[str, str]) -> None:
     lines = [f"  {name:<12}{value}" for name, value in facts.items()]
     lines += ["  Spark's options (override with --conf NAME=VALUE):"]
     lines += [f"    {name}={value}" for name, value in options.items()]
-    warn("\n".join(lines))
+    for line in lines:
+        warn(line)
 
 
 class Display:

@@ -13,11 +13,12 @@ from typing import Any, TextIO
 
 import typer
 
-# All control characters but tabs and line ends, characters that change the text direction, and the invisible byte order
-# mark.
+# All control characters but tabs and line ends, characters that change the text direction, separators of lines that
+# only some programs know, and the invisible byte order mark.
 _CONTROLS = re.compile(
-    r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ufeff]|\r(?!\n)"
+    r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff]|\r(?!\n)"
 )
+_LINE_ENDS = re.compile(r"[\r\n]")
 
 
 _ESCAPES = "actorproc.escapes"
@@ -113,8 +114,8 @@ def conclude(text: str) -> None:
 
 
 def warn(text: str) -> None:
-    """Print a line on stderr. Escaped, as names and errors may come from data."""
-    typer.echo(escaped(text), err=True)
+    """Print one line on stderr. Escaped, as names and errors may come from data."""
+    typer.echo(escaped_line(text), err=True)
 
 
 def _discard_stdout() -> None:
@@ -127,6 +128,11 @@ def _discard_stdout() -> None:
 def escaped(text: str) -> str:
     r"""`text` with each control character as an escape sequence, so that data cannot move the cursor."""
     return _CONTROLS.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+
+
+def escaped_line(text: str) -> str:
+    """`text` on one line: its line ends are escaped, too, so that data cannot look like another line of ours."""
+    return _LINE_ENDS.sub(lambda found: repr(found[0])[1:-1], escaped(text))
 
 
 def json_escaped(document: str) -> str:

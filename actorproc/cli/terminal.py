@@ -13,7 +13,7 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 from rich.text import Text
 
-from actorproc.cli.streams import escaped, json_escaped
+from actorproc.cli.streams import escaped, escaped_line, json_escaped
 from actorproc.rows.json_values import to_json
 
 _BLOCK = 200  # rows of a table whose columns are fitted together
@@ -53,7 +53,12 @@ def print_line(line: str, style: str = "") -> None:
     if style:
         console.print(text(line, style), soft_wrap=True)
     else:
-        console.file.write(f"{escaped(line)}\n")  # Rich takes a second for a MiB
+        console.file.write(f"{escaped_line(line)}\n")  # Rich takes a second for a MiB
+
+
+def print_text(lines: str) -> None:
+    """Text of several lines on stdout, never wrapped, without markup."""
+    console.file.write(f"{escaped(lines)}\n")
 
 
 def print_json(document: object) -> None:
@@ -147,8 +152,8 @@ def _is_number(cell: object) -> bool:
 
 
 def text(given: str, style: str = "") -> Text:
-    """Text from data, escaped for the terminal."""
-    return Text(escaped(given), style)
+    """Text from data on one line, escaped for the terminal."""
+    return Text(escaped_line(given), style)
 
 
 def as_text(value: object) -> str:

@@ -85,7 +85,9 @@ class LetterRoutes:
         async with self._opened(request) as letters:
             if action == "replay":
                 done = await self._replay(letters, selection, value)
-                return json_answer({"replayed": done.appended, "before": done.before, "log": done.log})
+                return json_answer(
+                    {"replayed": done.appended, "before": done.before, "log": done.log, "refused": done.refused}
+                )
             planned = await letters.plan_purge(selection)
             purged = await letters.purge(planned)
             return json_answer({"purged": purged, "kept": planned.letters - purged, "held": planned.held})

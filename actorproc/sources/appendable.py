@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 
 from actorproc.records import Batch
 
@@ -17,12 +18,17 @@ class Appendable(ABC):
         """Raises UsageError: what is appended would not be read as a new record."""
 
     @abstractmethod
-    async def append(self, partition: str, records: Batch) -> None:
-        """Append records to an open source.
+    async def append(self, partition: str, records: Batch, transaction: str) -> Mapping[int, str]:
+        """Append records to an open source, except those that the stream refuses for good.
 
         Args:
             partition: from which they came. A source that chooses partitions by key ignores it.
             records: with key, value, headers and timestamp. What the stream cannot keep is left out.
+            transaction: a name that no sender can know. With the header `actorproc.dead_letter.sequence` it names a
+                record, in each repetition the same.
+
+        Returns:
+            Why records are refused, by index. All others are appended.
 
         Raises:
             SourceError: some may be appended, and some not.

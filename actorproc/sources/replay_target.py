@@ -3,10 +3,25 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import pyarrow as pa
+
+
+class Outcome(NamedTuple):
+    """What became of a batch.
+
+    Attributes:
+        refused: why records are refused for good, by index. The others are appended, unless the batch is void.
+        is_void: nothing of the batch is in the stream, or will ever be.
+        reason: of a void batch: why, where it is not known which records are refused.
+    """
+
+    refused: Mapping[int, str] = {}
+    is_void: bool = False
+    reason: str = ""
 
 
 class ReplayTarget(Protocol):
@@ -28,10 +43,10 @@ class ReplayTarget(Protocol):
         """Whether the stream has this partition."""
         ...
 
-    async def append(self, transaction: str, batch: int, partition: str, records: pa.RecordBatch) -> None:
+    async def append(self, transaction: str, batch: int, partition: str, records: pa.RecordBatch) -> Outcome:
         """Append the records as batch number `batch` of the transaction, unless that was done before.
 
-        A stream without transactions appends them again.
+        A stream without transactions appends them again. If one with transactions refuses a record, the batch is void.
 
         Raises:
             StoreUnavailable, SourceError, HandlerError: the outcome is unknown; run it again.

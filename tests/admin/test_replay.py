@@ -203,6 +203,15 @@ async def test_a_partial_replay_killed_at_any_write_repeats_nothing(
             assert sorted(await world.replayed(), key=str) == EXPECTED, (number, how, landing)
 
 
+async def test_letters_go_into_a_log_after_batches_that_another_stream_has_refused(world: World) -> None:
+    document = SharedDocument(Store(world.container), LAYOUT.replay("1", 0), ReplayState)
+    await document.swap(ReplayState(transaction="replay-1", void=3))
+    assert await world.run(wanted=second) == 1
+    assert await world.run() == 2
+    assert await world.run() == 0
+    assert sorted(await world.replayed(), key=str) == EXPECTED
+
+
 def state_of_format_1(*, done: bool) -> bytes:
     """The replay of letters 0 and 2, as versions before transactions stored it."""
     part = {"log": "x", "sequences": [0, 2], "put_id": "p", "covers": 5, "running": 0, "base": 5, "done": done}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 
 import anyio
 import pytest
@@ -34,10 +34,11 @@ class Stream(Appendable):
         self.appended: list[int] = []
         self._trouble = trouble
 
-    async def append(self, partition: str, records: Batch) -> None:
+    async def append(self, partition: str, records: Batch, transaction: str) -> Mapping[int, str]:
         for record in records:
             self.appended.append(record.json())
             await self._trouble(len(self.appended))
+        return {}
 
 
 async def letters(clock: Clock) -> MemoryStore:

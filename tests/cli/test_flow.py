@@ -118,8 +118,10 @@ def test_lines_become_rows_and_dead_letters_that_are_replayed_once(run: Run, fol
     assert "no replayed dead letter" in run("dead-letters", "list", *PLACE, "--replayed").stdout
 
     replay = ["dead-letters", "replay", *PLACE, "--json"]
-    assert lines(run(*replay).stdout) == [{"replayed": 40, "replayed_before": 0}], "without --source: it is known"
-    assert lines(run(*replay, "--source", "events").stdout) == [{"replayed": 0, "replayed_before": 40}]
+    assert lines(run(*replay).stdout) == [{"replayed": 40, "replayed_before": 0, "refused": {}}], (
+        "without --source: it is known"
+    )
+    assert lines(run(*replay, "--source", "events").stdout) == [{"replayed": 0, "replayed_before": 40, "refused": {}}]
     status = orjson.loads(run("status", *PLACE, "--source", "events", "--json").stdout)
     assert sum(partition["lag"] for partition in status["partitions"]) == 40
     assert "no dead letter is left to replay" in run("dead-letters", "list", *PLACE, "--not-replayed").stdout
@@ -155,7 +157,7 @@ def test_lines_become_rows_and_dead_letters_that_are_replayed_once(run: Run, fol
     assert lines(run(*purge, "--yes", "--replayed").stdout) == [{"purged": 0, "kept": 0, "held": 0}]
     assert lines(run(*purge, "--yes").stdout) == [{"purged": 40, "kept": 0, "held": 0}]
     assert run("dead-letters", "list", *PLACE, "--json").stdout == ""
-    assert lines(run(*replay).stdout) == [{"replayed": 0, "replayed_before": 0}]
+    assert lines(run(*replay).stdout) == [{"replayed": 0, "replayed_before": 0, "refused": {}}]
     assert run(*replay, "--kind", "KeyError").exit_code == 0, "there is none of which it could be the wrong name"
 
 

@@ -21,8 +21,9 @@ from actorproc.cli.terminal import SafeConsole, print_line, print_table, rows_of
 ATTACKS = [
     "\x1b[2J", "\x1b]0;title\x07", "\x1b]52;c;ZXZpbA==\x07", "\x9b2J", "\x9d0;x\x9c", "\x1bP+q\x1b\\", "\r hidden",
     "\b\b", "\x07", "\x0e", "\x00", "\x7f", "\u202e", "\u2066", "\u200f", "\u061c", "\x85", "\x1bc",
+    "\u2028", "\u2029",
 ]  # fmt: skip
-BAD = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+BAD = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 
 
 @pytest.fixture
@@ -52,6 +53,17 @@ def test_no_attack_reaches_the_terminal(attack: str, shown: StringIO, capsys: py
     terminal.console.print(Text(attack), f"{attack}")
     warn(f"warning {attack}")
     assert not BAD.search(shown.getvalue() + capsys.readouterr().err)
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r", "\u2028", "\u2029", "\x85", "\x0b", "\x0c"], ids=ascii)
+def test_text_of_a_record_cannot_look_like_another_line(
+    end: str, shown: StringIO, capsys: pytest.CaptureFixture[str]
+) -> None:
+    print_line(f"line{end}1 dead letter appended")
+    print_line(f"line{end}1 dead letter appended", "bold")
+    warn(f"line{end}1 dead letter appended")
+    terminal.console.print(terminal.text(f"line{end}1 dead letter appended"), soft_wrap=True)
+    assert [line[:4] for line in (shown.getvalue() + capsys.readouterr().err).splitlines()] == ["line"] * 4
 
 
 @pytest.mark.parametrize("text", ["[bold]x[/bold]", "[/x]", "[link=http://evil]x[/link]", ":smile:", "[red", "\\[x]"])

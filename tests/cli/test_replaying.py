@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
+import pytest
+
+from actorproc.admin.replay_target import LogTarget
+from actorproc.sources.replay_target import Outcome
 from tests.cli.conftest import Run
 from tests.cli.reading import LAYOUT, lines
 
@@ -86,7 +92,9 @@ def test_dead_letters_are_replayed_by_id_or_by_kind(run: Run, state: Path, tmp_p
         for letter in lines(run("dead-letters", "list", *place, "--json").stdout)
     )
     assert "1 dead letter appended to" in run(*replay, second).stdout
-    assert lines(run(*replay, first, second, second, "--json").stdout) == [{"replayed": 1, "replayed_before": 1}]
+    assert lines(run(*replay, first, second, second, "--json").stdout) == [
+        {"replayed": 1, "replayed_before": 1, "refused": {}}
+    ]
     listed = lines(run("dead-letters", "list", *place, "--replayed", "--json").stdout)
     assert {f"{letter['partition']}:{letter['sequence']}" for letter in listed} == {first, second}
     purged = run("dead-letters", "purge", *place, "--replayed", "--yes", "--json")
@@ -96,10 +104,12 @@ def test_dead_letters_are_replayed_by_id_or_by_kind(run: Run, state: Path, tmp_p
     assert "replayed" in run("dead-letters", "show", first, *place).stdout
 
     none = run(*replay, "--kind", "KeyErr", "--json")
-    assert lines(none.stdout) == [{"replayed": 0, "replayed_before": 0}]
+    assert lines(none.stdout) == [{"replayed": 0, "replayed_before": 0, "refused": {}}]
     assert none.stderr == "no dead letter of kind 'KeyErr'; there are: KeyError (20)\n"
     assert none.exit_code == 1, "nothing was done of what was asked for"
-    assert lines(run(*replay, "--kind", "KeyError", "--json").stdout) == [{"replayed": 18, "replayed_before": 2}]
+    assert lines(run(*replay, "--kind", "KeyError", "--json").stdout) == [
+        {"replayed": 18, "replayed_before": 2, "refused": {}}
+    ]
     for wrong, says in (("0:999999", "no dead letter 0:999999"), ("0", "write PARTITION:SEQUENCE")):
         result = run(*replay, first, wrong)
         assert (result.exit_code, result.stdout) == (2, "")
@@ -155,3 +165,34 @@ def test_a_letter_is_replayed_with_a_corrected_value(run: Run, state: Path, tmp_
     own = lines(run("dead-letters", "list", *place, "--replayed", "--json").stdout)
     assert [found["value"] for found in own] == [letter["value"], other["value"]], "the letters stay"
     assert lines(run("audit", *place, "--json").stdout)[0]["effect"].endswith("with a corrected value")
+
+
+def test_a_letter_that_is_not_sent_is_named_with_its_reason(
+    run: Run, state: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def append(self: LogTarget, transaction: str, batch: int, partition: str, records: pa.RecordBatch) -> Outcome:
+        if records.num_rows == 1:
+            return Outcome(await append_once(self, transaction, batch, partition, records))
+        return Outcome(is_void=True, reason="too large\n0 dead letters left")
+
+    async def append_once(*given: Any) -> dict[int, str]:
+        first.append(given)
+        if len(first) == 1:
+            return {0: "too large\n0 dead letters left"}
+        await appended(*given)
+        return {}
+
+    first, appended = list[Any](), LogTarget.append
+    monkeypatch.setattr(LogTarget, "append", append)
+    for part in ("state", "events"):
+        shutil.copytree(state / part, tmp_path / part)
+    place = ["--name", "Delays", "--container", tmp_path / "state"]
+    result = run("dead-letters", "replay", *place, "--source", tmp_path / "events")
+    assert result.exit_code == 1
+    assert "19 dead letters appended" in result.stdout
+    named, summary = result.stderr.splitlines()
+    assert named.endswith("was not sent: too large\\n0 dead letters left")
+    assert "does not take 1 dead letter: replay with a corrected --value, or --into a log" in summary
+    letter = named.split()[0]
+    done = run("dead-letters", "replay", *place, "--source", tmp_path / "events", letter, "--json")
+    assert (lines(done.stdout), done.exit_code) == ([{"replayed": 1, "replayed_before": 0, "refused": {}}], 0)

@@ -130,3 +130,36 @@ def test_control_characters_of_a_traceback_are_escaped(run: Run, tmp_path: Path)
     wrong = run("--debug", "status", "--name", "\x1b[2J\x9b31m", "--container", tmp_path)
     assert "Traceback" in wrong.stderr
     assert not any(character in wrong.output for character in "\x1b\x9b")
+
+
+EVIL = "a\r\n2 dead letters: b\u2028c\x1b[2J"
+
+
+class Evil(RecordHandler):
+    """Puts text of the record into everything that a command prints of a letter."""
+
+    output_schema = "tail string"
+
+    def process_record(self, record: Record, ctx: PartitionContext) -> None:
+        ctx.dead_letter(record, EVIL, kind=EVIL)
+
+
+def test_no_command_prints_line_ends_of_a_record_outside_its_value(run: Run, tmp_path: Path) -> None:
+    async def prepare() -> None:
+        async with Producer(str(tmp_path / "events"), partitions=1) as producer:
+            await producer.send_many([b"x"] * 2, keys=[EVIL.encode()] * 2, headers=[[(EVIL, EVIL.encode())]] * 2)
+        await Processor(
+            Evil, name="Delays", source=str(tmp_path / "events"), container=str(tmp_path / "state"),
+            dead_letter_limit=1, **QUICK,
+        ).run(until_end=True)  # fmt: skip
+
+    anyio.run(prepare)
+    there = ["--name", "Delays", "--container", tmp_path / "state"]
+    for command in (
+        ["dead-letters", "list"], ["dead-letters", "list", "--kind", "none"], ["dead-letters", "show", "0:1"],
+        ["dead-letters", "replay", "--kind", "none"], ["trace", "0:1"], ["explain", "0"], ["status"],
+    ):  # fmt: skip
+        printed = run(*command, *there).output
+        assert not any(line.lstrip().startswith("2 dead letters: b") for line in printed.splitlines()), command
+        assert not any(character in printed for character in "\r\u2028\x1b"), command
+    assert "2 dead letters: a\\r\\n2 dead letters: b\\u2028c\\x1b[2J (2)" in run("dead-letters", "list", *there).stdout

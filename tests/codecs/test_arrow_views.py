@@ -14,7 +14,7 @@ from actorproc.codecs.arrow_views import check_views
 from actorproc.codecs.limits import Limits
 from actorproc.errors import DecodeError
 from actorproc.handler.decoder import values_of
-from tests.codecs.samples import FIRST, arrow_stream, arrow_value, handlers, process
+from tests.formats.samples import FIRST, arrow_stream, arrow_value, handlers, process
 from tests.partition.running import letters
 
 TEXTS = b"0123456789" * 5

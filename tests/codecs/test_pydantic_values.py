@@ -17,7 +17,7 @@ from actorproc.codecs.pydantic_values import ModelValues, recursive_members
 from actorproc.codecs.typed_values import TypedValues
 from actorproc.errors import DecodeError
 from actorproc.runtime.error_text import error_message
-from tests.codecs.samples import FIRST, process
+from tests.formats.samples import FIRST, process
 from tests.partition.running import letters
 
 LONGEST = 5.0

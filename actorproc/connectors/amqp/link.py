@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Mapping
 from typing import Any, cast
 
-from proton import Collector, Connection, Delivery, Event, Link, Message, ProtonException, Transport
+from proton import Collector, Connection, Delivery, Endpoint, Event, Link, ProtonException, Transport
 
 from actorproc.connectors.amqp.address import AmqpAddress
 from actorproc.errors import SourceError
@@ -97,22 +97,44 @@ class AmqpLink(asyncio.Protocol):
         while not self._attached:
             await self.wait_for_change()
 
-    async def send(self, address: str, messages: Iterable[Message]) -> None:
-        """Send messages to a queue, and wait until the broker has accepted each. Raises Refused."""
+    async def send(self, address: str, messages: Mapping[int, bytes]) -> dict[int, str]:
+        """Send messages to a queue, and wait until the broker has accepted or refused each.
+
+        Returns:
+            Why messages are refused, by their numbers.
+
+        Raises:
+            Refused: the broker has ended the link or the connection.
+        """
         await self.opened()
         session = self._connection.session()
         session.open()
         self._sender = session.sender(f"{self._connection.container}-{address}")
         self._sender.target.address, self._sender.snd_settle_mode = address, Link.SND_UNSETTLED
         self._sender.open()
-        sent = [self._sender.send(message) for message in messages]
         self._work()
-        for delivery in sent:
+        while not self._sender.state & Endpoint.REMOTE_ACTIVE:
+            await self.wait_for_change()
+        most, refused = self._sender.remote_max_message_size, dict[int, str]()
+        if most:
+            text = f"the message is larger than the broker takes ({most:,} bytes)"
+            refused = {number: text for number, message in messages.items() if len(message) > most}
+        sent = {number: self._sent(message) for number, message in messages.items() if number not in refused}
+        self._work()
+        for number, delivery in sent.items():
             while not delivery.remote_state:
                 await self.wait_for_change()
             if delivery.remote_state != Delivery.ACCEPTED:
-                raise Refused(f"{self._address}: queue {address} has refused a message: {delivery.remote_state}")
+                condition = delivery.remote.condition
+                refused[number] = f"the broker answers {delivery.remote_state}" + f": {condition}" * bool(condition)
             delivery.settle()
+        return refused
+
+    def _sent(self, message: bytes) -> Any:
+        delivery = self._sender.delivery(self._sender.delivery_tag())
+        self._sender.stream(message)
+        self._sender.advance()
+        return delivery
 
     async def wait_for_change(self) -> None:
         """Wait for anything new. Raises Refused."""

@@ -10,11 +10,13 @@ from fractions import Fraction
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from proton import Message, ulong
+from proton import Message, ProtonException, ulong
 
 from actorproc.connectors.shared.amqp_decoding import APPLICATION_PROPERTIES, MESSAGE_ANNOTATIONS, ReceivedMessage
 from actorproc.connectors.shared.amqp_values import WHOLE, NoPlace, Value, to_bytes, to_key, to_text
+from actorproc.output.dead_letters import HISTORY
 from actorproc.records import Batch, Record
+from actorproc.runtime.error_text import format_error
 from actorproc.sources.queue_protocol import Deliveries
 from actorproc.sources.refusals import RecordParts
 
@@ -30,8 +32,8 @@ _FIELD = "amqp."
 _OWN = f"{_FIELD}property."
 """Stands before the name of an application property that begins so itself. So no sender can name a field."""
 
-AGAIN = "/replay"
-"""End of the id of a message that was sent again."""
+_DUPLICATES = "_AMQ_DUPL_ID"
+"""Application property by which Artemis drops a message that it has had before."""
 
 _IDS = ("message-id", "correlation-id")
 _PROPERTIES = (*_IDS, "subject", "to", "reply-to", "content-type")
@@ -175,22 +177,33 @@ def _body_identity(message: ReceivedMessage) -> str:
     return "null" if body is None else hashlib.sha256(body).hexdigest()
 
 
-def to_message(record: Record) -> Message:
+def encoded(records: Batch, transaction: str) -> tuple[dict[int, bytes], dict[int, str]]:
+    """The messages to send, see `to_message`; and why records cannot be messages. Both by index."""
+    messages, refused = dict[int, bytes](), dict[int, str]()
+    for index, record in enumerate(records):
+        try:
+            messages[index] = to_message(record, transaction).encode()
+        except (ValueError, TypeError, OverflowError, AssertionError, ProtonException) as error:  # proton asserts
+            refused[index] = f"it cannot be an AMQP message: {format_error(error)}"
+    return messages, refused
+
+
+def to_message(record: Record, transaction: str) -> Message:
     """A message that a queue brought before, as a new one.
 
     Its id is another one, or the processor would take it for the message that it has committed. It is the same each
-    time, so that a copy from a repeated attempt is recognized.
+    time, so that a copy from a repeated attempt is recognized. No sender can know it, or his message could come first.
     """
     headers = {name: _text(value) for name, value in record.headers}
     properties = {
         name.removeprefix(_OWN): value
         for name, value in headers.items()
-        if name.startswith(_OWN) or not name.startswith(_FIELD)
+        if (name.startswith(_OWN) or not name.startswith(_FIELD)) and name != _DUPLICATES
     }
     message = Message(body=record.value, durable=True, properties=properties)
     texts = {name: text for name in _PROPERTIES if isinstance(text := headers.get(f"{_FIELD}{name}"), str)}
-    if "message-id" in texts:
-        message.id = f"{texts['message-id']}{AGAIN}"
+    names = (texts.get("message-id"), transaction, headers.get(f"{HISTORY}sequence"))
+    message.id = "/".join(name for name in names if name)
     if "correlation-id" in texts:
         message.correlation_id = _to_id(texts["correlation-id"])
     if "subject" in texts:
@@ -228,16 +241,21 @@ def _to_id(text: str) -> Any:
     found = _ID.fullmatch(text)
     if found is None:
         return text
-    kind, content = found[1], found[2]
+    to_value, to_text_again = _FROM_TEXT[found[1]]
     try:
-        return _FROM_TEXT[kind](content)
-    except ValueError:
+        value = to_value(found[2])
+    except (ValueError, AssertionError):  # proton asserts that a ulong is positive
         return text
+    return value if to_text_again(value) == found[2] and (not isinstance(value, int) or value < 2**64) else text
 
 
 _WHOLE_NUMBER = re.compile("-?[0-9]{1,19}")
 _ID_TYPES = ("ulong", "uuid", "binary", "string")
 _ID = re.compile("(int|UUID|bytes|str):(.*)", re.DOTALL)
-_FROM_TEXT: dict[str, Callable[[str], Any]] = {
-    "int": lambda text: ulong(int(text)), "UUID": UUID, "bytes": bytes.fromhex, "str": str,
-}  # fmt: skip
+_FROM_TEXT: dict[str, tuple[Callable[[str], Any], Callable[[Any], str]]] = {
+    "int": (lambda text: ulong(int(text)), lambda value: str(int(value))),
+    "UUID": (UUID, str),
+    "bytes": (bytes.fromhex, bytes.hex),
+    "str": (str, str),
+}
+"""By the word before the colon: the value of a text, and its text."""

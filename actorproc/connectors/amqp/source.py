@@ -14,7 +14,7 @@ from actorproc.config.secrets import with_secrets
 from actorproc.config.settings import Settings
 from actorproc.connectors.amqp.address import PASSWORD, AmqpAddress, parse_address
 from actorproc.connectors.amqp.link import UNAUTHORIZED, AmqpLink, Refused
-from actorproc.connectors.amqp.messages import Identity, deliveries_of, identity_by, to_message
+from actorproc.connectors.amqp.messages import Identity, deliveries_of, encoded, identity_by
 from actorproc.errors import SourceError, UsageError
 from actorproc.records import Batch
 from actorproc.runtime.clock import SYSTEM, Clock
@@ -103,11 +103,14 @@ class AmqpSource(QueueSource, Appendable):
                 "that it was, and not be handled. Replay into a log of its own (--into LOG), and process that one"
             )
 
-    async def append(self, partition: str, records: Batch) -> None:
+    async def append(self, partition: str, records: Batch, transaction: str) -> Mapping[int, str]:
         """Send records to a queue, with message ids of their own."""
-        address = self._address.template.replace("{}", partition)
-        async with self._connected(partition) as link, self._answering(f"the answers to messages for {partition}"):
-            await link.send(address, map(to_message, records))
+        messages, refused = encoded(records, transaction)
+        if messages:
+            address = self._address.template.replace("{}", partition)
+            async with self._connected(partition) as link, self._answering(f"the answers to messages for {partition}"):
+                refused |= await link.send(address, messages)
+        return refused
 
     @asynccontextmanager
     async def _connected(self, purpose: str) -> AsyncIterator[AmqpLink]:

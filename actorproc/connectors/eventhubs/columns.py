@@ -25,6 +25,9 @@ from actorproc.sources.refusals import RecordParts
 _ELSEWHERE = frozenset((b"x-opt-sequence-number", b"x-opt-offset", b"x-opt-enqueued-time", b"x-opt-partition-key"))
 """Message annotations that are a record's sequence, timestamp and key, and the offset, which nothing here needs."""
 
+OWN = "amqp.property."
+"""Stands before the name of an application property that is also a field's, so that none is taken for the other."""
+
 _DIGITS = (
     8  # of a decimal that the client reads rightly: from the 33rd bit of the coefficient on it gives another number
 )
@@ -78,7 +81,8 @@ def _headers_of(message: ReceivedMessage, parts: RecordParts) -> Iterator[tuple[
         for key, value in parts.read("properties", None, message.pairs, section) or ():
             name = parts.read("the name of a property", None, to_key, key)
             if name is not None and (section == APPLICATION_PROPERTIES or name.encode() not in _ELSEWHERE):
-                yield name, parts.read(f"property {name!r:.100}", None, to_bytes, value)
+                header = _own(name) if section == APPLICATION_PROPERTIES else name
+                yield header, parts.read(f"property {name!r:.100}", None, to_bytes, value)
     for name in FIELDS:
         field = parts.read(f"the {name}", None, message.field, name)
         if field is not None and field.content:
@@ -99,10 +103,17 @@ def _body(event: EventData) -> bytes | None:
 def _headers(event: EventData, parts: RecordParts) -> Iterator[tuple[str, bytes | None]]:
     properties = parts.read("application properties", None, lambda: list((event.properties or {}).items()))
     system = parts.read("properties", None, lambda: list(event.system_properties.items()))
-    for key, value in (*(properties or ()), *(pair for pair in system or () if pair[0] not in _ELSEWHERE)):
-        name = parts.read("the name of a property", None, _name, key)
-        if name is not None:
-            yield name, parts.read(f"property {name!r:.100}", None, _bytes, value)
+    others = [pair for pair in system or () if pair[0] not in _ELSEWHERE]
+    for pairs, header in ((properties or (), _own), (others, str)):
+        for key, value in pairs:
+            name = parts.read("the name of a property", None, _name, key)
+            if name is not None:
+                yield header(name), parts.read(f"property {name!r:.100}", None, _bytes, value)
+
+
+def _own(name: str) -> str:
+    """The header of an application property."""
+    return f"{OWN}{name}" if name in FIELDS or name.startswith(OWN) else name
 
 
 def _name(key: object) -> str:

@@ -274,10 +274,10 @@ class EventHubsSource(Source, Appendable):
 
     # Writing
 
-    async def append(self, partition: str, records: Batch) -> None:
-        """Send records as events: headers become application properties, and the service sets the times."""
+    async def append(self, partition: str, records: Batch, transaction: str) -> Mapping[int, str]:
+        """Send records as events, whose times the service sets."""
         async with self._address.producer(self._entra) as client:
-            await _answer(self._name(partition), send(client, partition, records))
+            return await _answer(self._name(partition), send(client, partition, records))
 
 
 async def _answer(what: str, answer: Awaitable[T]) -> T:

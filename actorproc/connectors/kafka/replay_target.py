@@ -8,11 +8,15 @@ from typing import Any
 import pyarrow as pa
 
 from actorproc.connectors.kafka.messages import copy_of
+from actorproc.connectors.kafka.send_errors import MessagesRefused
 from actorproc.connectors.kafka.topic_position import TopicPosition
 from actorproc.connectors.kafka.writers import TransactionalWriter
-from actorproc.errors import SourceError
 from actorproc.records import Batch
 from actorproc.runtime.clock import SYSTEM
+from actorproc.sources.replay_target import Outcome
+
+_BROKERS_LIMIT = {"message.max.bytes": 10**9}
+"""The client's own limit is lower than what a topic may have taken."""
 
 
 class KafkaTarget:
@@ -35,20 +39,31 @@ class KafkaTarget:
     def has_partition(self, partition: str) -> bool:
         return partition in self._partitions
 
-    async def append(self, transaction: str, batch: int, partition: str, records: pa.RecordBatch) -> None:
-        """See `ReplayTarget.append`: a transaction of Kafka, which stores the number of the batch with it."""
-        await SYSTEM.run_in_thread(self._append, f"actorproc-{transaction}", batch, partition, records)
+    async def append(self, transaction: str, batch: int, partition: str, records: pa.RecordBatch) -> Outcome:
+        """See `ReplayTarget.append`: a transaction of Kafka, which stores the number of the batch with it.
 
-    def _append(self, transaction: str, batch: int, partition: str, records: pa.RecordBatch) -> None:
+        That number is left out of the stored position if the batch is void.
+        """
+        return await SYSTEM.run_in_thread(self._append, f"actorproc-{transaction}", batch, partition, records)
+
+    def _append(self, transaction: str, batch: int, partition: str, records: pa.RecordBatch) -> Outcome:
         topic, _, number = partition.rpartition("-")
-        writer = TransactionalWriter(self._properties, topic, transaction, timeout=60.0)
+        properties = {**_BROKERS_LIMIT, **self._properties}
+        writer = TransactionalWriter(properties, topic, transaction, timeout=60.0)
         try:
-            if batch in writer.open():
-                return
+            position = writer.open()
+            if batch <= position.upto:
+                return Outcome(is_void=batch in position.left_out)
             letters = Batch(partition, records, pa.array(range(records.num_rows), pa.int64()))
             messages = [(record.sequence, copy_of(record)._replace(partition=int(number))) for record in letters]
-            if refused := writer.write(messages, TopicPosition(batch)):
-                raise SourceError(f"topic {topic}: a letter cannot be sent: {next(iter(refused.values()))}")
+            try:
+                outcome = Outcome(writer.write(messages, TopicPosition(batch)))
+            except MessagesRefused as error:
+                outcome = Outcome(reason=str(error))
+            if outcome == Outcome():
+                return outcome
+            writer.write([], TopicPosition(batch, frozenset((batch,))))
+            return outcome._replace(is_void=True)
         finally:
             writer.close()
 

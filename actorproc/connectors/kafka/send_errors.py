@@ -16,6 +16,12 @@ REFUSED = {
 }  # fmt: skip
 """Of messages that are refused for good."""
 
+_UNFIT = {
+    KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE, KafkaError.INVALID_MSG_SIZE,
+    KafkaError.INVALID_TIMESTAMP, KafkaError.INVALID_RECORD,
+}  # fmt: skip
+"""Answers of a broker to a request that has a message which the topic does not take."""
+
 _DOWN = {
     KafkaError._MSG_TIMED_OUT, KafkaError._TIMED_OUT, KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN,
     KafkaError.NOT_COORDINATOR, KafkaError.COORDINATOR_NOT_AVAILABLE, KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
@@ -26,6 +32,10 @@ class KafkaUnavailable(HandlerError):
     """The brokers do not answer, or not in time. Nothing was sent; try again."""
 
     fault: Fault = "infrastructure"
+
+
+class MessagesRefused(HandlerError):
+    """The topic does not take a message. The brokers do not say which."""
 
 
 class ProducerLost(HandlerError):
@@ -60,4 +70,6 @@ def handler_error(error: KafkaError) -> HandlerError:
     text = f"Kafka: {error.str()}"
     if is_lost(error) or error.code() in (KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH):
         return ProducerLost(text)
+    if error.code() in _UNFIT:
+        return MessagesRefused(text)
     return KafkaUnavailable(text) if is_passing(error) or error.txn_requires_abort() else HandlerError(text)

@@ -15,6 +15,7 @@ CLIENT_ERRORS = (aws.ClientError, aws.BotoCoreError, ResponseParserError, Decode
 EXPIRED_ITERATOR = "ExpiredIteratorException"
 NOT_FOUND = "ResourceNotFoundException"
 INVALID = "InvalidArgumentException"
+_VALIDATION = "ValidationException"
 _THROTTLED = frozenset((
     "ProvisionedThroughputExceededException", "LimitExceededException", "KMSThrottlingException", "ThrottlingException",
     "Throttling", "RequestLimitExceeded",
@@ -25,7 +26,7 @@ _KMS = "the key that encrypts the stream"
 _FINAL = {
     NOT_FOUND: "there is no such stream in this region and account",
     INVALID: "the request was refused",
-    "ValidationException": "the request was refused",
+    _VALIDATION: "the request was refused",
     "AccessDeniedException": f"these credentials need {_RIGHTS} on the stream",
     "AccessDenied": "the role cannot be assumed",
     "UnrecognizedClientException": f"the access key is unknown there; check {_KEYS}, and the region",
@@ -48,6 +49,11 @@ https://docs.aws.amazon.com/kinesis/latest/APIReference/API_GetRecords.html#API_
 def code_of(error: BaseException | None) -> str:
     """The service's code; empty if it did not answer."""
     return str(error.response.get("Error", {}).get("Code", "")) if isinstance(error, aws.ClientError) else ""
+
+
+def is_unfit(error: SourceError) -> bool:
+    """Whether the service refuses the content of a request."""
+    return code_of(error.__cause__) in (INVALID, _VALIDATION)
 
 
 def is_throttled(error: Exception) -> bool:

@@ -6,6 +6,7 @@ https://docs.aws.amazon.com/kinesis/latest/APIReference/API_PutRecords.html
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from actorproc.records import Batch
 
@@ -15,15 +16,28 @@ _BYTES = 4 * 2**20
 """Of keys and values; AWS allows 5 MiB. A record that is larger alone gets a request of its own."""
 
 
-def put_requests(records: Batch) -> Iterator[list[tuple[str, bytes]]]:
-    """Partition key and value of each record, in order, in lists of which each fits into one request."""
-    request, size = list[tuple[str, bytes]](), 0
-    for record in records:
+class Put(NamedTuple):
+    """A record to put.
+
+    Attributes:
+        number: of the record in its batch.
+        key: the partition key.
+    """
+
+    number: int
+    key: str
+    value: bytes
+
+
+def put_requests(records: Batch) -> Iterator[list[Put]]:
+    """The records, in order, in lists of which each fits into one request."""
+    request, size = list[Put](), 0
+    for number, record in enumerate(records):
         key, value = record.key or b"", record.value or b""
         if request and (len(request) == _RECORDS or size + len(key) + len(value) > _BYTES):
             yield request
             request, size = [], 0
-        request.append((_partition_key(key), value))
+        request.append(Put(number, _partition_key(key), value))
         size += len(key) + len(value)
     if request:
         yield request

@@ -11,12 +11,13 @@ import anyio
 
 from actorproc.config.settings import Settings
 from actorproc.connectors.kinesis.address import StreamAddress
+from actorproc.connectors.kinesis.errors import is_unfit
 from actorproc.connectors.kinesis.kcl import KCL, Lease, place_in, read_leases
 from actorproc.connectors.kinesis.newest import place_after_newest
 from actorproc.connectors.kinesis.position import Position, milliseconds
-from actorproc.connectors.kinesis.requests import put_requests
+from actorproc.connectors.kinesis.requests import Put, put_requests
 from actorproc.connectors.kinesis.stream import Stream
-from actorproc.errors import PartitionGone, RecordsLost, UsageError
+from actorproc.errors import PartitionGone, RecordsLost, SourceError, UsageError
 from actorproc.records import NO_COST, Batch, Cursor
 from actorproc.runtime.budget import ByteBudget, ReadBudget
 from actorproc.runtime.clock import SYSTEM, Clock
@@ -194,10 +195,26 @@ class KinesisSource(Source, Appendable):
 
     # Writing
 
-    async def append(self, partition: str, records: Batch) -> None:
+    async def append(self, partition: str, records: Batch, transaction: str) -> Mapping[int, str]:
         """Append records to the shards of their keys. Kinesis keeps neither headers nor timestamps of its writers."""
+        refused = dict[int, str]()
         for request in put_requests(records):
+            await self._put(request, refused)
+        return refused
+
+    async def _put(self, request: Sequence[Put], refused: dict[int, str]) -> None:
+        """The service refuses a request for one record that does not fit, and does not say which: then by halves."""
+        try:
             await self._stream.put(request, self._settings.store_patience)
+        except SourceError as error:
+            if not is_unfit(error):
+                raise
+            if len(request) == 1:
+                refused[request[0].number] = str(error)
+                return
+            half = len(request) // 2
+            await self._put(request[:half], refused)
+            await self._put(request[half:], refused)
 
 
 def _text(milliseconds: int) -> str:

@@ -27,6 +27,7 @@ from actorproc.connectors.kinesis.errors import (
 )
 from actorproc.connectors.kinesis.pace import Pace
 from actorproc.connectors.kinesis.position import Position
+from actorproc.connectors.kinesis.requests import Put
 from actorproc.errors import PartitionGone, RecordsLost, SourceError
 from actorproc.records import Batch, ReadCost
 from actorproc.runtime.backoff import Backoff
@@ -209,18 +210,18 @@ class Stream:
         found = decode((await self._asked_of(shard, ask, 0.0))["Page"], shard, Position(), _ALL)
         return found.batch if found.place.number == number else Batch.empty(shard)
 
-    async def put(self, records: Sequence[tuple[str, bytes]], patience: float) -> None:
-        """Append records: partition key and value. Those that are refused for the moment are sent again.
+    async def put(self, records: Sequence[Put], patience: float) -> None:
+        """Append records. Those that are refused for the moment are sent again.
 
         Args:
             records: at most as many as one request may have.
             patience: seconds for which requests may fail.
 
         Raises:
-            SourceError: as `check`; some may be appended.
+            SourceError: as `check`; some may be appended. None is if it `is_unfit`.
         """
         what, refusals = f"source {self._address.url}", 0
-        left = [{"PartitionKey": key, "Data": value} for key, value in records]
+        left = [{"PartitionKey": key, "Data": value} for _, key, value in records]
         while True:
             reply = await self._asked(what, partial(self._client.put_records, **self._name, Records=left), patience)
             left = [entry for entry, answer in zip(left, reply["Records"], strict=True) if "ErrorCode" in answer]

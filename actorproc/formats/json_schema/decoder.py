@@ -11,9 +11,9 @@ import pyarrow as pa
 
 from actorproc.codecs.json_limits import check_depth
 from actorproc.codecs.json_parsing import JsonParser
-from actorproc.codecs.json_schema_reason import Reasons
 from actorproc.codecs.typed_values import TypedValues
 from actorproc.errors import DecodeError
+from actorproc.formats.json_schema.reasons import Reasons
 from actorproc.handler.decoder import Columns, Decoder, Parsed, Values
 
 _MAIN = "the-schema-itself"

@@ -107,7 +107,12 @@ async function progress(path) {
   if (files) $("letters-note").textContent = `Replaying: ${count(done)} of ${counted(files, "file")} of dead letters are done ...`;
 }
 
-const replayed = answer => `${answer.replayed} replayed${answer.before ? `, ${answer.before} were replayed before` : ""}.`;
+function replayed(answer) {
+  const [refused, ...more] = Object.entries(answer.refused);
+  const others = more.length ? ` (and ${counted(more.length, "other letter")})` : "";
+  return `${answer.replayed} replayed${answer.before ? `, ${answer.before} were replayed before` : ""}.${
+    refused ? ` Not sent: ${refused[0]}: ${refused[1]}${others}.` : ""}`;
+}
 
 async function act(action, title, consequence, done) {
   const ids = [...state.chosen];

@@ -30,6 +30,7 @@ from proton import (
     ulong,
 )
 
+from actorproc.connectors.amqp import messages as queue_messages
 from actorproc.connectors.amqp.messages import deliveries_of, identity_by, to_message
 from actorproc.connectors.shared import amqp_decoding as decoding
 from actorproc.connectors.shared.amqp_decoding import ReceivedMessage
@@ -163,7 +164,7 @@ def test_sections_may_be_named_by_symbols() -> None:
 @pytest.mark.parametrize(("group", "key"), [(None, None), ("", b""), ("\xe9", "\xe9".encode())])
 def test_the_group_id_is_the_key(group: str | None, key: bytes | None) -> None:
     found = record(Message(id="i", body=b"x", group_id=group))
-    assert (found.key, record(to_message(found)).key) == (key, key)
+    assert (found.key, record(to_message(found, "replay-1")).key) == (key, key)
 
 
 def test_a_message_without_a_body_has_a_null_value() -> None:
@@ -222,7 +223,7 @@ def test_a_property_without_a_place_refuses_its_message_and_leaves_the_other_par
 
 def created_again(found: Record) -> int:
     """Creation time of the message that is sent again, in milliseconds since 1970."""
-    created = ReceivedMessage(bytes(to_message(found).encode())).field("creation-time")
+    created = ReceivedMessage(bytes(to_message(found, "replay-1").encode())).field("creation-time")
     assert created is not None
     return int(created.content)
 
@@ -251,7 +252,7 @@ def test_a_time_in_range_is_exact() -> None:
 def test_a_time_that_no_message_can_have_is_not_sent_again() -> None:
     found = record(Message(id="i", body=b"x", annotations={"x-opt-enqueued-time": ulong(2**63)}))
     assert dict(found.headers)["amqp.creation-time"] == b"%d" % 2**63
-    assert to_message(found).creation_time == 0
+    assert to_message(found, "replay-1").creation_time == 0
 
 
 IDS = [
@@ -316,8 +317,8 @@ def test_equal_bodies_are_one_message_also_if_they_are_refused() -> None:
 
 
 def test_a_message_that_is_sent_again_has_an_id_of_its_own_and_the_other_fields() -> None:
-    again = [to_message(record(Message(id=one, correlation_id=one, body=b"x"))) for one in IDS]
-    assert all(isinstance(one.id, str) and one.id.endswith("/replay") for one in again)
+    again = [to_message(record(Message(id=one, correlation_id=one, body=b"x")), "replay-1") for one in IDS]
+    assert all(isinstance(one.id, str) and one.id.endswith("/replay-1") for one in again)
     names = [*read(*again).identities, *read(*(Message(id=one) for one in IDS)).identities]
     assert len(set(names)) == 2 * len(IDS)
     for one, sent in zip(IDS, again, strict=True):
@@ -328,7 +329,7 @@ def test_a_message_that_is_sent_again_has_an_id_of_its_own_and_the_other_fields(
         "c": b"\xff"},
         creation_time=1.5,
     )  # fmt: skip
-    one = to_message(record(given))
+    one = to_message(record(given), "replay-1")
     assert (one.subject, one.reply_to, one.content_type, one.group_id, one.creation_time) == ("s", "r", "c", "k", 1.5)
     assert one.properties == {"a": "b", "c": b"\xff"}
 
@@ -347,6 +348,52 @@ def test_a_property_with_the_name_of_a_field_stays_a_property(field: str) -> Non
     assert headers[f"amqp.property.{name}"] == b"7"
     assert headers["amqp.message-id"] == b"i"
     assert headers["amqp.delivery-count"] == b"0"
-    again = dict(record(to_message(found)).headers)
-    assert again == {**headers, "amqp.message-id": b"i/replay"}
-    assert to_message(found).properties == {name: "7"}
+    again = dict(record(to_message(found, "replay-1")).headers)
+    assert again == {**headers, "amqp.message-id": b"i/replay-1"}
+    assert to_message(found, "replay-1").properties == {name: "7"}
+
+
+def again(*headers: tuple[str, bytes | None]) -> Message:
+    """What is sent for a record with these headers, as an earlier release may have read it."""
+    (found,) = Batch.of("q", [b"x"], [0], headers=[list(headers)])
+    return to_message(found, "replay-1")
+
+
+ODD_IDS = [
+    "int:-5", "int:18446744073709551616", "int:" + "9" * 5_000, "int: 5", "int:1_0", "int:05", "int:٣", "UUID:zz",
+    f"UUID:{{{NAME}}}", f"UUID:{NAME.hex}", "bytes:zz", "bytes:a b", "bytes:AB", "str", "int:", ":", "",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", ODD_IDS)
+def test_an_id_that_only_looks_like_another_type_is_sent_as_text(text: str) -> None:
+    message = again(("amqp.correlation-id", text.encode()))
+    assert message.correlation_id == text
+    message.encode()
+
+
+def test_a_record_that_cannot_be_a_message_is_refused_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    def to_message_or_not(record: Record, transaction: str) -> Message:
+        errors = {1: AssertionError(), 2: OverflowError("too large"), 3: ValueError("odd")}
+        if record.sequence in errors:
+            raise errors[record.sequence]
+        return to_message(record, transaction)
+
+    monkeypatch.setattr(queue_messages, "to_message", to_message_or_not)
+    sent, refused = queue_messages.encoded(Batch.of("q", [b"x"] * 5, range(5)), "replay-1")
+    assert (list(sent), list(refused)) == ([0, 4], [1, 2, 3])
+    assert refused[2] == "it cannot be an AMQP message: OverflowError: too large"
+
+
+def test_no_sender_knows_the_id_of_a_letter_that_is_sent_again() -> None:
+    """A message with that id would be taken for the letter, or the letter for it."""
+    sequence = "actorproc.dead_letter.sequence"
+    assert again(("amqp.message-id", b"m4"), (sequence, b"7")).id == "m4/replay-1/7"
+    assert again(("amqp.message-id", b"m4/replay"), (sequence, b"8")).id == "m4/replay/replay-1/8"
+    assert again((sequence, b"forged"), (sequence, b"7")).id == "replay-1/7", "the last one is of this replay"
+
+
+def test_the_property_by_which_artemis_drops_duplicates_is_left_out() -> None:
+    found = record(Message(id="i", body=b"x", properties={"_AMQ_DUPL_ID": "d", "a": "b"}))
+    assert ("_AMQ_DUPL_ID", b"d") in found.headers
+    assert to_message(found, "replay-1").properties == {"a": "b"}

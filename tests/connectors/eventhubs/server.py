@@ -43,6 +43,7 @@ from azure.eventhub._pyamqp.types import TYPE, VALUE, AMQPTypes
 
 KEY_NAME, KEY = "admin", "secret"
 MESSAGE_BYTES_MAX = 2**20
+MESSAGE_BYTES_TAKEN = MESSAGE_BYTES_MAX
 BATCH_FORMAT = 0x80013700
 READERS_MAX = 5  # per partition and consumer group, without epochs
 _CREDIT = 300  # of a sender
@@ -493,7 +494,7 @@ class Connection:
         outcome: Any = outcomes.Accepted()
         if link.hub is None:
             self._answer(session, link, decode_payload(memoryview(payload)))
-        elif len(payload) > MESSAGE_BYTES_MAX:
+        elif len(payload) > MESSAGE_BYTES_TAKEN:
             outcome = outcomes.Rejected(error.AMQPError(b"amqp:link:message-size-exceeded", "too large", None))
         else:
             _append(link.hub, link.number, payload, is_batch=link.format == BATCH_FORMAT)

@@ -16,10 +16,15 @@ pytest.importorskip("azure.eventhub", reason="azure-eventhub is not installed")
 from azure.eventhub import EventData
 from azure.eventhub._pyamqp._encode import encode_payload
 from azure.eventhub._pyamqp.message import Message, Properties
+from azure.eventhub._transport._pyamqp_transport import PyamqpTransport
 
-from actorproc.connectors.eventhubs.columns import to_batch
+from actorproc.connectors.eventhubs.columns import _headers_of, to_batch
 from actorproc.connectors.eventhubs.decoding import _handed_over, undecoded
-from actorproc.records import Batch
+from actorproc.connectors.eventhubs.sender import to_event
+from actorproc.connectors.shared.amqp_decoding import ReceivedMessage
+from actorproc.output.dead_letters import HISTORY
+from actorproc.records import Batch, Record
+from actorproc.sources.refusals import RecordParts
 from tests.partition.test_refused_records import reasons
 
 NAME = uuid.UUID(int=7)
@@ -160,3 +165,68 @@ def test_a_decimal_that_the_client_may_have_read_wrongly_is_refused() -> None:
     assert (right.values, reasons(right)) == ([b'"123456.78"'], None)
     for batch in (wrong, lucky):
         assert reasons(batch) == ["the body cannot be read: the client reads decimals of more than 8 digits wrongly"]
+
+
+SECTIONS: dict[str, Any] = {
+    "properties": Properties(
+        message_id="m", user_id=b"u", to="t", subject="field", reply_to="r", correlation_id=b"\xff",
+        content_type="c/t", content_encoding="gzip", absolute_expiry_time=1_700_000_000_000, creation_time=5,
+        group_id="g", group_sequence=7, reply_to_group_id="rg",
+    ),
+    "application_properties": {
+        "subject": "mine", "message-id": 7, "group-sequence": b"\xfe", "a": "b", "amqp.property.a": "c", "to": None,
+    },
+}  # fmt: skip
+
+
+def sent_again(record: Record) -> EventData:
+    """As the client gives it after a replay."""
+    transport: Any = PyamqpTransport
+    outgoing = transport.to_outgoing_amqp_message(to_event(record).raw_amqp_message)
+    encoded = bytearray()
+    encode_payload(encoded, outgoing)
+    return EventData.from_bytes(bytes(encoded))
+
+
+def test_properties_named_like_fields_stay_beside_them_also_when_replayed() -> None:
+    (record,) = read(event(data=[b"x"], **SECTIONS))
+    headers = dict(record.headers)
+    assert len(headers) == len(record.headers) == 13 + 6
+    assert (headers["subject"], headers["amqp.property.subject"]) == (b"field", b"mine")
+    assert headers["amqp.property.amqp.property.a"] == b"c"
+    again = sent_again(record)
+    assert dict(read(again)[0].headers) == headers
+    assert again.properties is not None
+    assert again.properties[b"subject"] == b"mine"
+
+
+def test_an_event_that_the_client_cannot_decode_has_the_same_headers() -> None:
+    good = event(data=[b"x"], **SECTIONS)
+    encoded = bytearray()
+    encode_payload(encoded, Message(data=[b"x"], **SECTIONS))
+    found = list(_headers_of(ReceivedMessage(bytes(encoded)), RecordParts()))
+    assert sorted(found) == sorted(read(good)[0].headers)
+
+
+def test_a_letter_of_an_earlier_release_keeps_a_property_and_the_field_of_its_name() -> None:
+    headers: list[tuple[str, bytes | None]] = [("subject", b"mine"), ("to", b"t"), ("subject", b"field")]
+    (record,) = Batch.of("0", [b"x"], [0], headers=[headers])
+    (again,) = read(sent_again(record))
+    assert dict(again.headers) == {"subject": b"field", "to": b"t", "amqp.property.subject": b"mine"}
+
+
+@pytest.mark.parametrize(
+    "name", ["message-id", "group-sequence", "creation-time", "content-type", "subject", "user-id"]
+)
+@pytest.mark.parametrize("value", [b"", b"\xff", b"-1", b"4294967296", b"9" * 30, "٣".encode(), b"\x00", None])
+def test_a_header_that_no_field_can_have_stops_no_replay(name: str, value: bytes | None) -> None:
+    (record,) = Batch.of("0", [b"x"], [0], headers=[[(name, value), ("a", b"b")]])
+    assert ("a", b"b") in read(sent_again(record))[0].headers
+
+
+def test_a_property_stays_where_an_annotation_has_its_name_and_ours_are_the_last() -> None:
+    headers: list[tuple[str, bytes | None]] = [
+        ("x", b"property"), ("x", b"annotation"), (f"{HISTORY}sequence", b"forged"), (f"{HISTORY}sequence", b"7"),
+    ]  # fmt: skip
+    (record,) = Batch.of("0", [b"x"], [0], headers=[headers])
+    assert to_event(record).properties == {"x": "property", f"{HISTORY}sequence": "7"}

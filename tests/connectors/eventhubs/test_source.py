@@ -39,6 +39,7 @@ from azure.eventhub.aio import EventHubProducerClient
 
 from actorproc.connectors.eventhubs import EventHubsSource
 from actorproc.connectors.eventhubs.receiver import Receiver
+from tests.connectors.eventhubs import server as eventhubs_server
 from tests.connectors.eventhubs.server import Event, EventHubsServer, Partition, eventhubs
 from tests.connectors.kafka.topics import numbers, process
 from tests.partition.test_refused_records import reasons
@@ -162,6 +163,27 @@ async def test_letters_are_replayed_to_their_partition_with_key_and_headers(hub:
     assert (copy.key, body(copy), headers["a"], headers["raw"]) == ("plane", b"\xffvalue", b"1", b"\xfe")
     values = [body(copy) for copy in replayed(hub.of.partitions[1]) if copy.key is None]
     assert values == [b'{"n":%d}' % n for n in range(600)]
+
+
+async def test_events_that_a_hub_does_not_take_are_refused_alone(hub: Hub) -> None:
+    large, keys = bytes(2**20), [None, None, None, b"a", b"a", b"b"]
+    records = Batch.of("1", [b"0", large, b"2", large, b"4", large], range(6), keys=keys)
+    async with opened(hub) as source:
+        refused = await source.append("1", records, "replay-1")
+    assert sorted(refused) == [1, 3, 5]
+    assert all("size limit" in reason for reason in refused.values())
+    assert sorted(body(event) for partition in hub.of.partitions for event in partition.events) == [b"0", b"2", b"4"]
+
+
+async def test_an_event_that_the_service_rejects_is_refused_alone(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The link allows more than the service takes."""
+    monkeypatch.setattr(eventhubs_server, "MESSAGE_BYTES_TAKEN", 1_000)
+    records = Batch.of("1", [b"0", b"x" * 2_000, b"2"], range(3))
+    async with opened(hub) as source:
+        refused = await source.append("1", records, "replay-1")
+    assert list(refused) == [1]
+    assert "too large" in refused[1]
+    assert [body(event) for event in hub.of.partitions[1].events] == [b"0", b"2"]
 
 
 def replayed(partition: Partition) -> list[Event]:

@@ -8,9 +8,10 @@ from contextlib import asynccontextmanager
 import pytest
 
 from actorproc import Batch, PartitionContext, PartitionHandler, Processor, Settings
-from actorproc.admin.dead_letters import DeadLetters, Replayed, Selection
+from actorproc.admin.dead_letters import DeadLetters, LetterId, Replayed, Selection
 from actorproc.errors import StoreUnavailable, UsageError
 from actorproc.output.dead_letters import HISTORY
+from actorproc.sources.replay_target import Outcome
 from actorproc.storage.names import ProcessorLayout
 from actorproc.storage.store import Store, StoreLimits
 from actorproc.stores.memory import MemoryStore
@@ -18,7 +19,10 @@ from tests.connectors.kafka.server import Broker
 
 pytest.importorskip("confluent_kafka", reason="confluent-kafka is not installed")
 
+from confluent_kafka import Producer
+
 from actorproc.connectors.kafka import KafkaSource
+from actorproc.connectors.kafka.replay_target import KafkaTarget
 from tests.connectors.kafka.topics import Topic
 
 pytestmark = pytest.mark.servers
@@ -99,3 +103,54 @@ async def test_another_topic_is_refused(broker: Broker) -> None:
         with pytest.raises(UsageError, match="belongs to another stream"):
             await replay(store, other.url)
     assert other.messages() == []
+
+
+async def test_a_letter_beyond_the_clients_limit_is_left_to_the_broker(broker: Broker) -> None:
+    """librdkafka's own is 1,000,000 bytes, and that of the broker 48,588 more."""
+    topic = Topic(broker)
+    send(topic, 1_020_000)
+    async with refused(topic) as store:
+        assert (await replay(store))[1:3] == (1, 0)
+    assert len(topic.messages()[-1].value() or b"") == 1_020_000
+
+
+def send(topic: Topic, *sizes: int) -> None:
+    producer = Producer({"bootstrap.servers": topic.broker.address, "message.max.bytes": 2_000_000})
+    for size in sizes:
+        producer.produce(topic.name, b"x" * size, key=b"k", partition=1)
+    assert producer.flush(30) == 0
+
+
+async def test_letters_that_a_topic_does_not_take_fail_alone(broker: Broker) -> None:
+    """One is too large with the headers of a replay, the other since the topic has a lower limit."""
+    topic = Topic(broker)
+    send(topic, 100, 1_048_500, 200, 300_000, 300)
+    async with refused(topic) as store:
+        topic.alter({"max.message.bytes": "200000"})
+        done = await replay(store)
+        assert (done[1:3], sorted(done.refused)) == ((3, 0), [f"{topic.name}-1:1", f"{topic.name}-1:3"])
+        assert all("Message size too large" in reason for reason in done.refused.values())
+        again = await replay(store)
+        assert (again[1:3], again.refused.keys()) == ((0, 3), done.refused.keys())
+        selection = Selection(ids=frozenset([LetterId(f"{topic.name}-1", 3)]))
+        corrected = await (await DeadLetters.opened(store, LAYOUT)).replay(selection, Settings(), value=b"short")
+        assert (corrected[1:3], corrected.refused) == ((1, 0), {})
+    sizes = [len(message.value() or b"") for message in topic.messages()]
+    assert sizes == [100, 1_048_500, 200, 300_000, 300, 100, 200, 300, 5]
+
+
+async def test_a_header_that_kafka_cannot_take_refuses_its_letter(broker: Broker) -> None:
+    """The client would cut its name."""
+    topic = Topic(broker)
+    topic.producer.produce(topic.name, b"good", partition=1)
+    topic.producer.flush(30)
+    source = KafkaSource(topic.url)
+    target = KafkaTarget(source.url, "", source.producer_properties, [f"{topic.name}-1"])
+    headers: list[list[tuple[str, bytes | None]]] = [[("a\0b", b"1")], [], [("c", None)]]
+    records = Batch.of("", [b"x", b"y", b"z"], range(3), headers=headers).data
+    outcome = await target.append("replay-1", 0, f"{topic.name}-1", records)
+    assert (list(outcome.refused), outcome.is_void) == ([0], True)
+    assert await target.append("replay-1", 0, f"{topic.name}-1", records) == Outcome(is_void=True)
+    assert await target.append("replay-1", 1, f"{topic.name}-1", records[1:]) == Outcome()
+    assert await target.append("replay-1", 1, f"{topic.name}-1", records[1:]) == Outcome()
+    assert [message.value() for message in topic.messages()] == [b"good", b"y", b"z"]

@@ -10,6 +10,7 @@ from typing import Any
 import orjson
 from confluent_kafka import Consumer, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
 from confluent_kafka.cimpl import NewPartitions, NewTopic
 from pyarrow.dataset import dataset
 
@@ -25,6 +26,7 @@ class Topic:
     def __init__(self, broker: Broker, partitions: int = 2, **config: str) -> None:
         self.name = f"topic-{next(_NUMBERS)}"
         self.url = f"kafka://{broker.address}/{self.name}"
+        self.broker = broker
         self.admin = AdminClient({"bootstrap.servers": broker.address})
         # Forwarded messages keep their old timestamps, by which the broker would delete them within the test.
         kept = {"retention.ms": "-1"} | config
@@ -54,6 +56,13 @@ class Topic:
             producer.produce(self.name, orjson.dumps({"n": n}), partition=0)
         producer.flush(30)
         producer.commit_transaction(30) if commit else producer.abort_transaction(30)
+
+    def alter(self, config: dict[str, str]) -> None:
+        changes = [
+            ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET) for name, value in config.items()
+        ]
+        resource = ConfigResource(ConfigResource.Type.TOPIC, self.name, incremental_configs=changes)
+        self.admin.incremental_alter_configs([resource])[resource].result(30)
 
     def delete_before(self, offset: int) -> None:
         [deleted] = self.admin.delete_records([TopicPartition(self.name, 0, offset)]).values()

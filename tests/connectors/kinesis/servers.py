@@ -16,6 +16,7 @@ import shutil
 import socket
 import subprocess
 import time
+from base64 import b64decode
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
@@ -122,12 +123,14 @@ class Faults:
 
     Attributes:
         errors: codes with which the next requests of an operation are answered, by the operation.
+        largest: bytes that a record may have; kinesis-local has no limit but that of a shard in a second.
         halves: of so many of the next PutRecords, every other record is refused.
         asked: operations of all requests, in order.
     """
 
     server: KinesisServer
     errors: dict[str, list[str]] = field(default_factory=dict)
+    largest: int = 2**20
     halves: int = 0
     asked: list[str] = field(default_factory=list)
     port: int = 0
@@ -155,10 +158,15 @@ class Faults:
         if errors := self.errors.get(operation):
             return web.json_response({"__type": errors.pop(0), "message": "injected"}, status=400)
         body = await request.read()
+        if operation == "PutRecords" and any(self._is_large(entry) for entry in json.loads(body)["Records"]):
+            return web.json_response({"__type": "ValidationException", "message": "too large"}, status=400)
         if operation == "PutRecords" and self.halves:
             self.halves -= 1
             return await self._half(request, json.loads(body))
         return await self._forwarded(request, body)
+
+    def _is_large(self, entry: dict[str, str]) -> bool:
+        return len(b64decode(entry["Data"])) > self.largest
 
     async def _forwarded(self, request: web.Request, body: bytes) -> web.Response:
         url = f"http://127.0.0.1:{self.server.port}/"

@@ -444,7 +444,7 @@ def records_of(values: list[bytes]) -> Batch:
 
 async def test_records_that_are_refused_alone_are_sent_again(stream: Stream) -> None:
     async with Faults(stream.server, halves=2).running() as faults, stream.opened(faults.options) as source:
-        await source.append(FIRST, records_of([b'{"n": %d}' % n for n in range(10)]))
+        assert await source.append(FIRST, records_of([b'{"n": %d}' % n for n in range(10)]), "replay-1") == {}
         assert faults.asked.count("PutRecords") == 3
         numbers, _ = await read(source, FIRST, await source.start(FIRST, "earliest"))
     assert sorted(numbers) == list(range(10))
@@ -459,4 +459,22 @@ def test_requests_keep_to_the_limits_of_the_service() -> None:
 def test_every_key_becomes_a_partition_key_that_kinesis_takes() -> None:
     keys = [None, b"", b"plane", b"\xff\x00", b"k" * 1_000]
     [request] = put_requests(Batch.of("0", [None] * 5, range(5), keys=keys))
-    assert [key for key, _ in request] == ["-", "-", "plane", "\\xff\x00", "k" * 256]
+    assert [put.key for put in request] == ["-", "-", "plane", "\\xff\x00", "k" * 256]
+
+
+async def test_a_record_that_kinesis_does_not_take_is_refused_alone(stream: Stream) -> None:
+    values = [b'{"n": %d}' % n for n in range(9)]
+    values[2] = values[7] = bytes(101)
+    async with Faults(stream.server, largest=100).running() as faults, stream.opened(faults.options) as source:
+        refused = await source.append(FIRST, records_of(values), "replay-1")
+        numbers, _ = await read(source, FIRST, await source.start(FIRST, "earliest"))
+    assert sorted(refused) == [2, 7]
+    assert all("the request was refused" in reason for reason in refused.values())
+    assert sorted(numbers) == [0, 1, 3, 4, 5, 6, 8]
+
+
+async def test_a_login_that_is_refused_is_no_letters_fault(stream: Stream) -> None:
+    errors = {"PutRecords": ["AccessDeniedException"]}
+    async with Faults(stream.server, errors=errors).running() as faults, stream.opened(faults.options) as source:
+        with pytest.raises(SourceError, match="these credentials need"):
+            await source.append(FIRST, records_of([b"x", b"y"]), "replay-1")

@@ -112,7 +112,7 @@ def test_any_message_becomes_columns_or_is_refused(message: Message, kind: str) 
     if reasons(batch) is None:
         if isinstance(message.body, list | dict | Described | Array | bool | float):
             orjson.loads(record.value or b"")
-        again, identity_again = read_among_others(encoded(to_message(record)))
+        again, identity_again = read_among_others(encoded(to_message(record, "replay-1")))
         assert identity_again != identity or identity is None
         assert (again.values, again.keys) == (batch.values, batch.keys)
 

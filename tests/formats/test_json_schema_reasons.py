@@ -10,8 +10,8 @@ from typing import Any, Literal
 import pytest
 from pydantic import BaseModel
 
-from actorproc.codecs.json_schema import JsonSchemaDecoder
 from actorproc.errors import DecodeError
+from actorproc.formats.json_schema.decoder import JsonSchemaDecoder
 
 DRAFTS = {
     "": "2020-12",
