@@ -46,7 +46,7 @@ CORE: tuple[tuple[str, Box], ...] = (
     ("#fce7f3", Box("at work", "one Processor and supervisor per host, one actor per lease",
                     ("processor", "host", "partition"))),
     ("#ffedd5", Box("data", "streams in, rows out; keyed state; decoders; ready-made handlers",
-                    ("sources", "state", "handlers", "log", "output", "codecs"))),
+                    ("spi", "sources", "state", "handlers", "log", "output", "codecs"))),
     ("#fef3c7", Box("contracts", "base classes for users; members and leases; data that must be kept",
                     ("handler", "group", "retention"))),
     ("#dcfce7", Box("objects", "memory, folder, S3; settled writes, documents, names, Parquet", ("stores", "storage"))),
