@@ -29,8 +29,6 @@ class PartitionInfo:
     """A structlog logger with processor, host, partition and epoch bound."""
     decoder: Decoder = field(default=None, repr=False)  # type: ignore[assignment]  # every host has one
     """Decodes values as the setting `decode` says; `ctx.decode` and `ctx.decode_arrow` use it."""
-    key_decoder: Decoder | None = field(default=None, repr=False)
-    """Decodes keys as the setting `decode_key` says; `ctx.decode_key` uses it."""
     output_schema: pa.Schema = field(default=None, repr=False)
     """Columns of the output, without `_sequence`."""
     processor_id: str = ""
@@ -40,6 +38,8 @@ class PartitionInfo:
     to there may come again."""
     committed: int = -1
     """Sequence up to which the partition was committed when it started here, or when the attempt began."""
+    key_decoder: Decoder | None = field(default=None, repr=False)
+    """Decodes keys as the setting `decode_key` says; `ctx.decode_key` uses it."""
 
     def _copy(self, info: PartitionInfo) -> None:
         """Take all fields of `info`."""
