@@ -22,8 +22,9 @@ from actorproc.runtime.user_code import failure_of
 
 _OPEN, _CLOSED, _RECORDS = "sequences.open", "sequences.closed", "sequences.records"
 """Names of states: by key, the number of its open sequence, its count, whether it has its first, its deadline, its
-bytes; by number and key, the count of a sequence that is over, and why it is incomplete; by number, index and key, the records.
-A number is the partition and sequence of the first record. Earlier versions had the sequence alone, without key."""
+bytes; by number and key, the count of a sequence that is over, and why it is incomplete; by number, index and key, the
+records. A number is the partition and sequence of the first record. Earlier versions had the sequence alone, without
+key."""
 
 _Number = int | str
 
