@@ -94,6 +94,8 @@ def check_delivery(handler: type[PartitionHandler], settings: Settings) -> None:
 
 def check_places(name: str, source: Source, store: Store, settings: Settings) -> None:
     """Raises UsageError: the processor would read its own output, or mix its files with those of its source."""
+    if isinstance(source, (LogSource, OutputSource)) and source.endpoint != store.backend.endpoint:
+        return  # the same URL on two services is two places
     if str(source) == OutputSource(store, name, settings=settings, clock=store.clock).url:
         raise UsageError(f"{name} would read its own output, for ever: give it another name or container")
     if not isinstance(source, (LogSource, OutputSource)):

@@ -41,6 +41,8 @@ class StoredSource(Source):
         self._readers = readers
         self._lowest: Mapping[str, int] = {}  # number of the first file by partition, when the processor registered
         self.url = self._store.url
+        self.endpoint = self._store.backend.endpoint
+        """See `Backend.endpoint`."""
 
     async def open(self) -> None:
         """Connect.

@@ -16,7 +16,7 @@ from typing import Any
 import fastavro
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from actorproc.codecs.limits import Limits
@@ -381,7 +381,10 @@ def test_a_value_is_read_as_fastavro_reads_it(drawn: tuple[Any, Any], is_resolve
     schema, value = drawn
     parsed = fastavro.parse_schema(schema)
     stream = io.BytesIO()
-    fastavro.schemaless_writer(stream, parsed, value)
+    try:
+        fastavro.schemaless_writer(stream, parsed, value)
+    except ValueError:  # it takes a text in a union for a date
+        assume(False)
     stream.seek(0)
     expected = fastavro.schemaless_reader(stream, parsed, None)
     assert read(schema, stream.getvalue(), schema if is_resolved else None) == expected
