@@ -31,7 +31,7 @@ def test_every_file_of_the_package_is_counted_once() -> None:
 def test_the_route_of_a_record_goes_from_the_source_to_the_store(route: Route) -> None:
     assert route.rows == RECORDS
     wanted = ["sources/log.py", "partition/read_ahead.py", "handlers/record_handler.py", "output/chain.py"]
-    assert [name for name in wanted if f"actorproc/{name}" not in route.files] == []
+    assert [name for name in wanted if f"actorproc/{name}" not in route.files] == [], route.files
     wanted = ["partition.actor.PartitionActor", "partition.read_ahead.ReadAhead", "stores.folder.FolderStore"]
     assert [name for name in wanted if f"actorproc.{name}" not in route.classes] == []
     rooms_outside = ("group/", "host/", "processor.py", "cli/", "admin/")

@@ -11,7 +11,7 @@ from tests.routes.rooms import GROUPS, rooms
 
 
 def main() -> None:
-    """Print what the arguments ask for; without arguments, everything."""
+    """Print the chosen parts; without arguments, everything."""
     parser = argparse.ArgumentParser(prog="python -m tests.routes", description=__doc__)
     parser.add_argument("--rooms", action="store_true", help="lines and files by room")
     parser.add_argument(

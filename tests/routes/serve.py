@@ -34,7 +34,7 @@ class Amounts(RecordHandler):
 
 @dataclass(frozen=True)
 class Start:
-    """What a start-up needs.
+    """The needs of a start-up.
 
     Attributes:
         entered: files in which a function runs, in order of first entry. The code of a module or class does not count.
@@ -64,7 +64,7 @@ def serve_start(runs: int = 3) -> Start:
 
 
 def _child(folder: Path, function: str) -> str:
-    """What a function of this file prints in a process of its own."""
+    """The output of a function of this file that runs in a process of its own."""
     code = f"from tests.routes import serve; serve.{function}()"
     path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     environment = {key: value for key, value in os.environ.items() if not key.startswith("ACTORPROC_")}
