@@ -65,7 +65,7 @@ def list_letters(
       actorproc dead-letters list --name Delays --container state --json
     """
     from actorproc.cli.common import opened_processor
-    from actorproc.cli.dead_letters import show_all
+    from actorproc.cli.manage_dead_letters import show_all
 
     show_all(
         opened_processor(name, container, config, settings), partition, kind, replayed, not_replayed, limit, as_json
@@ -87,7 +87,7 @@ def show_letter(
       actorproc dead-letters show 3:1042 --name Delays --container state
     """
     from actorproc.cli.common import opened_processor
-    from actorproc.cli.dead_letters import show_one
+    from actorproc.cli.manage_dead_letters import show_one
 
     show_one(letter, opened_processor(name, container, config, settings), as_json)
 
@@ -125,7 +125,7 @@ def replay_letters(
     queues) may get a letter twice if this is killed.
     """
     from actorproc.cli.common import opened_processor
-    from actorproc.cli.dead_letters import replay
+    from actorproc.cli.manage_dead_letters import replay
 
     opened = opened_processor(name, container, config, settings, source_options=source_option)
     replay(ids or (), opened, source, into, partition, kind, value, as_json)
@@ -158,7 +158,7 @@ def purge_letters(
     kept, with exit code 1: try again later.
     """
     from actorproc.cli.common import opened_processor
-    from actorproc.cli.dead_letters import purge
+    from actorproc.cli.manage_dead_letters import purge
 
     purge(
         ids or (), opened_processor(name, container, config, settings), partition, kind, before, replayed, yes, as_json
