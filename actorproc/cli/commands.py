@@ -49,27 +49,23 @@ def produce(
             "--format",
             parser=one_of("json", "text", "csv"),
             metavar="json|text|csv",
-            help="Default: csv if the name of the file ends in .csv; otherwise json with --key or --timestamp-field, "
-            "csv with --key-column or --timestamp-column, else text.",
+            help="Default: csv if the name of the file ends in .csv, else json with --key or --timestamp, else text.",
         ),
     ] = None,
     key: Annotated[
-        str | None, typer.Option(metavar="FIELD", help="JSON field that is the key: equal keys stay in order.")
+        str | None,
+        typer.Option(metavar="FIELD", help="JSON field or CSV column that is the key: equal keys stay in order."),
     ] = None,
-    key_regex: Annotated[
-        str | None, typer.Option(metavar="REGEX", help="Its first group is the key of a text line.")
-    ] = None,
-    key_column: Annotated[str | None, typer.Option(metavar="NAME", help="CSV column that is the key.")] = None,
-    timestamp_field: Annotated[
+    timestamp: Annotated[
         str | None,
         typer.Option(
             metavar="FIELD",
-            help="JSON field that is the time of the record: ISO 8601, or a number since 1970. Default: now.",
+            help="Field or column that is the time of the record: ISO 8601, or a number since 1970. Default: now.",
         ),
     ] = None,
-    timestamp_column: Annotated[
-        str | None, typer.Option(metavar="NAME", help="CSV column that is the time of the record.")
-    ] = None,
+    from_line: Annotated[
+        int, typer.Option(parser=count, metavar="N", help="Pass over the lines before this one; to go on.")
+    ] = 1,
     rate: Annotated[
         float | None, typer.Option(parser=positive, metavar="N", help="Records per second, at most.")
     ] = None,
@@ -89,9 +85,8 @@ def produce(
 
     \b
       actorproc produce --log events --partitions 8 --key tail flights.jsonl
-      actorproc produce --log events --partitions 8 --key-column tail flights.csv
-      actorproc produce --log events --timestamp-column hour flights.csv
-      tail -f access.log | actorproc produce --log events --key-regex '^(\\S+)' -
+      actorproc produce --log events --timestamp hour flights.csv
+      tail -f access.log | actorproc produce --log events -
 
     An existing log, as in the last examples, needs no --partitions.
     JSON and text lines are appended as they are, CSV rows as JSON objects.
@@ -99,15 +94,7 @@ def produce(
     """
     from actorproc.cli.produce import run
 
-    fields = {
-        "--key": key,
-        "--key-regex": key_regex,
-        "--key-column": key_column,
-        "--timestamp-field": timestamp_field,
-        "--timestamp-column": timestamp_column,
-    }
-    chosen = {option: value for option, value in fields.items() if value is not None}
-    run(file, log, partitions, format_name, chosen, rate, on_bad_line, config, settings)
+    run(file, log, partitions, format_name, key, timestamp, from_line, rate, on_bad_line, config, settings)
 
 
 @app.command()

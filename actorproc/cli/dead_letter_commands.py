@@ -66,7 +66,7 @@ def list_letters(
       actorproc dead-letters list --name Delays --container state --json
     """
     from actorproc.cli.common import opened_processor
-    from actorproc.cli.dead_letters import show_all
+    from actorproc.cli.manage_dead_letters import show_all
 
     show_all(
         opened_processor(name, container, config, settings), partition, kind, replayed, not_replayed, limit, as_json
@@ -88,7 +88,7 @@ def show_letter(
       actorproc dead-letters show 3:1042 --name Delays --container state
     """
     from actorproc.cli.common import opened_processor
-    from actorproc.cli.dead_letters import show_one
+    from actorproc.cli.manage_dead_letters import show_one
 
     show_one(letter, opened_processor(name, container, config, settings), as_json)
 
@@ -126,7 +126,7 @@ def replay_letters(
     queues) may get a letter twice if this is killed.
     """
     from actorproc.cli.common import opened_processor
-    from actorproc.cli.dead_letters import replay
+    from actorproc.cli.manage_dead_letters import replay
 
     if into is not None and source_option:
         raise UsageError(
@@ -163,7 +163,7 @@ def purge_letters(
     kept, with exit code 1: try again later.
     """
     from actorproc.cli.common import opened_processor
-    from actorproc.cli.dead_letters import purge
+    from actorproc.cli.manage_dead_letters import purge
 
     purge(
         ids or (), opened_processor(name, container, config, settings), partition, kind, before, replayed, yes, as_json

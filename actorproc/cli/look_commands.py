@@ -181,7 +181,7 @@ def output(
     `actorproc compact`, read them with this command or actorproc.spark.
     """
     from actorproc.cli.common import opened_processor
-    from actorproc.cli.output import run
+    from actorproc.cli.show_output import run
 
     run(opened_processor(name, container, config, settings), limit, all_rows, partition, as_json)
 

@@ -6,7 +6,7 @@ import os
 import select
 import signal
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Literal
@@ -14,15 +14,13 @@ from typing import Literal
 import anyio
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from actorproc.cli.common import load_settings, run_async, shown_settings
-from actorproc.cli.produce_end import Resume, explained, interrupted, show_bad_lines
-from actorproc.cli.streams import conclude
+from actorproc.cli.common import load_settings, run_async
+from actorproc.cli.streams import conclude, warn
 from actorproc.cli.terminal import SafeConsole, counted
 from actorproc.cli.workers import end_soon
 from actorproc.errors import ActorprocError, UsageError
-from actorproc.log.input_csv import CsvRows
-from actorproc.log.input_formats import InputFormat, JsonLines, LineReader, TextLines
-from actorproc.log.input_producer import InputProducer, OnBadLine, Produced
+from actorproc.log.input_formats import BadLine, CsvRows, InputFormat, JsonLines, TextLines
+from actorproc.log.input_producer import Delivered, InputProducer, OnBadLine, Produced
 from actorproc.log.producer import Producer
 from actorproc.runtime.clock import SYSTEM
 from actorproc.runtime.signals import SAME_SIGNAL_TIME
@@ -30,45 +28,17 @@ from actorproc.runtime.tasks import first_cause
 
 FormatName = Literal["json", "text", "csv"]
 
-_FORMAT_OF: dict[str, FormatName] = {
-    "--key": "json",
-    "--key-regex": "text",
-    "--key-column": "csv",
-    "--timestamp-field": "json",
-    "--timestamp-column": "csv",
-}
-"""Options that name the key or the time of a record, each for one format."""
+_FORMATS: dict[FormatName, type[InputFormat]] = {"json": JsonLines, "text": TextLines, "csv": CsvRows}
 
 
-def choose_format(file: str, name: FormatName | None, options: Collection[str]) -> FormatName:
-    """The format of a file.
-
-    Args:
-        name: as given by --format.
-        options: those of `_FORMAT_OF` that are given.
-
-    Raises:
-        UsageError: the options do not go together.
-    """
-    wanted: dict[FormatName, str] = {_FORMAT_OF[option]: option for option in options}
-    if len(wanted) > 1:
-        raise UsageError("; ".join(f"{option} is for {known}" for known, option in wanted.items()) + ": choose one")
-    by_name: FormatName = "csv" if file.lower().endswith(".csv") else next(iter(wanted), "text")
-    chosen = name or by_name
-    for meant, option in wanted.items():
-        if meant != chosen:
-            right = [known for known, other in _FORMAT_OF.items() if other == chosen and known[:5] == option[:5]]
-            ways = ", or ".join([*right, f"--format {meant}"])
-            raise UsageError(f"{option} is for {meant}, and the input is {chosen}: give {ways}")
-    return chosen
-
-
-def _open_format(name: FormatName, lines: LineReader, options: Mapping[str, str]) -> InputFormat:
-    if name == "text":
-        return TextLines(lines, options.get("--key-regex"))
-    if name == "csv":
-        return CsvRows(lines, options.get("--key-column"), options.get("--timestamp-column"))
-    return JsonLines(lines, options.get("--key"), options.get("--timestamp-field"))
+def _chosen(file: str, name: FormatName | None, *fields: str | None) -> type[InputFormat]:
+    """The format of a file. `name`: as given by --format; `fields`: of the key and of the time."""
+    with_fields = any(field is not None for field in fields)
+    if name is None:
+        name = "csv" if file.lower().endswith(".csv") else "json" if with_fields else "text"
+    elif name == "text" and with_fields:
+        raise UsageError("--key and --timestamp name a field of JSON or CSV, and text has none: give another --format")
+    return _FORMATS[name]
 
 
 def run(
@@ -76,26 +46,22 @@ def run(
     log: str,
     partitions: int | None,
     format_name: FormatName | None,
-    fields: Mapping[str, str],
+    key: str | None,
+    time: str | None,
+    from_line: int,
     rate: float | None,
     on_bad_line: OnBadLine,
     config: Path | None,
     given: Sequence[str] | None,
 ) -> None:
-    """Append the records. `fields`: the options of `_FORMAT_OF` that are given, with their values."""
+    """Append the records."""
     settings = load_settings(config, given)
-    name = choose_format(file, format_name, fields)
-    options = {**fields, "--rate": None if rate is None else f"{rate:.15g}", "--config": config}
-    words = [part for option, value in options.items() if value is not None for part in (option, str(value))]
-    words += ["--format", name] if format_name is not None or (name == "csv" and not fields) else []
-    words += [*(["--on-bad-line", on_bad_line] if on_bad_line != "fail" else []), *shown_settings(given or [])]
-    input_producer = InputProducer(rate=rate, on_bad_line=on_bad_line)
-    resume = Resume(file, log, words)
+    opened = _chosen(file, format_name, key, time)
+    input_producer = InputProducer(rate=rate, from_line=from_line, on_bad_line=on_bad_line)
 
     async def work() -> str | None:
         reading, everything = anyio.CancelScope(), anyio.CancelScope()
         with _lines(file) as (lines, size), _progress(size) as progress:
-            records = _open_format(name, lines, fields)
             began = SYSTEM.monotonic()
             with everything:
                 async with (
@@ -105,13 +71,11 @@ def run(
                     tasks.start_soon(_cancel_on_signals, reading, everything)
                     try:
                         with reading:
-                            await input_producer.run(records, producer, progress)
+                            await input_producer.run(opened(lines, key, time), producer, progress)
                     except ActorprocError:
                         with suppress(ActorprocError):  # it has the same cause
                             await producer.flush()  # here, where signals are handled
                         raise
-                    finally:
-                        resume.header_lines = records.header_lines
                     await producer.flush()
                     tasks.cancel_scope.cancel()
             seconds = SYSTEM.monotonic() - began
@@ -123,18 +87,59 @@ def run(
         try:
             summary = run_async(work)
         finally:
-            show_bad_lines(file, input_producer)
+            _show_bad_lines(file, input_producer)
     except (ActorprocError, ExceptionGroup) as errors:
         error = first_cause(errors)
         if not isinstance(error, ActorprocError):
             raise
-        raise explained(error, input_producer.delivered(), resume) from None
+        raise _explained(error, input_producer.delivered(), file, log) from None
     if summary is None:
         delivered = input_producer.delivered()
-        summary = interrupted(delivered, resume)
-        if file != "-" or delivered.doubtful:  # a stream has no end
-            raise ActorprocError(summary)
+        summary = f"interrupted: {_in_the_log(delivered, file, log)}"
+        if file != "-" or not delivered.certain:  # a stream has no end
+            raise ActorprocError(f"{summary}. To append the rest, {_going_on(delivered)}")
     conclude(summary)
+
+
+def _show_bad_lines(file: str, done: InputProducer) -> None:
+    """Print the first bad lines that were kept or skipped to stderr."""
+    for line in done.bad_lines:
+        warn(f"{file}: line {line.number:,}: {line.why}")
+    if more := done.produced.kept + done.produced.skipped - len(done.bad_lines):
+        warn(f"... and {more:,} more bad lines")
+
+
+def _explained(error: ActorprocError, done: Delivered, file: str, log: str) -> ActorprocError:
+    """The error, with the lines that are in the log and how to go on."""
+    why, advice = str(error), "Fix the cause"
+    if isinstance(error, BadLine):
+        why = f"{file}: line {error.number}: {error.why}"
+        advice = "Fix the line, or give --on-bad-line keep (the line is appended without a key) or skip"
+    kind = UsageError if isinstance(error, UsageError) else ActorprocError
+    if done.records or not done.certain:
+        return kind(f"{why}.\n{_in_the_log(done, file, log)}. {advice}, and {_going_on(done)}")
+    if isinstance(error, BadLine):
+        return kind(f"{why}.\nNothing was appended. {advice}")
+    return error if isinstance(error, UsageError) else kind(f"{why}.\nNothing was appended")
+
+
+def _in_the_log(done: Delivered, file: str, log: str) -> str:
+    """Which lines are in the log. Those of stdin are counted from where this command began to read."""
+    source = "what this command read from stdin" if file == "-" else file
+    events = f"{counted(done.records, 'event')} {'is' if done.records == 1 else 'are'} in {log}"
+    if not done.certain:
+        return f"{events}. The first line of {source} that may be missing is {done.next_line:,}"
+    return (
+        f"{events}: all of {source} up to line {done.next_line - 1:,}, and nothing after it" if done.records else events
+    )
+
+
+def _going_on(done: Delivered) -> str:
+    """How to append the rest."""
+    if done.certain and not done.records:
+        return "run the command again"
+    twice = "" if done.certain else ". Later lines that are in the log are appended a second time"
+    return f"run the command again with --from-line {done.next_line}{twice}"
 
 
 async def _cancel_on_signals(reading: anyio.CancelScope, everything: anyio.CancelScope) -> None:

@@ -47,6 +47,6 @@ def check(
 
     Changes nothing. The exit code is 1 if something does not fit; then `serve` would refuse to start.
     """
-    from actorproc.cli.schema import check
+    from actorproc.cli.check_schema import check
 
     check(handler, name, container, option or [], as_json, config, settings)

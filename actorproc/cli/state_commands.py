@@ -49,7 +49,7 @@ def show(
       actorproc state show --name Totals --container state --json
     """
     from actorproc.cli.common import opened_processor
-    from actorproc.cli.state import show
+    from actorproc.cli.show_state import show
 
     show(opened_processor(name, container, config, settings), partition, state, limit, as_json)
 
@@ -73,7 +73,7 @@ def get(
     Reads the state of all partitions: which one has the key is the source's affair.
     """
     from actorproc.cli.common import opened_processor
-    from actorproc.cli.state import get
+    from actorproc.cli.show_state import get
 
     get(opened_processor(name, container, config, settings), key, state, as_json)
 
@@ -97,6 +97,6 @@ def export(
     the handler declares for this state, if it declares one.
     """
     from actorproc.cli.common import opened_processor
-    from actorproc.cli.state import export
+    from actorproc.cli.show_state import export
 
     export(opened_processor(name, container, config, settings), file, state)

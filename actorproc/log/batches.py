@@ -11,7 +11,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from actorproc.errors import StoreRefused
 from actorproc.log.serializers import RECORD_WEIGHT
 from actorproc.records import RECORD_SCHEMA
 from actorproc.runtime.logger import get_logger
@@ -258,10 +257,6 @@ class Deliveries:
         """Indices of the records that are confirmed by now, in no order."""
         parts = [indices for batch, _, indices in self._parts if batch.done.is_set() and batch.error is None]
         return np.concatenate(parts) if parts else np.empty(0, np.int64)
-
-    def refused(self) -> int:
-        """Number of records that the store refused. They are not in the log."""
-        return sum(len(indices) for batch, _, indices in self._parts if isinstance(batch.error, StoreRefused))
 
     async def confirmed(self) -> None:
         """Wait until all records are durable. Cheaper than awaiting their reports."""

@@ -47,12 +47,10 @@ class Delivered(NamedTuple):
 
     records: int
     """Confirmed: these records are in the log."""
-    doubtful: int
-    """Sent, and neither confirmed nor refused: these records may be in the log."""
     next_line: int
     """Number, from 1, of the first line that may be missing. All records before it are in the log."""
-    beyond: int
-    """Confirmed records after `next_line`, because partitions advance independently."""
+    certain: bool
+    """Nothing from `next_line` on is in the log. Otherwise some records may be: partitions advance independently."""
 
 
 class InputProducer:
@@ -60,16 +58,25 @@ class InputProducer:
 
     Args:
         rate: records per second, at most.
-        on_bad_line: treatment of a line without a usable key or timestamp. With 'fail' the lines before it are sent.
+        from_line: lines before this one are passed over.
+        on_bad_line: treatment of a line without a usable key or time. With 'fail' the lines before it are sent.
 
     Raises:
         UsageError: the rate is not a positive number.
     """
 
-    def __init__(self, *, rate: float | None = None, on_bad_line: OnBadLine = "fail", clock: Clock = SYSTEM) -> None:
+    def __init__(
+        self,
+        *,
+        rate: float | None = None,
+        from_line: int = 1,
+        on_bad_line: OnBadLine = "fail",
+        clock: Clock = SYSTEM,
+    ) -> None:
         if rate is not None and not 0 < rate < math.inf:
             raise UsageError(f"rate = {rate!r}: more than 0 records per second, and finite")
         self._rate = rate
+        self._from_line = from_line
         self._on_bad_line = on_bad_line
         self._clock = clock
         self._counts: dict[str, int] = {}
@@ -78,7 +85,7 @@ class InputProducer:
         """The first `BAD_LINES_MAX` of those that were kept or skipped."""
         self._confirmed = 0  # records of sends that are not in flight any more
         self._in_flight: deque[tuple[Deliveries, Sequence[int]]] = deque()  # with line numbers, oldest first
-        self._next_line = 1  # all lines before it were sent or skipped
+        self._next_line = from_line  # all lines before it were sent or skipped
 
     async def run(
         self, records: InputFormat, producer: Producer, progress: Callable[[Produced], None] = lambda _: None
@@ -96,10 +103,15 @@ class InputProducer:
         began = self._clock.monotonic()
         while (parse := await self._clock.run_in_thread(records.fetch, abandon=True)) is not None:
             block = parse()
+            if self._from_line > 1:
+                block = block.select([index for index, line in enumerate(block.numbers) if line >= self._from_line])
             failed = min(block.bad) if block.bad and self._on_bad_line == "fail" else None
-            chosen = self._chosen(block) if failed is None else block.before(failed)
+            if failed is None:
+                chosen = self._chosen(block)
+            else:
+                chosen = block.select(range(failed))._replace(next_line=block.numbers[failed])
             await self._send(chosen, producer, began, progress)
-            self._next_line = chosen.next_line
+            self._next_line = max(chosen.next_line, self._from_line)
             if failed is not None:
                 await producer.flush()
                 raise block.bad[failed]
@@ -130,7 +142,7 @@ class InputProducer:
             keys = None if block.keys is None else block.keys[part]
             deliveries = Deliveries()
             self._in_flight.append((deliveries, block.numbers[part]))
-            times = None if block.timestamps is None else pa.array(block.timestamps[part], _TIME)
+            times = None if block.times is None else pa.array(block.times[part], _TIME)
             await producer.send_many(block.values[part], keys=keys, timestamps=times, into=deliveries)
             after = start + step  # a row of CSV may have several lines
             self._next_line = block.numbers[after] if after < total else block.next_line
@@ -156,17 +168,13 @@ class InputProducer:
 
     def delivered(self) -> Delivered:
         """The state of all lines now."""
-        records, doubtful, beyond = self._confirmed, 0, 0
+        records = self._confirmed
         missing: int | None = None
         for deliveries, numbers in self._in_flight:
             known = deliveries.known()
             records += len(known)
-            doubtful += len(deliveries) - len(known) - deliveries.refused()
-            if missing is not None:
-                beyond += len(known)
-            elif len(known) < len(numbers):
+            if missing is None and len(known) < len(numbers):
                 mask = np.zeros(len(numbers), bool)
                 mask[known] = True
-                first = int(mask.argmin())
-                missing, beyond = numbers[first], len(known) - first
-        return Delivered(records, doubtful, self._next_line if missing is None else missing, beyond)
+                missing = numbers[int(mask.argmin())]
+        return Delivered(records, self._next_line if missing is None else missing, missing is None)

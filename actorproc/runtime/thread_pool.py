@@ -2,7 +2,8 @@
 
 anyio wakes a thread of its choice for each piece of work, after a limiter and two checkpoints. For most requests to a
 folder that takes several times as long as the request itself. With one queue, a thread that is awake takes the next
-piece. `anyio.from_thread` and context variables do not work here, so these threads run no handlers.
+piece. The standard executor takes 1.5 times the CPU for a small read, and the process waits for its threads at exit.
+`anyio.from_thread` and context variables do not work here, so these threads run no handlers.
 """
 
 from __future__ import annotations

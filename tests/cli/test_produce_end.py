@@ -1,20 +1,19 @@
-"""`produce` that ends early prints which lines are in the log, and a command that goes on."""
+"""`produce` that ends early prints which lines are in the log, and the line from which to go on."""
 
 from __future__ import annotations
 
 import errno
 import re
-import shlex
 import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 import anyio
-import orjson
 import pytest
 
 from actorproc.cli import produce
@@ -63,15 +62,7 @@ def in_log() -> list[int]:
     return anyio.run(read)
 
 
-def json_in_log() -> list[dict[str, str]]:
-    async def read() -> list[dict[str, str]]:
-        async with open_store("events") as store:
-            return [orjson.loads(value or b"") for values in (await log_contents(store)).values() for value in values]
-
-    return anyio.run(read)
-
-
-def test_a_refusing_partition_leaves_a_command_that_goes_on(run: Run, folder: Path) -> None:
+def test_a_refusing_partition_leaves_a_line_to_go_on_from(run: Run, folder: Path) -> None:
     run(*PRODUCE, "/dev/null")
     (folder / "events" / "partition=1").write_text("in the way")
     ended = run(*PRODUCE, "flights.txt")
@@ -79,18 +70,14 @@ def test_a_refusing_partition_leaves_a_command_that_goes_on(run: Run, folder: Pa
     there = in_log()
     assert len(there) == 100
     missing = min(set(range(1, 201)) - set(there))
-    assert "100 events are in events. The first" in ended.stderr, "what was refused is in no doubt"
-    beyond = f"{100 - missing + 1} of the appended events come after it"
-    assert f"The first line of flights.txt that is missing is {missing}; {beyond}." in ended.stderr
-    again = f"tail -n +{missing} flights.txt | actorproc produce --log events -"
-    assert ended.stderr.endswith(
-        f"go on from line {missing}, which appends later lines that are in the log a second time: {again}\n"
+    assert f"100 events are in events. The first line of flights.txt that may be missing is {missing}." in ended.stderr
+    again = (
+        f"run the command again with --from-line {missing}. Later lines that are in the log are appended a second time"
     )
+    assert ended.stderr.endswith(f"{again}\n")
 
 
-def test_the_resume_command_after_a_full_disk_loses_nothing(
-    run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_going_on_after_a_full_disk_loses_nothing(run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files: list[str] = []
     create = FolderStore._create
 
@@ -108,13 +95,11 @@ def test_the_resume_command_after_a_full_disk_loses_nothing(
         ended = run(*PRODUCE, "--rate", "200", "blank")
     assert ended.exit_code == 1
     there = in_log()
-    first = int(re.findall(r"missing is (\d+)", ended.stderr)[0])
-    assert f"{len(there)} events are in events, and " in ended.stderr
-    assert first == 2 * min(set(range(1, 201)) - set(there)) + 1, "lines are counted as `tail` does, blank ones, too"
-    again = ended.stderr.strip().rpartition(": ")[2]
-    assert again == f"tail -n +{first} blank | actorproc produce --log events --rate 200 -"
-    rest = again.replace("actorproc", shlex.join([sys.executable, "-m", "actorproc"])).replace("--rate 200", "")
-    subprocess.run(["bash", "-c", rest], check=True, capture_output=True)
+    first = int(re.findall(r"--from-line (\d+)", ended.stderr)[0])
+    assert f"{len(there)} events are in events. The first line of blank that may be missing is {first}" in ended.stderr
+    assert first == 2 * min(set(range(1, 201)) - set(there)) + 1, "blank lines count"
+    assert run(*PRODUCE, "--from-line", first, "blank").exit_code == 0
+    assert min(Counter(in_log()).values()) == 1
     assert set(in_log()) == set(range(1, 201))
 
 
@@ -140,13 +125,11 @@ def test_a_signal_while_the_disk_is_full_reports_delivered_lines(folder: Path, t
     assert f"interrupted: {len(there)} events are in events" in err
     if times == 1:
         assert there == list(range(1, len(there) + 1))
-        assert (
-            f"all of flights.txt up to line {len(there)}, and nothing after it. To append the rest, go on from" in err
-        )
-        assert f"tail -n +{len(there) + 1} flights.txt | actorproc produce --log events --rate 100 -" in err
+        assert f"all of flights.txt up to line {len(there)}, and nothing after it. To append the rest, run" in err
+        assert err.endswith(f"--from-line {len(there) + 1}\n")
     else:
         missing = min(set(range(1, 201)) - set(there))
-        assert f" more may be in the log or not. The first line of flights.txt that may be missing is {missing}" in err
+        assert f"The first line of flights.txt that may be missing is {missing}" in err
 
 
 def test_a_signal_during_the_final_flush_keeps_the_error(run: Run, folder: Path) -> None:
@@ -166,30 +149,19 @@ def test_a_signal_during_the_final_flush_keeps_the_error(run: Run, folder: Path)
         finally:
             process.kill()
     assert process.returncode == 1
-    assert "100 events are in events. The first line of flights.txt that is missing is " in err
+    assert "100 events are in events. The first line of flights.txt that may be missing is " in err
 
 
-@pytest.mark.parametrize(
-    ("file", "options", "more"),
-    [
-        ("rows.csv", ["--key-column", "n"], ["--key-column", "n"]),
-        ("rows.txt", ["--timestamp-column", "n"], ["--timestamp-column", "n"]),
-        ("rows.csv", [], ["--format", "csv"]),
-        ("rows.txt", ["--format", "csv"], ["--format", "csv"]),
-    ],
-)
-def test_csv_goes_on_with_its_header(run: Run, folder: Path, file: str, options: list[str], more: list[str]) -> None:
+def test_csv_goes_on_from_a_line_with_its_header(run: Run, folder: Path) -> None:
     rows = [b'%d,"text\nof %d"\n' % (n, n) for n in range(1, 21)]
-    (folder / file).write_bytes(b"n,text\n" + b"".join(rows[:10]) + b"1,2,3\n" + b"".join(rows[10:]))
-    ended = run(*PRODUCE, *options, file)
+    (folder / "rows.csv").write_bytes(b"n,text\n" + b"".join(rows[:10]) + b"1,2,3\n" + b"".join(rows[10:]))
+    ended = run(*PRODUCE, "--key", "n", "rows.csv")
     assert ended.exit_code == 2
-    assert f"{file}: line 22: not a row of this CSV (3 fields, and the header has 2): 1,2,3.\n10 events" in ended.stderr
-    again = ended.stderr.strip().rpartition("from line 22: ")[2]
-    command = shlex.join(["actorproc", "produce", "--log", "events", *more, "--on-bad-line", "keep", "-"])
-    assert again == f"{{ head -n 1 {file}; tail -n +22 {file}; }} | {command}"
-    rest = again.replace("actorproc", shlex.join([sys.executable, "-m", "actorproc"])).replace("keep", "skip")
-    subprocess.run(["bash", "-c", rest], check=True, capture_output=True)
-    assert sorted(row["n"] for row in json_in_log()) == sorted(str(n) for n in range(1, 21))
+    why = "rows.csv: line 22: not a row of this CSV (3 fields, and the header has 2): 1,2,3.\n10 events are in events"
+    assert why in ended.stderr
+    assert ended.stderr.endswith("and run the command again with --from-line 22\n")
+    going_on = run(*PRODUCE, "--key", "n", "--from-line", 22, "--on-bad-line", "skip", "rows.csv")
+    assert "10 events appended to events" in going_on.stdout
 
 
 @pytest.mark.parametrize("on_bad_line", ["fail", "keep", "skip"])
@@ -200,34 +172,10 @@ def test_a_csv_header_that_is_not_utf8_ends_produce_with_an_error(run: Run, fold
     assert r"the CSV header is not UTF-8, at b'gr\xf6\xdfe': convert the input" in ended.stderr
 
 
-def test_text_lines_go_on_with_their_regex(run: Run, folder: Path) -> None:
-    (folder / "access.log").write_text("a x\n b\nc z\n")
-    ended = run(*PRODUCE, "--key-regex", r"^(\S+)", "access.log")
-    again = ended.stderr.strip().rpartition("from line 2: ")[2]
-    command = r"actorproc produce --log events --key-regex '^(\S+)' --on-bad-line keep -"
-    assert again == f"tail -n +2 access.log | {command}"
-
-
-@pytest.mark.parametrize(
-    ("options", "says"),
-    [
-        (["--key", "a", "--key-column", "a", "x.csv"], "choose one"),
-        (["--key", "a", "flights.csv"], "--key is for json, and the input is csv: give --key-column, or --format json"),
-        (
-            ["--key", "a", "--timestamp-column", "t", "x"],
-            "--timestamp-column is for csv: choose one",
-        ),
-        (
-            ["--format", "text", "--timestamp-field", "t", "x"],
-            "--timestamp-field is for json, and the input is text: give --format json",
-        ),
-        (["--format", "json", "--key-regex", "(a)", "x"], "--key-regex is for text, and the input is json: give --key"),
-    ],
-)
-def test_a_key_option_of_another_format_is_refused(run: Run, options: list[str], says: str) -> None:
-    ended = run(*PRODUCE, *options)
+def test_text_lines_have_no_key(run: Run, folder: Path) -> None:
+    ended = run(*PRODUCE, "--format", "text", "--key", "a", "flights.txt")
     assert ended.exit_code == 2
-    assert says in ended.stderr
+    assert "--key and --timestamp name a field of JSON or CSV, and text has none" in ended.stderr
 
 
 def test_an_unreadable_input_is_an_error_that_says_nothing_was_appended(run: Run) -> None:

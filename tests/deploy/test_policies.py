@@ -12,7 +12,7 @@ from aiobotocore.session import get_session
 from actorproc import Batch, PartitionContext, PartitionHandler, Processor, Producer
 from actorproc.admin.dead_letters import DeadLetters, Selection
 from actorproc.admin.doctor import examine
-from actorproc.admin.output import output_rows
+from actorproc.admin.read_output import output_rows
 from actorproc.admin.readers import add_reader
 from actorproc.admin.status import read_status
 from actorproc.admin.verify import verify

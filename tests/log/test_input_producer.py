@@ -14,8 +14,7 @@ import pytest
 
 from actorproc.errors import StoreRefused, UsageError
 from actorproc.log.growth import grow_log
-from actorproc.log.input_csv import CsvRows
-from actorproc.log.input_formats import BLOCK, BadLine, InputBlock, InputFormat, JsonLines, TextLines
+from actorproc.log.input_formats import BLOCK, BadLine, CsvRows, InputBlock, InputFormat, JsonLines, TextLines
 from actorproc.log.input_producer import InputProducer, OnBadLine, Produced
 from actorproc.log.partitioner import partition_of_key
 from actorproc.log.producer import Producer
@@ -142,7 +141,7 @@ async def test_the_line_to_go_on_from_counts_skipped_lines() -> None:
     with pytest.raises(StoreRefused):
         async with Producer(Store(RefusesB()), partitions=2, partitioner=by_key) as producer:
             await input_producer.run(JsonLines(io.BytesIO(BAD), "k"), producer)
-    assert input_producer.delivered() == (1, 0, 6, 0), "what was refused is in no doubt"
+    assert input_producer.delivered() == (1, 6, False)
 
 
 async def test_without_a_key_field_a_line_may_be_anything() -> None:
@@ -235,27 +234,6 @@ async def produced_from(
     return [(record.key, record.value) for batch in await batches(source, "0") for record in batch]
 
 
-async def test_a_regex_takes_the_key_of_a_text_line() -> None:
-    lines = b'10.0.0.1 "GET /"\n\n10.0.0.2 "GET /x"\r\n'
-    assert await produced_from(TextLines(io.BytesIO(lines), r"^(\S+)")) == [
-        (b"10.0.0.1", b'10.0.0.1 "GET /"'),
-        (b"10.0.0.2", b'10.0.0.2 "GET /x"'),
-    ]
-
-
-async def test_a_text_line_that_the_regex_does_not_match_is_bad() -> None:
-    with pytest.raises(BadLine, match="line 2: --key-regex does not match: none"):
-        await produced_from(TextLines(io.BytesIO(b"a=1\nnone\n"), "a=(.)"))
-    kept = await produced_from(TextLines(io.BytesIO(b"a=1\nnone\n"), "a=(.)"), InputProducer(on_bad_line="keep"))
-    assert kept == [(b"1", b"a=1"), (None, b"none")]
-
-
-@pytest.mark.parametrize(("regex", "why"), [("(", "missing"), ("a", "has no group")])
-def test_a_regex_without_a_group_is_refused(regex: str, why: str) -> None:
-    with pytest.raises(UsageError, match=why):
-        TextLines(io.BytesIO(), regex)
-
-
 CSV = b'\xef\xbb\xbfid,name,note\n1,a,"x, ""y"""\n\n2,,"two\nlines"\r\n3,b,\n'
 ROWS = [
     (b"a", {"id": "1", "name": "a", "note": 'x, "y"'}),
@@ -274,7 +252,7 @@ def test_csv_rows_are_numbered_by_the_lines_in_which_they_begin() -> None:
     records = CsvRows(io.BytesIO(CSV))
     block = read(records)
     assert block is not None
-    assert (list(block.numbers), block.next_line, records.header_lines) == ([2, 4, 6], 7, 1)
+    assert (list(block.numbers), block.next_line) == ([2, 4, 6], 7)
     assert block.size == len(CSV) - len(b"id,name,note\n\xef\xbb\xbf")
     assert block.keys is None
     assert read(records) is None
@@ -375,6 +353,17 @@ async def test_a_csv_header_that_is_not_utf8_is_the_fault_of_the_input(text: byt
     assert not input_producer.bad_lines
 
 
+@pytest.mark.parametrize("from_line", range(1, 9))
+async def test_input_goes_on_from_a_line_with_the_header_of_csv(from_line: int) -> None:
+    """Also a bad line before it is passed over."""
+    text = b'id,note\n1,"a\nb"\n2,x,bad\n\n3,y\n'
+    input_producer = InputProducer(from_line=from_line, on_bad_line="skip")
+    found = await produced_from(CsvRows(io.BytesIO(text), "id"), input_producer)
+    assert [key for key, _ in found] == [key for key, line in ((b"1", 2), (b"3", 6)) if line >= from_line]
+    assert [bad.number for bad in input_producer.bad_lines] == ([4] if from_line <= 4 else [])
+    assert input_producer.delivered() == (len(found), max(7, from_line), True)
+
+
 @pytest.mark.parametrize("text", [b"", b"\n\n", b"a,b\n", b"a,b"])
 def test_csv_without_rows_gives_no_records(text: bytes) -> None:
     assert CsvRows(io.BytesIO(text), "a").fetch() is None
@@ -420,7 +409,7 @@ async def test_a_line_whose_time_is_none_is_bad(wrong: object) -> None:
     with pytest.raises(BadLine, match="line 1: field 't' is no time: "):
         await times_from(JsonLines(io.BytesIO(orjson.dumps({"t": wrong})), None, "t"))
     if isinstance(wrong, str | float):
-        with pytest.raises(BadLine, match="line 2: column 't' is no time: "):
+        with pytest.raises(BadLine, match="line 2: field 't' is no time: "):
             await times_from(CsvRows(io.BytesIO(f"t,x\n{wrong},1\n".encode()), None, "t"))
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from actorproc.admin.dead_letters import DeadLetters, Selection
-from actorproc.admin.output import output_rows
+from actorproc.admin.read_output import output_rows
 from actorproc.admin.verify import verify
 from actorproc.config.settings import Settings
 from actorproc.group.membership import read_group

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from actorproc import PartitionInfo
-from actorproc.admin.state import state_entries
+from actorproc.admin.read_state import state_entries
 from actorproc.handler.base import PartitionHandler
 from actorproc.handler.context import PartitionContext
 from actorproc.handler.wake_context import WakeContext

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from actorproc.admin.output import output_rows
+from actorproc.admin.read_output import output_rows
 from actorproc.cli.common import OpenedProcessor, chosen_partitions, run_async
 from actorproc.cli.streams import warn
 from actorproc.cli.terminal import print_json, print_table

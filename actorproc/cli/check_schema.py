@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import typer
 
-from actorproc.admin.schema import SchemaFinding, check_schemas
+from actorproc.admin.schema_findings import SchemaFinding, check_schemas
 from actorproc.cli.common import opened_processor, pairs, run_async
 from actorproc.cli.exit_codes import FAILED
 from actorproc.cli.loading import load_handler

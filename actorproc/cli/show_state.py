@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from actorproc.admin.state import StateEntry, state_batches, state_entries
+from actorproc.admin.read_state import StateEntry, state_batches, state_entries
 from actorproc.cli.common import OpenedProcessor, chosen_partitions, run_async
 from actorproc.cli.streams import warn
 from actorproc.cli.terminal import SafeConsole, print_json, print_table
