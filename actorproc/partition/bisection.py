@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
 from actorproc.config.settings import Settings
@@ -144,14 +143,14 @@ class Parts:
 
     def _cut_at(self, part: Part, failed: list[int], given_up: GivenUp) -> list[Part]:
         """The part without the records given up, cut before and behind each failed one, at these places."""
-        cut, parts = set(failed), []
-        ends = [edge for place in failed for edge in (place, place + 1)]
-        for first, end in pairwise([0, *ends, len(part.batch)]):
-            kept = [place for place in range(first, end) if part.batch.sequences[place] not in given_up]
-            if kept:
-                attempt = self._failed_alone[part.batch.sequences[first]] + 1 if first in cut else 1
-                parts.append(Part(part.batch.take(kept), attempt, part.isolating))
-        return parts
+        cut = set(failed)
+        pieces: list[tuple[int, list[int]]] = [(1, [])]  # number of the next attempt, and places
+        for place, sequence in enumerate(part.batch.sequences):
+            if place in cut:
+                pieces += [(self._failed_alone[sequence] + 1, [place]), (1, [])]
+            elif sequence not in given_up:
+                pieces[-1][1].append(place)
+        return [Part(part.batch.take(places), attempt, part.isolating) for attempt, places in pieces if places]
 
     def _decision(self, error: Exception, failed: Batch, attempt: int) -> Decision | None:
         try:
