@@ -10,11 +10,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
-from typing import Any
+from typing import Any, TypeVar
 
 from actorproc.errors import SettingsError, UsageError
 from actorproc.runtime.error_text import format_error
 from actorproc.runtime.requirements import how_to_install
+
+T = TypeVar("T")
 
 SOURCES = "actorproc.sources"
 """Group of sources, by URL scheme."""
@@ -71,6 +73,20 @@ def importing(group: str, name: str, what: str) -> Iterator[None]:
         package = _package(_found(group)[name][0])
         how = how_to_install(name) if package == OURS else f"install what the package {package} needs"
         raise SettingsError(f"{what}: {error}: {how}") from error
+
+
+def make(group: str, name: str, kind: type[T], what: str, *given: Any, **keywords: Any) -> T:
+    """Call the factory that is registered under this name. `kind`: of the object; `what`: needs it, for the message.
+
+    Raises:
+        KeyError, UsageError: as `load` and `importing`, or the factory has made another kind of object.
+    """
+    factory = load(group, name)
+    with importing(group, name, what):
+        made = factory(*given, **keywords)
+    if not isinstance(made, kind):
+        raise SettingsError(f"{what}: what is registered for it made {made!r:.100}, not a {kind.__name__}")
+    return made
 
 
 def _package(point: EntryPoint) -> str:

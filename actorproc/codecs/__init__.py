@@ -33,16 +33,11 @@ def open_decoder(settings: Settings, *, clock: Clock = SYSTEM) -> Decoder:
     if name not in known:
         raise SettingsError(f"decode = {name!r}: there is no such decoder; there are: {', '.join(known)}")
     try:
-        make: DecoderFactory = plugins.load(plugins.DECODERS, name)
-        with plugins.importing(plugins.DECODERS, name, f"decode = {name}"):
-            made = make(settings, clock=clock)
+        return plugins.make(plugins.DECODERS, name, Decoder, f"decode = {name}", settings, clock=clock)  # type: ignore[type-abstract]
     except SettingsError:
         raise
     except (ValueError, OSError, SchemaError) as error:
         raise SettingsError(f"decode_schema = {settings.decode_schema!r}: {error}") from None
-    if not isinstance(made, Decoder):
-        raise SettingsError(f"decode = {name}: what is registered for it made {made!r:.100}, not a Decoder")
-    return made
 
 
 def open_key_decoder(settings: Settings, *, clock: Clock = SYSTEM) -> Decoder | None:

@@ -63,12 +63,8 @@ def open_source(
         return OutputSource.of_url(source, settings=with_store_options(source, settings), clock=clock)
     scheme, found, rest = source.partition("://")
     if found and scheme in plugins.names(plugins.SOURCES):
-        make: SourceFactory = plugins.load(plugins.SOURCES, scheme)
-        with plugins.importing(plugins.SOURCES, scheme, f"source {scheme}://"):
-            made = make(source, settings.source_options, settings=settings, clock=clock)
-        if not isinstance(made, Source):
-            raise UsageError(f"source {scheme}://: what is registered for it made {made!r:.100}, not a Source")
-        return made
+        what, options = f"source {scheme}://", settings.source_options
+        return plugins.make(plugins.SOURCES, scheme, Source, what, source, options, settings=settings, clock=clock)  # type: ignore[type-abstract]
     if found and scheme not in plugins.names(plugins.STORES):
         known = ", ".join(f"{name}://" for name in plugins.names(plugins.SOURCES))
         shown = f"{scheme}://{rest.rpartition('@')[2]}"  # a secret may be before it
