@@ -63,7 +63,6 @@ class S3Store(Backend):
     """
 
     options = ("s3_endpoint", "s3_region", "s3_access_key", "s3_secret_key", "s3_path_style")
-    spark_scheme = "s3a"
 
     @classmethod
     def of_url(cls, url: str, options: Mapping[str, Any], *, settings: Settings, clock: Clock) -> Self:

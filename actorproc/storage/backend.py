@@ -74,8 +74,6 @@ class Backend(ABC):
     """Names of the options that `of_url` takes, from the setting `store_options`, or that are settings themselves."""
     endpoint: str | None = None
     """The address of the service, if another one than the provider's was given. `doctor` shows it."""
-    spark_scheme: ClassVar[str | None] = None
-    """The scheme under which Spark reads the place; None: it cannot."""
 
     @classmethod
     def of_url(cls, url: str, options: Mapping[str, Any], *, settings: Settings, clock: Clock) -> Self:
