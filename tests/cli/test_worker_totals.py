@@ -14,6 +14,7 @@ from actorproc.cli.exit_codes import REACHED_END, WRONG_USE
 from actorproc.cli.serve import _supervise
 from actorproc.cli.worker_totals import REPORT_PIPE, Report, Totals, report_pipe, send
 from actorproc.runtime.backoff import Backoff
+from tests.cli.test_workers import Ending
 
 
 @pytest.fixture
@@ -65,27 +66,13 @@ def test_a_parent_that_does_not_read_holds_up_no_worker(totals: Totals) -> None:
     send(Report("a"), -1)
 
 
-class Process:
+class Process(Ending):
     """Ends at once with a code, after it has reported, if it is no signal's."""
 
-    pid = 1
-
     def __init__(self, host: str, code: int, pipe: str) -> None:
-        self._code = code
+        super().__init__(code)
         if code == REACHED_END:
             send(Report(host, 10, 9, 1), int(pipe))
-
-    async def __aenter__(self) -> Process:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        pass
-
-    def send_signal(self, number: signal.Signals) -> None:
-        raise ProcessLookupError
-
-    async def wait(self) -> int:
-        return self._code
 
 
 @pytest.mark.parametrize(

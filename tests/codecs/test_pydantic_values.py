@@ -17,26 +17,12 @@ from actorproc.codecs.pydantic_values import ModelValues, recursive_members
 from actorproc.codecs.typed_values import TypedValues
 from actorproc.errors import DecodeError
 from actorproc.runtime.error_text import error_message
+from tests.formats.recursive_models import All, Has, Not
 from tests.formats.samples import FIRST, process
 from tests.partition.running import letters
 
 LONGEST = 5.0
 """Seconds. A value takes one at most; the machine may be busy."""
-
-
-class Not(BaseModel):
-    op: Literal["not"]
-    arg: Not | All | Has
-
-
-class All(BaseModel):
-    op: Literal["all"]
-    arg: Not | All | Has
-
-
-class Has(BaseModel):
-    op: Literal["has"]
-    name: str
 
 
 class Rule(BaseModel):

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 from pydantic import BaseModel
 
 from actorproc.errors import DecodeError
 from actorproc.formats.json_schema.decoder import JsonSchemaDecoder
+from tests.formats.recursive_models import All, Has, Not
 
 DRAFTS = {
     "": "2020-12",
@@ -23,21 +24,6 @@ DRAFTS = {
 NO_BRANCH = "fits no schema of 'anyOf', or not exactly one of 'oneOf'"
 LONGEST = 1.0
 """Seconds. They take milliseconds; the machine may be busy."""
-
-
-class Not(BaseModel):
-    op: Literal["not"]
-    arg: Not | All | Has
-
-
-class All(BaseModel):
-    op: Literal["all"]
-    arg: Not | All | Has
-
-
-class Has(BaseModel):
-    op: Literal["has"]
-    name: str
 
 
 class Rule(BaseModel):
