@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from actorproc.handler.base import CloseReason, Decision, PartitionHandler
     from actorproc.handler.context import PartitionContext
     from actorproc.handler.hooks import Event, Hooks
-    from actorproc.handler.info import ClosingContext, PartitionInfo
+    from actorproc.handler.info import PartitionInfo
     from actorproc.handler.wake_context import WakeContext
     from actorproc.handlers import (
         Capture,
@@ -38,7 +38,6 @@ __all__ = [
     "Capture",
     "Chunk",
     "CloseReason",
-    "ClosingContext",
     "Cursor",
     "Decision",
     "DecodedRows",
@@ -74,7 +73,6 @@ _MODULES = {
     "Capture": "handlers",
     "Chunk": "sources.protocol",
     "CloseReason": "handler.base",
-    "ClosingContext": "handler.info",
     "Cursor": "records",
     "Decision": "handler.base",
     "DecodedRows": "handlers",

@@ -17,7 +17,7 @@ from actorproc.group.formats import FORMATS
 from actorproc.group.heartbeat import Incarnation
 from actorproc.handler.base import CloseReason, PartitionHandler
 from actorproc.handler.context import PartitionContext
-from actorproc.handler.info import ClosingContext, PartitionInfo
+from actorproc.handler.info import PartitionInfo
 from actorproc.handler.options import load_options
 from actorproc.processor import Processor
 from actorproc.records import Batch
@@ -311,7 +311,7 @@ class Cluster:
             checks_of(ctx.partition).handler_opened(self, ctx)
             await handler.opened(self, ctx)
 
-        async def closing(self: Any, ctx: ClosingContext, reason: CloseReason) -> None:
+        async def closing(self: Any, ctx: PartitionInfo, reason: CloseReason) -> None:
             checks_of(ctx.partition).handler_closing(self, reason)
             await handler.closing(self, ctx, reason)
 

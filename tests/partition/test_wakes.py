@@ -25,7 +25,6 @@ from actorproc.output.chain import Commit, OutputChain
 from actorproc.output.checkpoint import Reset, Totals
 from actorproc.partition.timers import Timers
 from actorproc.records import Batch, Cursor, Record
-from actorproc.runtime.backoff import Backoff
 from actorproc.runtime.clock import Clock
 from actorproc.simulation.clock import EPOCH, VirtualClock
 from actorproc.simulation.loop import START, current_loop, run
@@ -510,7 +509,7 @@ class Stopped(Clock):
 async def test_a_timer_that_is_not_quite_due_is_waited_for() -> None:
     clock = Stopped(1)
     held = {b"k": msgpack.encode(Timer(NOON.timestamp() - 60, "stream"))}
-    timers = Timers(held, None, clock, clock.wall, 60, 3600, Backoff())
+    timers = Timers(held, None, Settings(stream_idle_time=60, max_timestamp_ahead=3600), clock, clock.wall)
     clock.seconds += 60
     assert timers._quiet_since + 60 - clock.seconds == 0  # and yet 60 seconds have not passed
     assert timers.due(10, (), at_end=True) == []
@@ -521,7 +520,7 @@ async def test_a_timer_that_is_not_quite_due_is_waited_for() -> None:
 async def test_a_timer_that_is_set_with_each_record_has_one_entry() -> None:
     held: dict[bytes, bytes] = {}
     clock = Clock(1)
-    timers = Timers(held, None, clock, clock.wall, 60, 3600, Backoff())
+    timers = Timers(held, None, Settings(stream_idle_time=60, max_timestamp_ahead=3600), clock, clock.wall)
     state = AttemptState(kinds=StateKinds(wakes=True))
     for second in range(1000):
         set_timer(state, "k", NOON + timedelta(seconds=second), None)
