@@ -52,8 +52,7 @@ class PartitionInfo:
         """
         if self._commit is None:
             raise HandlerError(
-                "ctx.commit() outside of process: nothing can be committed, except in closing while the partition "
-                "still belongs to this host"
+                "ctx.commit() outside of process: in closing alone, unless the partition was lost or has failed"
             )
         await self._commit()
 

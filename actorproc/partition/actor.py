@@ -252,7 +252,7 @@ class PartitionActor(Restartable):
 
     async def _work(self, calls: HandlerCalls) -> None:
         """Process and commit until a drain begins or the partition ends."""
-        processor = BatchProcessor(calls, self._settings, self._limit, self._pause)
+        processor = BatchProcessor(calls, self._settings, self._limit, partial(self._pause, calls.retries))
         try:
             while not self._draining.is_set() and await self._step(processor):
                 self._check_late_rows(calls)
@@ -289,19 +289,16 @@ class PartitionActor(Restartable):
             self._closing_for = CloseReason.ENDED
         return not read.ended
 
-    async def _pause(self, attempt: int, records: int) -> None:
+    async def _pause(self, retries: RetryPause, attempt: int, records: int) -> None:
         """Wait before the next attempt at a batch. Earlier batches are committed when they are due. Reading goes on.
 
         Raises:
             Interrupted: a drain began, and the pause is too long to wait for.
         """
-        calls = self._calls
-        if calls is None:
-            raise RuntimeError("no handler is open")
         with self._pace.pause():
             await self._committer.commit_if_due()
             with self._reads.aside(), self.time.at("wait"):
-                await calls.retries.pause(attempt, records)
+                await retries.pause(attempt, records)
 
     def _seconds_until_due(self) -> float | None:
         """Seconds until a commit or a timer is due; None: neither is to come."""
