@@ -1,4 +1,4 @@
-"""Finds sources, stores, decoders and commands by name, of actorproc itself and of other packages.
+"""Finds sources, stores, decoders, sinks and commands by name, of actorproc itself and of other packages.
 
 A package registers each as an entry point in its metadata (docs/extend.md). What ships with actorproc is registered in
 the same way, in pyproject.toml. Nothing is imported before it is used: clients of services take long, or are extras.
@@ -24,6 +24,8 @@ STORES = "actorproc.stores"
 """Group of backends, by URL scheme."""
 DECODERS = "actorproc.decoders"
 """Group of decoders, by the setting `decode`."""
+SINKS = "actorproc.sinks"
+"""Group of sinks, by URL scheme."""
 COMMANDS = "actorproc.commands"
 """Group of commands and groups of commands, by name."""
 

@@ -60,6 +60,7 @@ from actorproc.runtime.signals import Signals
 from actorproc.runtime.tasks import first_cause
 from actorproc.runtime.user_code import INTERRUPTIONS, user_code
 from actorproc.runtime.watchdog import Blockage, loop_watchdog
+from actorproc.sinks.host_sinks import HostSinks
 from actorproc.sources import guard_source, open_source
 from actorproc.sources.protocol import Source, Start, parse_start
 from actorproc.storage.names import ProcessorLayout, checked_name
@@ -161,6 +162,7 @@ class Processor:
         self._store = container if isinstance(container, Store) else open_store(container, self.settings, clock=clock)
         self._owns_store = not isinstance(container, Store)
         check_places(self.name, self._source, self._store, self.settings)
+        self._sinks = HostSinks(self.settings.sinks, self.name, clock, self._log)
         self._nudges = nudges
         self._supervisor: Supervisor | None = None
         self._contact: FirstContact | None = None  # while it runs
@@ -333,6 +335,8 @@ class Processor:
             )
             with contact.stoppable("shared() of the handler"):
                 shared = await stack.enter_async_context(shared_value(self.handler, self.options, self._log))
+            stack.push_async_callback(self._sinks.close)
+            await contact(lambda: self._sinks.open(store, self.layout, output_schema(self.schema)))
             with warn_while_slow(self._log, "register() of the source"):
                 await contact(lambda: source.register(self.name, store.url))
             if clock is SYSTEM:
@@ -375,7 +379,7 @@ class Processor:
             ),
             start_from=self.start_from,
             latest_partitions=None if recorded.partitions is None else frozenset(recorded.partitions),
-            until_end=until_end,
+            until_end=until_end, sinks=self._sinks,
         )  # fmt: skip
 
     def _say_blocked(self, found: Blockage) -> None:

@@ -275,6 +275,14 @@ class Settings(BaseModel):
         "with some 150 bytes for each key. A partition with more stops with an error.",
     )
 
+    # Sinks
+    sinks: Annotated[dict[str, str | dict[str, Any]], BeforeValidator(_json_object)] = Field(
+        {},
+        repr=False,
+        description="Systems that get the committed rows, by name: a URL, or a table `[sinks.NAME]` with `url` and "
+        "options. `@PATH` takes the value of an option from a file.",
+    )
+
     # Retention
     reader_expiration: Expiration | None = Field(
         None,

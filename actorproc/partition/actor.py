@@ -56,6 +56,10 @@ from actorproc.runtime.tasks import first_cause
 log = get_logger(__name__)
 
 
+DELIVERY_TIME = 5.0
+"""Seconds that a partition waits for its sinks before it goes to another host, which delivers the rest."""
+
+
 class PartitionActor(Restartable):
     """Runs one partition under one epoch until it is drained, fenced or fails.
 
@@ -100,9 +104,10 @@ class PartitionActor(Restartable):
             prepare=context.prepare, epoch=epoch, costs=context.costs,
         )  # fmt: skip
         self.lag = Lag(context.source, self._reads, self.statistics, clock)
+        self.deliveries = context.deliveries(partition, self._log)
         self._committer = Committer(
-            context, self.statistics, queue or Acknowledgements(),
-            time=self.time, log=self._log, hooks=self._hooks, committed=self._call_committed,
+            context, self.statistics, queue or Acknowledgements(), time=self.time, log=self._log,
+            hooks=self._hooks, deliveries=self.deliveries, committed=self._call_committed,
         )  # fmt: skip
         self._calls: HandlerCalls | None = None  # once the handler is opened
         self._wakes: Wakes | None = None  # of a handler with timers
@@ -195,6 +200,7 @@ class PartitionActor(Restartable):
             self.statistics.state = "running"
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self._reads.run, self._committer.cursor)
+                tasks.start_soon(self.deliveries.run)
                 await self._work(calls)
                 # Before the reader ends, which may be blocked in a thread for long.
                 await self._release(calls, succession)
@@ -346,6 +352,7 @@ class PartitionActor(Restartable):
         self._committer.check_all_committed()
         await self._committer.commit()
         await self._committer.checkpoint()
+        await self.deliveries.drain(stopped=self._draining.is_set)
         self.flushing = False
 
     # Ending
@@ -392,6 +399,7 @@ class PartitionActor(Restartable):
             await self._end_partition()
         else:
             await self._committer.checkpoint()
+        await self.deliveries.drain(DELIVERY_TIME)
         self.statistics.state = "drained"
 
     async def _end_partition(self) -> None:

@@ -30,6 +30,7 @@ from actorproc.partition.time_spent import TimeSpent
 from actorproc.partition.timers import Timers
 from actorproc.records import Batch, Cursor
 from actorproc.runtime.logger import LogThrottle
+from actorproc.sinks.set_of_deliveries import Deliveries
 from actorproc.state.partition_state import PartitionState
 from actorproc.state.sweeping import StateSweeper
 from actorproc.storage.names import STATE
@@ -48,6 +49,7 @@ class Committer:
         acknowledgements: tell the source what is committed.
         log: a structlog logger that names the partition.
         hooks: of the application, told about each commit that was made. They must not wait.
+        deliveries: to sinks: they get the rows of each commit.
         committed: called after each commit, as `PartitionHandler.committed` is.
     """
 
@@ -60,6 +62,7 @@ class Committer:
         time: TimeSpent,
         log: Any,
         hooks: PartitionHooks,
+        deliveries: Deliveries,
         committed: Callable[[int, int, Exception | None], Awaitable[None]],
     ) -> None:
         store, layout, settings, clock = context.store, context.layout, context.settings, context.clock
@@ -72,6 +75,7 @@ class Committer:
         self._log = log
         self._acknowledgements = acknowledgements
         self._hooks = hooks
+        self._deliveries = deliveries
         self._call_committed = committed
         self._sets_timers = wakes(context.handler)
         self._chain = OutputChain(store, layout, statistics.partition)
@@ -117,6 +121,7 @@ class Committer:
         self.resets, self.ended = end.resets, end.ended
         await check(self.cursor)
         self.committed = self.cursor
+        self._deliveries.begin(end.number)
         self._counted = self.cursor.sequence
         self._acknowledgements.begin(self.cursor.sequence, found.identities, self._check_is_last)
         if self._sets_timers:
@@ -311,6 +316,7 @@ class Committer:
             self.state.committed(self._number, commit.put_id, delta)
         await self._chain.publish(self._number, lines)
         self.state.expire(time)
+        self._deliveries.committed(self._number, table)
         self._number += 1
         statistics.commits += 1
         statistics.rows += commit.rows

@@ -20,6 +20,8 @@ from actorproc.partition.time_spent import HostTimes
 from actorproc.records import SEQUENCE, Batch
 from actorproc.runtime.budget import BufferTotal, ByteBudget
 from actorproc.runtime.clock import Clock
+from actorproc.sinks.host_sinks import HostSinks
+from actorproc.sinks.set_of_deliveries import Deliveries
 from actorproc.sources.protocol import Source, Start
 from actorproc.storage.names import ProcessorLayout
 from actorproc.storage.store import Store
@@ -59,12 +61,17 @@ class HostContext:
     costs: ReadCosts = field(default_factory=ReadCosts)
     openings: Openings = field(default_factory=Openings)
     key_decoder: Decoder | None = None
+    sinks: HostSinks | None = None
 
     async def prepare(self, batch: Batch) -> None:
         """Fetch the schemas that decoding these records needs. Raises SourceError: they cannot be had now."""
         await self.decoder.prepare(batch.data.column("value"))
         if self.key_decoder is not None:
             await self.key_decoder.prepare(batch.data.column("key"))
+
+    def deliveries(self, partition: str, log: Any) -> Deliveries:
+        """The deliveries of a partition's commits to the sinks."""
+        return Deliveries(self.sinks.deliveries(partition, log) if self.sinks else ())
 
     def partition_info(self, partition: str, epoch: int, log: Any) -> PartitionInfo:
         """A partition as its handler sees it."""

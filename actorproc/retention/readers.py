@@ -87,15 +87,53 @@ class Reader(msgspec.Struct, frozen=True, omit_defaults=True):
                 return "moved by hand"
 
 
+class SinkPart(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One partition of a sink: numbers of commits. See tests/protocol/sink_model.py."""
+
+    start: int = 0
+    """The first commit that the sink gets."""
+    gen: int = 0
+    """The sink's progress counts for a trim only with this generation: its position may fall."""
+    held: int = 0
+    """A trim stays below it until the progress has the generation."""
+    epoch: int = 0
+    """Counts the redeliveries."""
+    redo: int = 0
+    """Where the last redelivery starts."""
+
+
+class SinkEntry(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A registered sink."""
+
+    url: str
+    """Of the target, without credentials."""
+    life: str
+    """Of this registration: what the target keeps for another one is not ours."""
+    parts: dict[str, SinkPart] = {}
+    paused: bool = False
+
+    def part(self, partition: str) -> SinkPart:
+        """A partition that has come after the registration is delivered from its first commit on."""
+        return self.parts.get(partition, SinkPart())
+
+
+WITH_SINKS = 2
+"""Format of a registry that has sinks: an earlier release would drop them."""
+
+
 class Registry(Document, frozen=True):
-    """The readers by name; and `lowest`: the numbers by partition below which nothing is retained for anybody."""
+    """The readers and sinks by name; and `lowest`: the numbers by partition below which nothing is retained."""
+
+    newest_format = WITH_SINKS
 
     readers: dict[str, Reader]
     lowest: dict[str, int]
+    sinks: dict[str, SinkEntry] = msgspec.field(default_factory=dict)
 
     def to_json(self) -> bytes:
         """See `Document.to_json`. A stored reader has its name only as the key."""
-        return Document.to_json(replace(self, readers={n: replace(r, name="") for n, r in self.readers.items()}))
+        readers = {name: replace(reader, name="") for name, reader in self.readers.items()}
+        return Document.to_json(replace(self, readers=readers, format=WITH_SINKS if self.sinks else 1))
 
     @classmethod
     def from_json(cls, key: str, body: bytes | str) -> Self:

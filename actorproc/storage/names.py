@@ -124,11 +124,16 @@ class ProcessorLayout:
         self.probe = root + "probe/"
         self.audit = root + "audit/"
         self.history = root + "history/"
+        self.sinks = root + "sinks/"
 
     def host(self, host: str, incarnation: str) -> str:
         """Heartbeat of one incarnation. The incarnation is in the key, so that one LIST tells who is there
         and a DELETE or PUT that lands late can only touch the incarnation that sent it."""
         return f"{self.hosts}{host}~{incarnation}.json"
+
+    def sink_progress(self, sink: str, partition: str) -> str:
+        """How far a sink is in one partition, for trims and operators."""
+        return partition_key(f"{self.sinks}{sink}/", partition)
 
     def history_file(self, host: str, nonce: str) -> str:
         """Of one life of a host, from its start to its end."""

@@ -1,0 +1,1 @@
+"""Sinks: other systems that get the committed rows of a processor."""

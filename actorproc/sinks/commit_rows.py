@@ -1,0 +1,125 @@
+"""The rows of committed commits, in the order of their numbers: as they were just committed, or read from the chain."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from actorproc.errors import CorruptObject
+from actorproc.output.compacted_file import batches_of
+from actorproc.output.follower import ChainFollower, CommittedFile
+from actorproc.rows.casting import nulls
+from actorproc.runtime.clock import Clock
+from actorproc.storage.parquet import open_parquet
+
+
+@dataclass(frozen=True, slots=True)
+class CommitRows:
+    """The rows of commits from number `first` on."""
+
+    first: int
+    rows: pa.Table
+    counts: list[int]
+
+    @property
+    def next(self) -> int:
+        """The number after these commits."""
+        return self.first + len(self.counts)
+
+
+class RecentCommits:
+    """Commits that this owner has just made, for its deliveries: at most `most` bytes. Older ones are read again."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._bytes = 0
+        self._commits: deque[tuple[int, pa.Table]] = deque()
+
+    def add(self, number: int, rows: pa.Table) -> None:
+        if self._commits and number != self._commits[-1][0] + 1:
+            self._commits.clear()
+            self._bytes = 0
+        self._commits.append((number, rows))
+        self._bytes += rows.nbytes
+        while self._commits and self._bytes > self._most:
+            self._bytes -= self._commits.popleft()[1].nbytes
+
+    def forget(self, below: int) -> None:
+        """No delivery needs the commits below this number any more."""
+        while self._commits and self._commits[0][0] < below:
+            self._bytes -= self._commits.popleft()[1].nbytes
+
+    def since(self, number: int, most_rows: int) -> CommitRows | None:
+        """The commits from `number` on, up to some `most_rows` rows; None if they are not here."""
+        if not self._commits or not self._commits[0][0] <= number <= self._commits[-1][0]:
+            return None
+        tables, rows = list[pa.Table](), 0
+        for each, table in self._commits:
+            if each < number or (tables and rows + table.num_rows > most_rows):
+                continue
+            tables.append(table)
+            rows += table.num_rows
+        return CommitRows(number, pa.concat_tables(tables), [table.num_rows for table in tables])
+
+
+class StoredCommits:
+    """Reads commits from the chain. Keeps the file that it has fetched, since a compacted one holds many commits.
+
+    Args:
+        schema: of the rows, with `_sequence`. Columns that an older commit does not have are null.
+    """
+
+    def __init__(self, follower: ChainFollower, schema: pa.Schema, clock: Clock) -> None:
+        self._follower = follower
+        self._schema = schema
+        self._clock = clock
+        self._file: CommittedFile | None = None
+
+    async def since(self, number: int, most_rows: int) -> CommitRows | None:
+        """The commits from `number` on, up to some `most_rows` rows; None: there is none yet.
+
+        Raises:
+            CorruptObject: a file is corrupt.
+            SourceError: the commit was trimmed.
+        """
+        file = self._file
+        if file is None or not file.next - len(file.counts) <= number < file.next:
+            file = self._file = await self._follower.file(number, _no_wait)
+        if file is None:
+            return None
+        found = await self._clock.run_in_thread(_rows_of, file, self._schema, number, most_rows)
+        if found.next == file.next:
+            self._file = None
+        return found
+
+
+async def _no_wait(size: int) -> None:
+    """The follower asks for memory before it fetches: one file at a time is what a delivery holds."""
+
+
+def _rows_of(file: CommittedFile, schema: pa.Schema, number: int, most_rows: int) -> CommitRows:
+    counts = file.counts.tolist()
+    first = file.next - len(counts)
+    skip, taken = sum(counts[: number - first]), list[int]()
+    for count in counts[number - first :]:
+        if taken and sum(taken) + count > most_rows:
+            break
+        taken.append(count)
+    try:
+        batches = list(batches_of(open_parquet(file.body), skip, skip + sum(taken), most_rows))
+    except (pa.ArrowException, OSError) as error:
+        raise CorruptObject.unreadable(file.key, error) from None
+    rows = pa.Table.from_batches(batches) if batches else schema.empty_table()
+    return CommitRows(number, fitted(rows, schema), taken)
+
+
+def fitted(rows: pa.Table, schema: pa.Schema) -> pa.Table:
+    """The rows in the columns of a later schema of the output: columns that they do not have are null."""
+    there = set(rows.schema.names)
+    columns = [
+        rows[field.name].cast(field.type) if field.name in there else nulls(rows.num_rows, field.type)
+        for field in schema
+    ]
+    return pa.Table.from_arrays(columns, schema=schema)

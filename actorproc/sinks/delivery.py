@@ -1,0 +1,330 @@
+"""Delivers the commits of one partition to one sink, each once and in order, as long as this host has the partition.
+
+Model: tests/protocol/sink_model.py, whose names of steps and rules are used here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import anyio
+import pyarrow as pa
+from msgspec.structs import replace
+
+from actorproc.errors import ActorprocError, StoreError
+from actorproc.output.follower import ChainFollower
+from actorproc.retention.boundary import read_boundary
+from actorproc.retention.readers import Registry, SinkEntry
+from actorproc.runtime.backoff import Backoff
+from actorproc.runtime.error_text import format_error
+from actorproc.runtime.logger import LogThrottle
+from actorproc.sinks.commit_rows import CommitRows, RecentCommits, StoredCommits, fitted
+from actorproc.sinks.entries import SinkProgress, hold_back, needed, progress_document
+from actorproc.sinks.options import SinkOptions
+from actorproc.sinks.protocol import Delivery, Sink, SinkMoved, SinkRefused, SinkRow
+from actorproc.storage.document import SharedDocument
+from actorproc.storage.names import ProcessorLayout
+from actorproc.storage.store import Conflict, Store
+
+DOCUMENT_EVERY = 5.0
+"""Seconds between two writes of the progress: trims and `sinks list` go by it, deliveries do not."""
+
+_BACKOFF = Backoff(0.2, 30.0)
+
+
+class SinkStatistics:
+    """Progress of one delivery, for `status` and metrics."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.position: int | None = None
+        """Number of the next commit to deliver; None: not known yet."""
+        self.rows = 0
+        """Delivered since the partition was opened here."""
+        self.state = "opening"
+        """`opening`, `running`, `paused`, or `failing`."""
+        self.error: str | None = None
+        self.error_since: float | None = None
+
+
+class _Anew(Exception):
+    """The entry or the sink's row is not what was read: open the delivery anew."""
+
+
+class SinkDelivery:
+    """The delivery of one partition to one sink.
+
+    Args:
+        opened: the sink, which the partitions of the host share, once it is open.
+        schema: of the rows, with `_sequence`.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        opened: Callable[[], Awaitable[Sink]],
+        options: SinkOptions,
+        partition: str,
+        *,
+        store: Store,
+        layout: ProcessorLayout,
+        schema: pa.Schema,
+        log: Any,
+    ) -> None:
+        self.name = name
+        self.statistics = SinkStatistics(name)
+        self._opened = opened
+        self._partition = partition
+        self._store, self._layout, self._clock = store, layout, store.clock
+        self._schema = schema
+        self._log = log.bind(sink=name)
+        self._most_rows = options.batch_rows
+        self._recent = RecentCommits(options.buffer_bytes)
+        self._tip = 0  # number of the next commit that this owner makes
+        self._news = anyio.Event()
+        self._progress: SharedDocument[SinkProgress] = progress_document(store, layout, name, partition)
+        self._registry = SharedDocument(store, layout.readers, Registry)
+        self._owner = ""
+        self._sink: Sink | None = None
+        self._home = f"{store.url.rstrip('/')}/{layout.processor}"
+        self._entry: SinkEntry | None = None
+        self._row: SinkRow | None = None
+        self._position = 0
+        self._written_at = -DOCUMENT_EVERY
+        self._failures = 0
+        self._throttle = LogThrottle()
+
+    # For the partition
+
+    def begin(self, tip: int) -> None:
+        """The partition was opened, and its chain ends before commit `tip`."""
+        self._tip = tip
+
+    def committed(self, number: int, rows: pa.Table) -> None:
+        """Commit `number` is settled. Never waits."""
+        self._recent.add(number, rows)
+        self._tip = number + 1
+        self._news.set()
+
+    @property
+    def lag(self) -> int | None:
+        """Commits that the sink does not have yet; None: not known."""
+        position = self.statistics.position
+        return None if position is None else max(0, self._tip - position)
+
+    async def caught_up(self, stopped: Callable[[], bool]) -> None:
+        """Wait until the sink has everything that is committed, or is paused, or `stopped` says so."""
+        while self.statistics.state != "paused" and (self.lag is None or self.lag) and not stopped():
+            await self._clock.sleep(0.05)
+
+    async def run(self) -> None:
+        """Deliver until cancelled. Errors of the sink and the store are logged, and tried again after a back-off."""
+        while True:
+            try:
+                await self._open()
+                await self._deliver()
+            except (_Anew, SinkMoved):
+                self._failures += 1  # somebody else delivers: a pause, so that two owners do not race for ever
+                await self._clock.sleep(_BACKOFF.delay(min(self._failures, 3), self._clock.random))
+            except Exception as error:  # noqa: BLE001  # whatever the sink's client raises
+                await self._failed(error)
+
+    async def close(self) -> None:
+        """Write the progress, as far as the store answers."""
+        if self._entry is not None and self.statistics.position is not None:
+            try:
+                await self._write_progress(None)
+            except (StoreError, Conflict, ActorprocError):
+                return
+
+    # Opening
+
+    async def _open(self) -> None:
+        """Find out where to go on: the entry, then the sink's row, then the entry again."""
+        self.statistics.state = "opening" if self.statistics.error is None else "failing"
+        entry = await self._read_entry()
+        self._owner = self._clock.nonce()
+        found = await self._progress.read() or SinkProgress()
+        try:
+            await self._progress.swap(replace(found, owner=self._owner))  # claim
+        except Conflict:
+            raise _Anew from None
+        sink = self._sink = await self._opened()
+        row = await sink.read(self._partition)
+        position, part = self._look(entry, row), entry.part(self._partition)
+        if position < (lowest := await self._lowest()):
+            raise SinkRefused(
+                f"sink {self.name} needs commit {position} of partition {self._partition} next, and commits below "
+                f"{lowest} were trimmed: its database was restored from an older backup, or emptied. Restore a newer "
+                f"one; or register the sink anew (`actorproc sinks delete {self.name}`), and it begins at {lowest}"
+            )
+        if await self._read_entry() != entry:
+            raise _Anew
+        if position < needed(entry, self._partition, self._progress.current):  # it went back: a trim must know first
+            changed = await hold_back(self._store, self._layout, self.name, entry, self._partition, position)
+            if changed is None:
+                raise _Anew
+            entry, part = changed, changed.part(self._partition)
+        confirmed = replace(self._progress.current or SinkProgress(), life=entry.life, gen=part.gen, position=position)
+        try:
+            await self._progress.swap(confirmed)
+        except Conflict:
+            raise _Anew from None
+        self._entry, self._row, self._position = entry, row, position
+        self.statistics.position = position
+
+    def _look(self, entry: SinkEntry, row: SinkRow | None) -> int:
+        part = entry.part(self._partition)
+        if row is None:
+            return part.start
+        home = row.life.rpartition("#")[0]
+        if home != self._home:
+            raise SinkRefused(
+                f"the sink has rows of partition {self._partition} from {home}, another processor of this name: give "
+                "one of the two sinks another name"
+            )
+        if row.life != self._life(entry):
+            return part.start
+        return row.position if row.epoch >= part.epoch else min(row.position, part.redo)
+
+    def _life(self, entry: SinkEntry) -> str:
+        """Of this registration, as the sink keeps it: with its home, so that another container is not taken for it."""
+        return f"{self._home}#{entry.life}"
+
+    async def _read_entry(self) -> SinkEntry:
+        registry = await self._registry.read()
+        entry = registry.sinks.get(self.name) if registry else None
+        if entry is None:
+            raise SinkRefused(f"sink {self.name} is not registered any more: it was deleted while this host runs")
+        return entry
+
+    async def _lowest(self) -> int:
+        registry = self._registry.current
+        decided = registry.lowest.get(self._partition, 0) if registry else 0
+        boundary = await read_boundary(self._store, self._layout.boundary(self._partition))
+        return max(decided, boundary.lowest)
+
+    # Delivering
+
+    async def _deliver(self) -> None:
+        entry = self._entry
+        if entry is None:
+            raise RuntimeError("not opened")
+        if entry.paused:
+            await self._pause(entry)
+            return
+        follower = ChainFollower(self._store, self._layout, self._partition)
+        stored = StoredCommits(follower, self._schema, self._clock)
+        self._succeeded()
+        while True:
+            self._news = anyio.Event()
+            found = await self._next(stored)
+            if found is None:
+                await self._idle(entry)
+                continue
+            await self._send(entry, found)
+            if self._clock.monotonic() >= self._written_at + DOCUMENT_EVERY:
+                await self._write_progress(entry)
+
+    async def _next(self, stored: StoredCommits) -> CommitRows | None:
+        if self._position >= self._tip:
+            return None
+        recent = self._recent.since(self._position, self._most_rows)
+        if recent is None:
+            return await stored.since(self._position, self._most_rows)
+        # Void, if this owner slept before it made the commit: then the boundary has passed it.
+        boundary = await read_boundary(self._store, self._layout.boundary(self._partition))
+        if self._position < boundary.originals:
+            return await stored.since(self._position, self._most_rows)
+        return replace_rows(recent, self._schema)
+
+    async def _send(self, entry: SinkEntry, found: CommitRows) -> None:
+        part, was = entry.part(self._partition), self._row
+        life = self._life(entry)
+        ours = was if was is not None and was.life == life else None
+        now = SinkRow(life, max(part.epoch, ours.epoch if ours else 0), was.fence if was else 0, found.next)
+        await self._write(Delivery(self._partition, found.rows, self._position, found.counts, was, now))
+        self._row, self._position = now, found.next
+        self.statistics.position = found.next
+        self.statistics.rows += found.rows.num_rows
+        self._recent.forget(found.next)
+        self._succeeded()
+
+    async def _write(self, delivery: Delivery) -> None:
+        if self._sink is None:
+            raise RuntimeError("not opened")
+        await self._sink.write(delivery)
+
+    async def _idle(self, entry: SinkEntry) -> None:
+        """Wait for the next commit. The progress is written, and the entry is looked at now and then."""
+        while not self._news.is_set():
+            with anyio.move_on_after(DOCUMENT_EVERY):
+                await self._news.wait()
+                return
+            await self._write_progress(entry)
+
+    async def _write_progress(self, entry: SinkEntry | None) -> None:
+        """Note what is delivered. Looks at the entry, which operators change."""
+        entry = entry or self._entry
+        if entry is None:
+            return
+        self._written_at = self._clock.monotonic()
+        part, row = entry.part(self._partition), self._row
+        wanted = replace(
+            self._progress.current or SinkProgress(), owner=self._owner, life=entry.life, gen=part.gen,
+            position=self._position, epoch=row.epoch if row and row.life == self._life(entry) else 0, fenced=False,
+            error=self.statistics.error,
+        )  # fmt: skip
+        if wanted != self._progress.current:
+            try:
+                await self._progress.swap(wanted)
+            except Conflict:
+                raise _Anew from None
+        if await self._read_entry() != entry:
+            raise _Anew
+
+    async def _pause(self, entry: SinkEntry) -> None:
+        """Raise the fence, so that nothing that is under way lands; then wait until the sink is resumed."""
+        found = self._progress.current or SinkProgress()
+        if not found.fenced:
+            was, life = self._row, self._life(entry)
+            if was is not None and was.life == life:
+                now = replace(was, fence=was.fence + 1)
+            else:
+                epoch = entry.part(self._partition).epoch
+                now = SinkRow(life, epoch, (was.fence if was else 0) + 1, self._position)
+            await self._write(Delivery(self._partition, self._schema.empty_table(), self._position, (), was, now))
+            self._row = now
+            try:
+                await self._progress.swap(replace(found, fenced=True))
+            except Conflict:
+                raise _Anew from None
+        self._succeeded("paused")
+        while await self._read_entry() == entry:
+            await self._clock.sleep(DOCUMENT_EVERY)
+
+    # Failing
+
+    def _succeeded(self, state: str = "running") -> None:
+        if self.statistics.error is not None:
+            self._log.info("sink.delivers_again")
+        self.statistics.state, self.statistics.error, self.statistics.error_since = state, None, None
+        self._failures = 0
+
+    async def _failed(self, error: Exception) -> None:
+        self._failures += 1
+        statistics = self.statistics
+        statistics.state, statistics.error = "failing", format_error(error)
+        statistics.error_since = statistics.error_since or self._clock.wall()
+        delay = _BACKOFF.delay(self._failures, self._clock.random)
+        if isinstance(error, SinkRefused):
+            delay = max(delay, _BACKOFF.most)
+        say = self._log.error if self._throttle.due("", self._clock.monotonic()) else self._log.debug
+        say("sink.failed", error=statistics.error, again_in=round(delay, 1))
+        await self._clock.sleep(delay)
+
+
+def replace_rows(found: CommitRows, schema: pa.Schema) -> CommitRows:
+    """The commits with their rows in the columns of `schema`."""
+    return CommitRows(found.first, fitted(found.rows, schema), found.counts)

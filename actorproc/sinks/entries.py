@@ -1,0 +1,180 @@
+"""The registration of sinks: for each sink and partition, where it starts and which part of the chain it still needs.
+
+Entries live in the registry of readers, so that a trim that is decided and a sink that is registered cannot miss each
+other. Model: tests/protocol/sink_model.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from msgspec.structs import replace
+
+from actorproc.errors import UsageError
+from actorproc.retention.readers import Registry, SinkEntry, SinkPart, read_registry
+from actorproc.storage.document import Document, SharedDocument
+from actorproc.storage.names import ProcessorLayout, named_partitions
+from actorproc.storage.store import Store
+
+
+class SinkProgress(Document, frozen=True):
+    """How far a sink is in one partition, written by the partition's owner after its deliveries. It never leads."""
+
+    owner: str = ""
+    """Of the opening that writes it."""
+    life: str = ""
+    gen: int = 0
+    """It counts for trims only with the entry's life and generation."""
+    position: int = 0
+    epoch: int = 0
+    """Of the last delivery that has landed."""
+    fenced: bool = False
+    """The sink is paused, and its row was fenced."""
+    error: str | None = None
+    """Why the sink does not take rows now."""
+
+    def counts(self, entry: SinkEntry, part: SinkPart) -> bool:
+        """Whether a trim may go by it."""
+        return (self.life, self.gen) == (entry.life, part.gen)
+
+
+def progress_document(store: Store, layout: ProcessorLayout, sink: str, partition: str) -> SharedDocument[SinkProgress]:
+    return SharedDocument(store, layout.sink_progress(sink, partition), SinkProgress)
+
+
+def needed(entry: SinkEntry, partition: str, progress: SinkProgress | None) -> int:
+    """The number of the first commit that the sink may still need: a trim stays below it."""
+    part = entry.part(partition)
+    return progress.position if progress is not None and progress.counts(entry, part) else part.held
+
+
+async def register_sink(
+    store: Store, layout: ProcessorLayout, name: str, url: str, starts: Mapping[str, int]
+) -> SinkEntry:
+    """Register a sink, unless it is registered: then it goes on where it is.
+
+    Args:
+        url: of the target, without credentials. Another one under the same name is refused.
+        starts: number of the first commit by partition; partitions that come later start with their first commit.
+    """
+
+    def change(found: Registry | None) -> Registry:
+        registry = found or Registry({}, {})
+        if (known := registry.sinks.get(name)) is not None:
+            if known.url != url:
+                raise UsageError(
+                    f"sink {name!r} is registered for {known.url}, not for {url}: give the new target another name, or "
+                    f"run `actorproc sinks delete {name}` first"
+                )
+            return registry
+        parts = {
+            p: SinkPart(start=max(n, lowest), held=max(n, lowest)) for p, n, lowest in _with_lowest(registry, starts)
+        }
+        entry = SinkEntry(url, store.clock.nonce(), parts)
+        return replace(registry, sinks={**registry.sinks, name: entry})
+
+    found = await _change(store, layout, change)
+    return found.sinks[name]
+
+
+def _with_lowest(registry: Registry, starts: Mapping[str, int]) -> list[tuple[str, int, int]]:
+    names = {*starts, *registry.lowest}
+    return [(name, starts.get(name, 0), registry.lowest.get(name, 0)) for name in names]
+
+
+async def pause_sink(store: Store, layout: ProcessorLayout, name: str, *, paused: bool) -> SinkEntry:
+    """Pause or resume the deliveries to a sink. A pause is done once the owner has fenced the sink's row."""
+    return await _change_entry(store, layout, name, lambda entry: replace(entry, paused=paused))
+
+
+async def redeliver(
+    store: Store, layout: ProcessorLayout, name: str, starts: Mapping[str, int], pending: Mapping[str, bool]
+) -> SinkEntry:
+    """Let the owners deliver again from these commits on.
+
+    Args:
+        starts: number of the first commit by partition.
+        pending: partitions whose last redelivery has not begun yet: the lower start counts.
+
+    Raises:
+        UsageError: commits were trimmed.
+    """
+
+    def change(found: Registry | None) -> Registry:
+        registry, entry = _known(found, name)
+        gone = {p: n for p, n in starts.items() if n < registry.lowest.get(p, 0)}
+        if gone:
+            lowest = {registry.lowest[p] for p in gone}
+            raise UsageError(
+                f"partitions {named_partitions(list(gone))} cannot be delivered again from there: their commits below "
+                f"{', '.join(map(str, sorted(lowest)))} were trimmed"
+            )
+        parts = dict(entry.parts)
+        for partition, number in starts.items():
+            part = entry.part(partition)
+            redo = min(number, part.redo) if pending.get(partition, True) and part.epoch else number
+            parts[partition] = replace(part, gen=part.gen + 1, held=redo, epoch=part.epoch + 1, redo=redo)
+        return replace(registry, sinks={**registry.sinks, name: replace(entry, parts=parts)})
+
+    return (await _change(store, layout, change)).sinks[name]
+
+
+async def delete_sink(store: Store, layout: ProcessorLayout, name: str) -> SinkEntry:
+    """Forget a sink: it holds no commits any more. Its target stays as it is."""
+    gone: list[SinkEntry] = []
+
+    def change(found: Registry | None) -> Registry:
+        registry, entry = _known(found, name)
+        gone.append(entry)
+        return replace(registry, sinks={other: e for other, e in registry.sinks.items() if other != name})
+
+    await _change(store, layout, change)
+    return gone[-1]
+
+
+async def hold_back(
+    store: Store, layout: ProcessorLayout, name: str, seen: SinkEntry, partition: str, position: int
+) -> SinkEntry | None:
+    """The sink is behind what a trim goes by, since its database went back: let trims go by `position`, if it can.
+
+    Returns:
+        The entry as it is now; None if it has changed since it was `seen`.
+    """
+    changed = False
+
+    def change(found: Registry | None) -> Registry | None:
+        nonlocal changed
+        changed = found is None or found.sinks.get(name) != seen
+        if found is None or changed:
+            return None
+        part = seen.part(partition)
+        entry = replace(seen, parts={**seen.parts, partition: replace(part, gen=part.gen + 1, held=position)})
+        return replace(found, sinks={**found.sinks, name: entry})
+
+    registry = await _change(store, layout, change)
+    return None if changed else registry.sinks[name]
+
+
+async def _change_entry(
+    store: Store, layout: ProcessorLayout, name: str, change: Callable[[SinkEntry], SinkEntry]
+) -> SinkEntry:
+    def changed(found: Registry | None) -> Registry:
+        registry, entry = _known(found, name)
+        return replace(registry, sinks={**registry.sinks, name: change(entry)})
+
+    return (await _change(store, layout, changed)).sinks[name]
+
+
+async def _change(
+    store: Store, layout: ProcessorLayout, change: Callable[[Registry | None], Registry | None]
+) -> Registry:
+    document = SharedDocument(store, layout.readers, Registry)
+    return await document.change(change) or await read_registry(store, layout.readers)
+
+
+def _known(found: Registry | None, name: str) -> tuple[Registry, SinkEntry]:
+    registry = found or Registry({}, {})
+    if name not in registry.sinks:
+        names = ", ".join(sorted(registry.sinks)) or "none"
+        raise UsageError(f"there is no sink {name!r}; there are: {names}")
+    return registry, registry.sinks[name]

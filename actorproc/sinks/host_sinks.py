@@ -1,0 +1,119 @@
+"""The sinks of one host: registered and opened once, and shared by the partitions that it has."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import anyio
+import pyarrow as pa
+
+from actorproc.errors import UsageError
+from actorproc.output.chain import OutputChain
+from actorproc.output.row_reader import partitions_with_state
+from actorproc.runtime.clock import Clock
+from actorproc.runtime.error_text import format_error
+from actorproc.runtime.tasks import gather
+from actorproc.sinks.delivery import SinkDelivery
+from actorproc.sinks.entries import register_sink
+from actorproc.sinks.opening import make_sink
+from actorproc.sinks.protocol import Sink, SinkError, SinkRefused
+from actorproc.storage.names import ProcessorLayout
+from actorproc.storage.store import Store
+
+_FIRST_TRY = 10.0
+"""Seconds that a sink may take to open before the partitions start without it."""
+
+
+class SharedSink:
+    """One sink, which is opened by the first delivery that needs it, and again after it has failed to open."""
+
+    def __init__(self, name: str, sink: Sink, schema: pa.Schema) -> None:
+        self.name, self.sink = name, sink
+        self._schema = schema
+        self._lock = anyio.Lock()
+        self._is_open = False
+
+    async def opened(self) -> Sink:
+        """Raises whatever `Sink.open` raises."""
+        async with self._lock:
+            if not self._is_open:
+                await self.sink.open(self._schema)
+                self._is_open = True
+        return self.sink
+
+
+class HostSinks:
+    """The configured sinks.
+
+    Args:
+        configured: URL or options by name.
+        log: bound to processor and host.
+    """
+
+    def __init__(
+        self, configured: Mapping[str, str | Mapping[str, Any]], processor: str, clock: Clock, log: Any
+    ) -> None:
+        self._made = {
+            name: make_sink(name, given, processor=processor, clock=clock) for name, given in configured.items()
+        }
+        self._log = log
+        self._shared: list[SharedSink] = []
+
+    async def open(self, store: Store, layout: ProcessorLayout, schema: pa.Schema) -> None:
+        """Register and open all. A sink that is away is opened later, by its deliveries.
+
+        Args:
+            schema: of the rows, with `_sequence`.
+
+        Raises:
+            UsageError: a sink is registered for another target, or it refuses the rows.
+        """
+        self._store, self._layout, self._schema = store, layout, schema
+        self._shared = [SharedSink(name, sink, schema) for name, sink in self._made.items()]
+        for shared in self._shared:
+            await self._register(shared)
+            await self._try(shared)
+
+    async def _register(self, shared: SharedSink) -> None:
+        options = shared.sink.options
+        starts: dict[str, int] = {}
+        if options.start == "now":
+            store, layout = self._store, self._layout
+            tips = await gather(
+                await partitions_with_state(store, layout), lambda p: OutputChain(store, layout, p).tip()
+            )
+            starts = {partition: tip.number for partition, tip in tips.items() if tip is not None}
+        await register_sink(self._store, self._layout, shared.name, shared.sink.url, starts)
+
+    async def _try(self, shared: SharedSink) -> None:
+        error: Exception | None = None
+        with anyio.move_on_after(_FIRST_TRY) as scope:
+            try:
+                await shared.opened()
+            except SinkRefused as refused:
+                raise UsageError(f"sink {shared.name}: {refused}") from None
+            except Exception as other:  # noqa: BLE001  # whatever the sink's client raises
+                error = other
+        if scope.cancelled_caught:
+            error = SinkError(f"it has not answered within {_FIRST_TRY:g} s")
+        if error is None:
+            self._log.info("sink.opened", sink=shared.name, url=shared.sink.url, guarantee=str(shared.sink.guarantee))
+        else:
+            why = "rows are kept in the container, and delivered once it answers"
+            self._log.warning("sink.unreachable", sink=shared.name, error=format_error(error), why=why)
+
+    def deliveries(self, partition: str, log: Any) -> list[SinkDelivery]:
+        """The deliveries of one partition."""
+        return [
+            SinkDelivery(shared.name, shared.opened, shared.sink.options, partition, store=self._store,
+                         layout=self._layout, schema=self._schema, log=log)
+            for shared in self._shared
+        ]  # fmt: skip
+
+    async def close(self) -> None:
+        for name, sink in self._made.items():
+            try:
+                await sink.close()
+            except Exception as error:  # noqa: BLE001  # the host ends all the same
+                self._log.warning("sink.not_closed", sink=name, error=format_error(error))

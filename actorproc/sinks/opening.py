@@ -1,0 +1,47 @@
+"""Makes the sinks that the setting `sinks` names, by the scheme of their URLs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from actorproc import plugins
+from actorproc.config.secrets import with_secrets
+from actorproc.config.validation import did_you_mean, has_credentials, without_credentials
+from actorproc.errors import UsageError
+from actorproc.runtime.clock import Clock
+from actorproc.sinks.protocol import Sink, SinkPlace
+from actorproc.storage.names import checked_name
+
+
+def make_sink(name: str, given: str | Mapping[str, Any], *, processor: str, clock: Clock) -> Sink:
+    """The sink of this name.
+
+    Args:
+        given: its URL; or its options, with the URL as `url`.
+        processor: whose rows it gets; the default name of a table.
+
+    Raises:
+        UsageError: URL or options are wrong. Nothing was touched.
+    """
+    checked_name("sink name", name)
+    options = {"url": given} if isinstance(given, str) else dict(given)
+    url = options.pop("url", None)
+    if not isinstance(url, str) or ":" not in url:
+        raise UsageError(f"sink {name}: give its URL, such as --sink {name}=postgresql://user@host/database")
+    scheme = url.partition(":")[0]
+    known = plugins.names(plugins.SINKS)
+    if scheme not in known:
+        raise UsageError(
+            f"sink {name} = {without_credentials(url)}: unknown scheme {scheme!r}{did_you_mean(scheme, known)} "
+            f"(there are {', '.join(known)})"
+        )
+    if has_credentials(url) and ":" in url.partition("://")[2].partition("@")[0]:
+        raise UsageError(
+            f"sink {name} = {without_credentials(url)}: the URL must not contain a password: set the option password, "
+            "for example to @/run/secrets/password"
+        )
+    return plugins.make(
+        plugins.SINKS, scheme, Sink, f"sink {name}",  # type: ignore[type-abstract]  # nothing is made of it here
+        url, with_secrets(f"sink {name}: option", options), SinkPlace(name, processor, clock),
+    )  # fmt: skip

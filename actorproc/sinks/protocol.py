@@ -1,0 +1,132 @@
+"""The contract of a sink: another system that keeps the committed rows of a processor, and how far it has them.
+
+Protocol: docs/protocol.md. Models: tests/protocol/sink_model.py, sink_keyed_model.py.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import ClassVar, Self
+
+import msgspec
+import pyarrow as pa
+
+from actorproc.errors import ActorprocError
+from actorproc.runtime.clock import Clock
+from actorproc.sinks.options import SinkOptions
+
+
+class Guarantee(StrEnum):
+    """How often a committed row arrives."""
+
+    EXACTLY_ONCE = "exactly once"
+    """Rows and position are one transaction of the sink."""
+    IDEMPOTENT = "idempotent"
+    """A row may be sent again, and the sink, or its key, makes that harmless."""
+    AT_LEAST_ONCE = "at least once"
+
+
+class SinkRow(msgspec.Struct, frozen=True):
+    """What a sink keeps for each partition, in the transaction of the rows."""
+
+    life: str
+    """Of the sink's registration. A row of another life says nothing about this one."""
+    epoch: int
+    """Counts the redeliveries that have begun."""
+    fence: int
+    """Counts the pauses."""
+    position: int
+    """Number of the next commit."""
+    put_id: str = ""
+    """Of the last commit, which shows a container that was restored from a backup."""
+
+
+@dataclass(frozen=True, slots=True)
+class SinkPlace:
+    """Where a sink belongs: its name, its processor, and the clock of the host."""
+
+    name: str
+    processor: str
+    clock: Clock
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """The rows of some commits of one partition, and the sink's row before and after."""
+
+    partition: str
+    rows: pa.Table
+    """With `_sequence`, in order."""
+    since: int
+    """Number of the first commit."""
+    counts: Sequence[int]
+    """Rows of each commit, from `since` on."""
+    was: SinkRow | None
+    """The sink's row as it was read, or as the last delivery left it; None: there was none."""
+    now: SinkRow
+
+
+class SinkMoved(Exception):
+    """The sink's row is not the one that the delivery expects: another owner has delivered, or it was fenced."""
+
+
+class SinkError(ActorprocError):
+    """A sink cannot take rows now. The delivery is tried again; a commit of the sink may have been applied."""
+
+
+class SinkRefused(SinkError):
+    """The sink refuses rows, and would refuse them again: a value does not fit, or a right is missing."""
+
+
+class Sink(ABC):
+    """One connection of a host to a sink. Deliveries of different partitions may run at once.
+
+    Every method but `close` may raise `SinkError`, and whatever the sink's client raises counts as one. A sink is
+    registered under the scheme of its URL, as a class or function of (url, options, place); `options` has the values
+    that the user gave, by name.
+    """
+
+    guarantee: ClassVar[Guarantee]
+    url: str
+    """Of the target, without credentials: it names the target in messages, and in the registration."""
+    options: SinkOptions
+
+    @abstractmethod
+    async def open(self, schema: pa.Schema) -> None:
+        """Connect, and prepare the target: create or check it, and add the columns that it lacks.
+
+        Args:
+            schema: of the rows, with `_sequence`.
+
+        Raises:
+            SinkRefused: the target cannot take rows of this schema.
+        """
+
+    @abstractmethod
+    async def read(self, partition: str) -> SinkRow | None:
+        """The sink's row of a partition; None if it has none."""
+
+    @abstractmethod
+    async def write(self, delivery: Delivery) -> None:
+        """In one transaction: if the sink's row is `delivery.was`, add the rows and set it to `delivery.now`.
+
+        The whole row is compared, and nothing of the transaction lands where it differs. A delivery without rows moves
+        the row alone. Where the outcome is unknown, raise any other error.
+
+        Raises:
+            SinkMoved: the sink's row is another one.
+            SinkRefused: rows do not fit.
+        """
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Disconnect."""
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()

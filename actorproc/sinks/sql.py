@@ -1,0 +1,173 @@
+"""`SqlSink`: the base of sinks in SQL databases. Rows and position are one transaction there.
+
+A sink of your own says how to connect, and how to add rows:
+
+    class MySink(SqlSink):
+        def connect(self) -> Any:
+            return driver.connect(...)              # DB-API 2.0, without autocommit
+
+        def apply(self, connection: Any, rows: pa.Table) -> None:
+            connection.cursor().executemany("INSERT INTO ...", ...)
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any, ClassVar, TypeVar
+
+import anyio
+import pyarrow as pa
+from pydantic import Field
+
+from actorproc.sinks.options import SinkOptions, sink_options
+from actorproc.sinks.protocol import Delivery, Guarantee, Sink, SinkMoved, SinkPlace, SinkRow
+
+T = TypeVar("T")
+
+POSITIONS = "actorproc_sink_positions"
+"""Table of the sink's rows: one for each sink and partition."""
+
+_COLUMNS = ("life", "epoch", "fence", "position", "put_id")
+
+
+class SqlOptions(SinkOptions):
+    """Options of a sink in a SQL database."""
+
+    table: str | None = Field(None, description="Table of the rows. Default: the processor's name.")
+    connections: int = Field(4, gt=0, le=1000, description="Connections of a host: partitions that deliver at once.")
+
+
+class SqlSink(Sink):
+    """A table of a SQL database, to which rows are appended. Calls of the driver run in threads."""
+
+    guarantee = Guarantee.EXACTLY_ONCE
+    option_model: ClassVar[type[SqlOptions]] = SqlOptions
+    placeholder: ClassVar[str] = "%s"
+    """Of a parameter, as the driver spells it."""
+    position_types: ClassVar[Mapping[str, str]] = {"text": "text", "number": "bigint"}
+
+    def __init__(self, url: str, given: Mapping[str, Any], place: SinkPlace) -> None:
+        self.options: SqlOptions = sink_options(self.option_model, place.name, url, given)
+        self.url = url
+        self.place = place
+        self.table = self.options.table or place.processor
+        self.columns: tuple[str, ...] = ()
+        """Of the rows, with `_sequence`, once the sink is open."""
+        self._key = f"{place.processor}/{place.name}"
+        self._free: list[Any] = []  # connections
+        self._limit = anyio.CapacityLimiter(self.options.connections)
+
+    # For a sink of one's own
+
+    @abstractmethod
+    def connect(self) -> Any:
+        """A new DB-API connection without autocommit."""
+
+    @abstractmethod
+    def apply(self, connection: Any, rows: pa.Table) -> None:
+        """Add the rows within the transaction of the connection. Do not commit.
+
+        Raises:
+            SinkRefused: rows do not fit.
+        """
+
+    def prepare(self, connection: Any, schema: pa.Schema) -> None:
+        """Create or check the table of the rows, and add the columns that it lacks. By default nothing."""
+
+    # The contract
+
+    async def open(self, schema: pa.Schema) -> None:
+        """See `Sink.open`."""
+        self.columns = tuple(schema.names)
+
+        def prepare(connection: Any) -> None:
+            text, number = self.position_types["text"], self.position_types["number"]
+            connection.cursor().execute(
+                f"CREATE TABLE IF NOT EXISTS {POSITIONS} (sink {text} NOT NULL, part {text} NOT NULL, "
+                f"life {text} NOT NULL, epoch {number} NOT NULL, fence {number} NOT NULL, position {number} NOT NULL, "
+                f"put_id {text} NOT NULL, PRIMARY KEY (sink, part))"
+            )
+            self.prepare(connection, schema)
+
+        await self._in_transaction(prepare)
+
+    async def read(self, partition: str) -> SinkRow | None:
+        """See `Sink.read`."""
+
+        def read(connection: Any) -> SinkRow | None:
+            cursor, mark = connection.cursor(), self.placeholder
+            cursor.execute(
+                f"SELECT {', '.join(_COLUMNS)} FROM {POSITIONS} WHERE sink = {mark} AND part = {mark}",
+                (self._key, partition),
+            )
+            found = cursor.fetchone()
+            return None if found is None else SinkRow(*found)
+
+        return await self._in_transaction(read)
+
+    async def write(self, delivery: Delivery) -> None:
+        """See `Sink.write`. The position comes first: its lock makes a second owner wait, and then find it moved."""
+
+        def write(connection: Any) -> None:
+            self._move(connection.cursor(), delivery)
+            if delivery.rows.num_rows:
+                self.apply(connection, delivery.rows)
+
+        await self._in_transaction(write)
+
+    def _move(self, cursor: Any, delivery: Delivery) -> None:
+        mark, was, now = self.placeholder, delivery.was, delivery.now
+        after = (now.life, now.epoch, now.fence, now.position, now.put_id)
+        where = (self._key, delivery.partition)
+        if was is None:
+            marks = ", ".join([mark] * 7)
+            cursor.execute(
+                f"INSERT INTO {POSITIONS} (sink, part, {', '.join(_COLUMNS)}) SELECT {marks} "
+                f"WHERE NOT EXISTS (SELECT 1 FROM {POSITIONS} WHERE sink = {mark} AND part = {mark})",
+                (*where, *after, *where),
+            )
+        else:
+            cursor.execute(
+                f"UPDATE {POSITIONS} SET {', '.join(f'{name} = {mark}' for name in _COLUMNS)} "
+                f"WHERE sink = {mark} AND part = {mark} AND {' AND '.join(f'{name} = {mark}' for name in _COLUMNS)}",
+                (*after, *where, was.life, was.epoch, was.fence, was.position, was.put_id),
+            )
+        if cursor.rowcount != 1:
+            raise SinkMoved(f"sink {self._key}, partition {delivery.partition}: its row is not {was}")
+
+    async def close(self) -> None:
+        """See `Sink.close`."""
+        free, self._free = self._free, []
+        for connection in free:
+            with suppress(Exception):
+                await self.place.clock.run_in_thread(connection.close)
+
+    async def _in_transaction(self, work: Callable[[Any], T]) -> T:
+        """Run `work` in a thread, and commit. A connection on which anything failed is not used again."""
+        async with self._limit:
+            connection = self._free.pop() if self._free else None
+            connection, result = await self.place.clock.run_in_thread(self._run, connection, work)
+            self._free.append(connection)
+            return result
+
+    def _run(self, connection: Any, work: Callable[[Any], T]) -> tuple[Any, T]:
+        if connection is None:
+            connection = self.connect()
+        try:
+            result = work(connection)
+            connection.commit()
+        except BaseException as error:
+            with suppress(Exception):
+                connection.rollback()
+            with suppress(Exception):
+                connection.close()
+            if self.is_taken(error):
+                raise SinkMoved(str(error)) from error
+            raise
+        return connection, result
+
+    def is_taken(self, error: BaseException) -> bool:
+        """Whether the driver's error says that another transaction has inserted the sink's row. By default never."""
+        return False
