@@ -60,7 +60,7 @@ from actorproc.runtime.signals import Signals
 from actorproc.runtime.tasks import first_cause
 from actorproc.runtime.user_code import INTERRUPTIONS, user_code
 from actorproc.runtime.watchdog import Blockage, loop_watchdog
-from actorproc.sinks.host_sinks import HostSinks
+from actorproc.sinks.host_sinks import HostSinks, SinkConfig
 from actorproc.sources import guard_source, open_source
 from actorproc.sources.protocol import Source, Start, parse_start
 from actorproc.storage.names import ProcessorLayout, checked_name
@@ -94,6 +94,8 @@ class Processor:
         options: of the handler.
         config: a TOML file of settings and options; default: `actorproc.toml`, if it is here.
         decoder: of the values, instead of the one that the setting `decode` names.
+        sinks: systems that get the committed rows, by name: a URL, options with the URL as `url`, or a `Sink`. Default:
+            the setting `sinks`.
         settings: all of them, instead of reading file and environment; likewise `options` then.
         keywords: settings by name.
 
@@ -118,6 +120,7 @@ class Processor:
         options: Mapping[str, object] | None = None,
         config: str | Path | None = None,
         decoder: Decoder | None = None,
+        sinks: Mapping[str, SinkConfig] | None = None,
         settings: Settings | None = None,
         clock: Clock = SYSTEM,
         nudges: Nudges | None = None,
@@ -162,7 +165,7 @@ class Processor:
         self._store = container if isinstance(container, Store) else open_store(container, self.settings, clock=clock)
         self._owns_store = not isinstance(container, Store)
         check_places(self.name, self._source, self._store, self.settings)
-        self._sinks = HostSinks(self.settings.sinks, self.name, clock, self._log)
+        self._sinks = HostSinks(self.settings.sinks if sinks is None else sinks, self.name, clock, self._log)
         self._nudges = nudges
         self._supervisor: Supervisor | None = None
         self._contact: FirstContact | None = None  # while it runs
@@ -204,7 +207,12 @@ class Processor:
         end = None
         if until_end:
             end = RunUntilEnd(
-                self._source, self._store, self.layout, self.host, self._log, sets_timers=wakes(self.handler)
+                self._source,
+                self._store,
+                self.layout,
+                self.host,
+                self._log,
+                sets_timers=wakes(self.handler) or bool(self._sinks),
             )
         try:
             with self._cancellation_logged(), signalled.handled() if signalled else nullcontext():

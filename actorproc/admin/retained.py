@@ -16,6 +16,8 @@ from actorproc.output.output_files import OutputFiles
 from actorproc.output.row_reader import partitions_with_state
 from actorproc.output.source_identity import dataset_identity
 from actorproc.retention.boundary import read_boundary
+from actorproc.retention.readers import Registry
+from actorproc.sinks.entries import needed, progress_document
 from actorproc.storage.listing import DataFile
 from actorproc.storage.names import (
     AUDIT,
@@ -79,6 +81,10 @@ class RetainedDataset(ABC):
         """Compacted files of the partition in order, each with the time, by the store's clock, of its switch."""
         return ()
 
+    async def sinks_need(self, registry: Registry, partition: str) -> Sequence[tuple[str, int]]:
+        """The sinks, each with the number of the first file that it may still need."""
+        return ()
+
     async def beside(self, partition: str) -> Sequence[tuple[int, str]]:
         """Other objects that are deleted with the file of their number: number and key."""
         return ()
@@ -122,6 +128,13 @@ class RetainedOutput(RetainedDataset):
         files = OutputFiles(self._layout).compacted(partition, 0, boundary)
         since = {r.next: r.since for r in boundary.ranges}
         return [(file, since[file.next]) for file in files]
+
+    async def sinks_need(self, registry: Registry, partition: str) -> Sequence[tuple[str, int]]:
+        found = []
+        for name, entry in registry.sinks.items():
+            progress = await progress_document(self.store, self._layout, name, partition).read()
+            found.append((name, needed(entry, partition, progress)))
+        return found
 
     async def beside(self, partition: str) -> Sequence[tuple[int, str]]:
         _, letters = await list_attachments(self.store, self._layout, partition, LARGE_LETTERS)

@@ -127,6 +127,10 @@ async def plan_trim(dataset: RetainedDataset, settings: Settings, *, older_than:
     async def plan(partition: str) -> PartitionTrim:
         lowest = registry.lowest.get(partition, 0)
         holds = [_hold(reader, partition, lowest) for reader in readers if reader.expired_after is None]
+        holds += [
+            Hold(number, f"sink {name} gets {number} next")
+            for name, number in await dataset.sinks_need(registry, partition)
+        ]
         holds.append(Hold(await dataset.newest(partition), "the newest file stays"))
         return await _plan(dataset, partition, lowest, min(holds, key=lambda hold: hold.number), older_than)
 

@@ -25,6 +25,7 @@ from actorproc.cli import (
     look_commands,
     retention,
     schema_commands,
+    sinks,
     state_commands,
 )
 from actorproc.cli.exit_codes import FAILED, WRONG_USE
@@ -151,6 +152,7 @@ app.add_typer(inventory_commands.app)
 app.add_typer(dead_letter_commands.app)
 app.add_typer(dead_letter_commands.top_level)
 app.add_typer(retention.app)
+app.add_typer(sinks.app)
 app.add_typer(state_commands.app)
 app.add_typer(schema_commands.app)
 

@@ -400,6 +400,7 @@ class PartitionActor(Restartable):
         else:
             await self._committer.checkpoint()
         await self.deliveries.drain(DELIVERY_TIME)
+        await self.deliveries.close()
         self.statistics.state = "drained"
 
     async def _end_partition(self) -> None:

@@ -6,13 +6,14 @@ Model: tests/protocol/sink_model.py, whose names of steps and rules are used her
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Any
 
 import anyio
 import pyarrow as pa
 from msgspec.structs import replace
 
-from actorproc.errors import ActorprocError, StoreError
+from actorproc.errors import ActorprocError
 from actorproc.output.follower import ChainFollower
 from actorproc.retention.boundary import read_boundary
 from actorproc.retention.readers import Registry, SinkEntry
@@ -131,12 +132,10 @@ class SinkDelivery:
                 await self._failed(error)
 
     async def close(self) -> None:
-        """Write the progress, as far as the store answers."""
-        if self._entry is not None and self.statistics.position is not None:
-            try:
-                await self._write_progress(None)
-            except (StoreError, Conflict, ActorprocError):
-                return
+        """Note how far the sink is, as far as the store answers: trims and `sinks list` go by it."""
+        if self._entry is not None:
+            with suppress(ActorprocError, Conflict, _Anew):
+                await self._write_progress(self._entry)
 
     # Opening
 
@@ -264,11 +263,8 @@ class SinkDelivery:
                 return
             await self._write_progress(entry)
 
-    async def _write_progress(self, entry: SinkEntry | None) -> None:
+    async def _write_progress(self, entry: SinkEntry) -> None:
         """Note what is delivered. Looks at the entry, which operators change."""
-        entry = entry or self._entry
-        if entry is None:
-            return
         self._written_at = self._clock.monotonic()
         part, row = entry.part(self._partition), self._row
         wanted = replace(

@@ -21,6 +21,9 @@ from actorproc.sinks.protocol import Sink, SinkError, SinkRefused
 from actorproc.storage.names import ProcessorLayout
 from actorproc.storage.store import Store
 
+SinkConfig = str | Mapping[str, Any] | Sink
+"""A URL; options with the URL as `url`; or a sink."""
+
 _FIRST_TRY = 10.0
 """Seconds that a sink may take to open before the partitions start without it."""
 
@@ -47,18 +50,20 @@ class HostSinks:
     """The configured sinks.
 
     Args:
-        configured: URL or options by name.
+        configured: by name.
         log: bound to processor and host.
     """
 
-    def __init__(
-        self, configured: Mapping[str, str | Mapping[str, Any]], processor: str, clock: Clock, log: Any
-    ) -> None:
+    def __init__(self, configured: Mapping[str, SinkConfig], processor: str, clock: Clock, log: Any) -> None:
         self._made = {
-            name: make_sink(name, given, processor=processor, clock=clock) for name, given in configured.items()
+            name: given if isinstance(given, Sink) else make_sink(name, given, processor=processor, clock=clock)
+            for name, given in configured.items()
         }
         self._log = log
         self._shared: list[SharedSink] = []
+
+    def __len__(self) -> int:
+        return len(self._made)
 
     async def open(self, store: Store, layout: ProcessorLayout, schema: pa.Schema) -> None:
         """Register and open all. A sink that is away is opened later, by its deliveries.

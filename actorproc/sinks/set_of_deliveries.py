@@ -41,3 +41,8 @@ class Deliveries:
         with anyio.move_on_after(limit):
             for delivery in self.each:
                 await delivery.caught_up(stopped)
+
+    async def close(self) -> None:
+        """Note how far each sink is, as far as the store answers."""
+        for delivery in self.each:
+            await delivery.close()

@@ -29,6 +29,9 @@ T = TypeVar("T")
 POSITIONS = "actorproc_sink_positions"
 """Table of the sink's rows: one for each sink and partition."""
 
+PARTITION = pa.field("_partition", pa.string())
+"""Column that tells from which partition a row comes: `_sequence` is unique within it."""
+
 _COLUMNS = ("life", "epoch", "fence", "position", "put_id")
 
 
@@ -54,7 +57,7 @@ class SqlSink(Sink):
         self.place = place
         self.table = self.options.table or place.processor
         self.columns: tuple[str, ...] = ()
-        """Of the rows, with `_sequence`, once the sink is open."""
+        """Of the rows, with `_sequence` and `_partition`, once the sink is open."""
         self._key = f"{place.processor}/{place.name}"
         self._free: list[Any] = []  # connections
         self._limit = anyio.CapacityLimiter(self.options.connections)
@@ -80,6 +83,7 @@ class SqlSink(Sink):
 
     async def open(self, schema: pa.Schema) -> None:
         """See `Sink.open`."""
+        schema = schema.append(PARTITION)
         self.columns = tuple(schema.names)
 
         def prepare(connection: Any) -> None:
@@ -98,22 +102,24 @@ class SqlSink(Sink):
 
         def read(connection: Any) -> SinkRow | None:
             cursor, mark = connection.cursor(), self.placeholder
-            cursor.execute(
+            cursor.execute(  # names of ours only
                 f"SELECT {', '.join(_COLUMNS)} FROM {POSITIONS} WHERE sink = {mark} AND part = {mark}",
                 (self._key, partition),
             )
             found = cursor.fetchone()
             return None if found is None else SinkRow(*found)
 
-        return await self._in_transaction(read)
+        found: SinkRow | None = await self._in_transaction(read)
+        return found
 
     async def write(self, delivery: Delivery) -> None:
         """See `Sink.write`. The position comes first: its lock makes a second owner wait, and then find it moved."""
 
         def write(connection: Any) -> None:
             self._move(connection.cursor(), delivery)
-            if delivery.rows.num_rows:
-                self.apply(connection, delivery.rows)
+            if count := delivery.rows.num_rows:
+                origin = pa.repeat(pa.scalar(delivery.partition, pa.string()), count)
+                self.apply(connection, delivery.rows.append_column(PARTITION, origin))
 
         await self._in_transaction(write)
 
@@ -139,34 +145,33 @@ class SqlSink(Sink):
 
     async def close(self) -> None:
         """See `Sink.close`."""
-        free, self._free = self._free, []
-        for connection in free:
-            with suppress(Exception):
-                await self.place.clock.run_in_thread(connection.close)
+        await self.place.clock.run_in_thread(self._close_all)
 
     async def _in_transaction(self, work: Callable[[Any], T]) -> T:
-        """Run `work` in a thread, and commit. A connection on which anything failed is not used again."""
+        """Run `work` in a thread, and commit. A caller that is cancelled waits for the end of the transaction."""
         async with self._limit:
-            connection = self._free.pop() if self._free else None
-            connection, result = await self.place.clock.run_in_thread(self._run, connection, work)
-            self._free.append(connection)
-            return result
+            return await self.place.clock.run_in_thread(self._run, work)
 
-    def _run(self, connection: Any, work: Callable[[Any], T]) -> tuple[Any, T]:
-        if connection is None:
-            connection = self.connect()
+    def _run(self, work: Callable[[Any], T]) -> T:
+        connection = self._free.pop() if self._free else self.connect()
         try:
             result = work(connection)
             connection.commit()
         except BaseException as error:
             with suppress(Exception):
                 connection.rollback()
-            with suppress(Exception):
-                connection.close()
+            self._close_all(connection)  # the server may have gone, and with it all connections
             if self.is_taken(error):
                 raise SinkMoved(str(error)) from error
             raise
-        return connection, result
+        self._free.append(connection)
+        return result
+
+    def _close_all(self, *others: Any) -> None:
+        free, self._free = self._free, []
+        for connection in (*free, *others):
+            with suppress(Exception):
+                connection.close()
 
     def is_taken(self, error: BaseException) -> bool:
         """Whether the driver's error says that another transaction has inserted the sink's row. By default never."""

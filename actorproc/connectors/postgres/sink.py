@@ -38,11 +38,10 @@ class PostgresSink(SqlSink):
 
     def connect(self) -> psycopg.Connection[Any]:
         """See `SqlSink.connect`."""
-        secret = {} if self.options.password is None else {"password": self.options.password}
-        return psycopg.connect(
-            self.url, connect_timeout=self.options.connect_timeout, application_name=f"actorproc {self.place.processor}",
-            **secret,
-        )  # fmt: skip
+        options: dict[str, Any] = {"connect_timeout": self.options.connect_timeout}
+        if self.options.password is not None:
+            options["password"] = self.options.password
+        return psycopg.connect(self.url, application_name=f"actorproc {self.place.processor}", **options)
 
     def prepare(self, connection: psycopg.Connection[Any], schema: pa.Schema) -> None:
         """See `SqlSink.prepare`."""

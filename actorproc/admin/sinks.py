@@ -1,0 +1,153 @@
+"""Operators and sinks: how far each sink is, and pause, resume, redeliver and delete, recorded in the audit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from actorproc.admin.audit import record_now
+from actorproc.errors import UsageError
+from actorproc.output.chain import OutputChain
+from actorproc.output.row_reader import partitions_with_state
+from actorproc.retention.readers import SinkEntry, read_registry
+from actorproc.runtime.tasks import gather
+from actorproc.sinks.entries import SinkProgress, delete_sink, needed, pause_sink, progress_document, redeliver
+from actorproc.storage.names import ProcessorLayout, natural
+from actorproc.storage.store import Store
+
+
+@dataclass(frozen=True, slots=True)
+class SinkPartitionStatus:
+    """One partition of a sink: numbers of commits."""
+
+    partition: str
+    next: int | None
+    """The next commit that the sink gets, as its owner has noted it; None: no delivery has begun."""
+    end: int | None
+    """The next commit of the partition; None: it was never opened."""
+    held: int
+    """A trim stays below it."""
+    error: str | None
+    fenced: bool
+
+    @property
+    def behind(self) -> int | None:
+        """Commits that the sink does not have."""
+        return None if self.end is None else max(0, self.end - (self.held if self.next is None else self.next))
+
+
+@dataclass(frozen=True, slots=True)
+class SinkStatus:
+    """A registered sink."""
+
+    name: str
+    url: str
+    paused: bool
+    partitions: Sequence[SinkPartitionStatus]
+
+    @property
+    def behind(self) -> int:
+        """Commits that the sink does not have, of all partitions."""
+        return sum(partition.behind or 0 for partition in self.partitions)
+
+    @property
+    def error(self) -> str | None:
+        """Of one of the partitions."""
+        return next((partition.error for partition in self.partitions if partition.error is not None), None)
+
+    @property
+    def state(self) -> str:
+        """`paused`, `pausing` (owners have not fenced it yet), `failing`, `behind` or `up to date`."""
+        if self.paused:
+            begun = [partition for partition in self.partitions if partition.next is not None]
+            return "paused" if all(partition.fenced for partition in begun) else "pausing"
+        if self.error is not None:
+            return "failing"
+        return "behind" if self.behind else "up to date"
+
+
+async def read_sinks(store: Store, layout: ProcessorLayout) -> list[SinkStatus]:
+    """All registered sinks. Two small requests for each sink and partition, and those of the partitions' ends."""
+    registry = await read_registry(store, layout.readers)
+    if not registry.sinks:
+        return []
+    names = sorted(await partitions_with_state(store, layout), key=natural)
+    tips = await gather(names, lambda name: OutputChain(store, layout, name).tip())
+    ends = {name: None if tip is None else tip.number for name, tip in tips.items()}
+    return [await _status(store, layout, name, entry, ends) for name, entry in sorted(registry.sinks.items())]
+
+
+async def _status(
+    store: Store, layout: ProcessorLayout, name: str, entry: SinkEntry, ends: Mapping[str, int | None]
+) -> SinkStatus:
+    found = await read_progress(store, layout, name, list(ends))
+
+    def status(partition: str) -> SinkPartitionStatus:
+        progress = found[partition]
+        ours = progress if progress is not None and progress.life == entry.life else None
+        held = needed(entry, partition, progress)
+        return SinkPartitionStatus(
+            partition, None if ours is None else ours.position, ends[partition], held,
+            None if ours is None else ours.error, ours is not None and ours.fenced,
+        )  # fmt: skip
+
+    return SinkStatus(name, entry.url, entry.paused, [status(partition) for partition in ends])
+
+
+async def read_progress(
+    store: Store, layout: ProcessorLayout, name: str, partitions: Sequence[str]
+) -> Mapping[str, SinkProgress | None]:
+    """The noted progress of a sink, by partition."""
+    return await gather(partitions, lambda partition: progress_document(store, layout, name, partition).read())
+
+
+async def pause(store: Store, layout: ProcessorLayout, name: str) -> None:
+    """Stop the deliveries to a sink. Commits are kept for it meanwhile."""
+    await pause_sink(store, layout, name, paused=True)
+    await record_now(store, layout.audit, "pause sink", {"sink": name}, "owners deliver nothing to it")
+
+
+async def resume(store: Store, layout: ProcessorLayout, name: str) -> None:
+    """Let a paused sink go on where it is."""
+    await pause_sink(store, layout, name, paused=False)
+    await record_now(store, layout.audit, "resume sink", {"sink": name}, "owners deliver to it again")
+
+
+async def deliver_again(
+    store: Store, layout: ProcessorLayout, name: str, start: int, partitions: Sequence[str] = ()
+) -> Mapping[str, int]:
+    """Let the owners deliver the commits from number `start` on once more.
+
+    Args:
+        partitions: only these; default: all.
+
+    Returns:
+        The first commit that comes again, by partition. Partitions whose sink is not beyond it are left out.
+
+    Raises:
+        UsageError: commits were trimmed, or there is no such sink or partition.
+    """
+    registry = await read_registry(store, layout.readers)
+    known = await partitions_with_state(store, layout)
+    if unknown := sorted(set(partitions) - set(known), key=natural):
+        raise UsageError(f"no partition {unknown[0]!r}; there are: {', '.join(sorted(known, key=natural)) or 'none'}")
+    if (entry := registry.sinks.get(name)) is None:
+        raise UsageError(f"there is no sink {name!r}; there are: {', '.join(sorted(registry.sinks)) or 'none'}")
+    found = await read_progress(store, layout, name, list(partitions or known))
+    beyond = {p: progress for p, progress in found.items() if progress is not None and progress.position > start}
+    pending = {p: progress.epoch < entry.part(p).epoch for p, progress in beyond.items()}
+    starts = dict.fromkeys(beyond, start)
+    if starts:
+        await redeliver(store, layout, name, starts, pending)
+        to = {"sink": name, "from": str(start)} | ({"partition": " ".join(partitions)} if partitions else {})
+        await record_now(store, layout.audit, "redeliver", to, f"partitions that deliver again: {len(starts)}")
+    return starts
+
+
+async def delete(store: Store, layout: ProcessorLayout, name: str) -> SinkEntry:
+    """Forget a sink: nothing is kept for it any more. Its target stays as it is."""
+    gone = await delete_sink(store, layout, name)
+    keys = [entry.key for entry in (await store.list(f"{layout.sinks}{name}/")).entries]
+    await gather(keys, store.delete)
+    await record_now(store, layout.audit, "delete sink", {"sink": name}, "no commits are kept for it any more")
+    return gone

@@ -1,0 +1,170 @@
+"""`actorproc sinks`: lists the sinks of a processor, pauses and resumes them, delivers again, and deletes them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from actorproc.cli.parameters import Config, Container, Json, Name, Set
+from actorproc.cli.usage import Group
+
+app = typer.Typer(
+    name="sinks",
+    cls=Group,
+    no_args_is_help=True,
+    help="""List, pause and repeat what goes to other systems. A trim keeps the commits that a sink does not have.
+
+    \b
+      actorproc sinks list --name Delays --container state
+      actorproc sinks pause warehouse --name Delays --container state
+      actorproc sinks redeliver warehouse --from 1200 --name Delays --container state
+
+    Sinks are set where hosts start: actorproc serve --sink NAME=URL, or [sinks.NAME] in the file.
+    """,
+)
+
+Sink = Annotated[str, typer.Argument(metavar="SINK", help="Its name.")]
+
+
+@app.command("list")
+def list_sinks(
+    name: Name, container: Container, as_json: Json = False, config: Config = None, settings: Set = None
+) -> None:
+    """List the sinks, and how far each is behind.
+
+    \b
+      actorproc sinks list --name Delays --container state
+    """
+    from actorproc.cli.terminal import print_json, print_line, print_table, rows_of
+
+    found = _read(name, container, config, settings)
+    if as_json:
+        print_json(
+            [{"name": s.name, "url": s.url, "state": s.state, "behind": s.behind, "error": s.error} for s in found]
+        )
+    elif not found:
+        print_line(f"{name} has no sinks")
+    else:
+        rows = [[s.name, s.url, s.state, f"{s.behind:,}", s.error or ""] for s in found]
+        _run(lambda: print_table(["sink", "target", "state", "commits behind", "error"], rows_of(rows)))
+
+
+@app.command()
+def show(
+    sink: Sink, name: Name, container: Container, as_json: Json = False, config: Config = None, settings: Set = None
+) -> None:
+    """Show one sink by partition.
+
+    \b
+      actorproc sinks show warehouse --name Delays --container state
+    """
+    from actorproc.cli.terminal import print_json, print_line, print_table, rows_of
+    from actorproc.errors import UsageError
+
+    found = {status.name: status for status in _read(name, container, config, settings)}
+    if sink not in found:
+        raise UsageError(f"there is no sink {sink!r}; there are: {', '.join(found) or 'none'}")
+    status = found[sink]
+    columns = ["partition", "delivers next", "end", "commits behind", "kept from", "error"]
+    rows = [[p.partition, p.next, p.end, p.behind, p.held, p.error or ""] for p in status.partitions]
+    if as_json:
+        print_json(
+            {
+                "name": sink,
+                "url": status.url,
+                "state": status.state,
+                "partitions": [dict(zip(columns, row, strict=True)) for row in rows],
+            }
+        )
+    else:
+        print_line(f"{sink}: {status.url}, {status.state}")
+        _run(lambda: print_table(columns, rows_of(rows)))
+
+
+@app.command()
+def pause(sink: Sink, name: Name, container: Container, config: Config = None, settings: Set = None) -> None:
+    """Stop the deliveries to a sink; its commits are kept. `sinks list` says when all owners have stopped.
+
+    \b
+      actorproc sinks pause warehouse --name Delays --container state
+    """
+    from actorproc.admin.sinks import pause
+
+    _act(name, container, config, settings, lambda store, layout: pause(store, layout, sink))
+
+
+@app.command()
+def resume(sink: Sink, name: Name, container: Container, config: Config = None, settings: Set = None) -> None:
+    """Let a paused sink go on where it is.
+
+    \b
+      actorproc sinks resume warehouse --name Delays --container state
+    """
+    from actorproc.admin.sinks import resume
+
+    _act(name, container, config, settings, lambda store, layout: resume(store, layout, sink))
+
+
+@app.command()
+def redeliver(
+    sink: Sink,
+    name: Name,
+    container: Container,
+    start: Annotated[
+        int, typer.Option("--from", metavar="COMMIT", min=0, help="Number of the first commit to repeat.")
+    ],
+    partition: Annotated[list[str] | None, typer.Option(metavar="P", help="Only this partition; repeatable.")] = None,
+    config: Config = None,
+    settings: Set = None,
+) -> None:
+    """Deliver commits once more, after rows were lost in the target. Rows that are still there come twice.
+
+    \b
+      actorproc sinks redeliver warehouse --from 0 --name Delays --container state
+    """
+    from actorproc.admin.sinks import deliver_again
+    from actorproc.cli.terminal import print_line
+
+    starts = _act(
+        name, container, config, settings,
+        lambda store, layout: deliver_again(store, layout, sink, start, partition or ()),
+    )  # fmt: skip
+    print_line(f"partitions that deliver again from commit {start} on: {', '.join(starts) or 'none'}")
+
+
+@app.command()
+def delete(sink: Sink, name: Name, container: Container, config: Config = None, settings: Set = None) -> None:
+    """Forget a sink: no commits are kept for it. Stop its hosts first, or take it out of their settings.
+
+    \b
+      actorproc sinks delete warehouse --name Delays --container state
+
+    The target stays as it is. A sink that is set again under this name begins anew, beside the rows that are there.
+    """
+    from actorproc.admin.sinks import delete
+
+    _act(name, container, config, settings, lambda store, layout: delete(store, layout, sink))
+
+
+def _read(name: str, container: str, config: Path | None, settings: Any) -> Any:
+    from actorproc.admin.sinks import read_sinks
+
+    return _act(name, container, config, settings, read_sinks)
+
+
+def _act(name: str, container: str, config: Path | None, settings: Any, work: Any) -> Any:
+    from actorproc.cli.common import opened_processor, run_async
+
+    async def run() -> Any:
+        async with opened_processor(name, container, config, settings) as (store, layout, *_):
+            return await work(store, layout)
+
+    return run_async(run)
+
+
+def _run(work: Any) -> None:
+    from actorproc.cli.common import run_async
+
+    run_async(work)

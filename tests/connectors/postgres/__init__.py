@@ -1,0 +1,1 @@
+"""Tests of the PostgreSQL connector, against a real server."""

@@ -1,0 +1,122 @@
+"""The PostgreSQL sink on a real server: the checks of the test kit, types, refusals, and a server that is killed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+
+import anyio
+import psycopg
+import pyarrow as pa
+import pytest
+
+from actorproc.connectors.postgres import PostgresSink
+from actorproc.errors import UsageError
+from actorproc.runtime.clock import SYSTEM
+from actorproc.sinks.opening import make_sink
+from actorproc.sinks.protocol import Delivery, Guarantee, SinkPlace, SinkRefused, SinkRow
+from actorproc.testing import check_sink
+from actorproc.testing.sink_check import ALL_TYPES
+from tests.connectors.postgres.server import Postgres
+
+pytestmark = pytest.mark.servers
+
+
+def sink(server: Postgres, name: str, **options: Any) -> PostgresSink:
+    return PostgresSink(server.url, {"table": name, **options}, SinkPlace("pg", name, SYSTEM))
+
+
+async def query(server: Postgres, text: Any) -> list[tuple[Any, ...]]:
+    async with await psycopg.AsyncConnection.connect(server.url) as connection:
+        return await (await connection.execute(text)).fetchall()
+
+
+async def test_it_keeps_exactly_once(server: Postgres) -> None:
+    async def rows() -> Sequence[int]:
+        return [n for (n,) in await query(server, "SELECT n FROM checked")]
+
+    checked = await check_sink(lambda: sink(server, "checked"), rows)
+    assert (checked.guarantee, checked.repeated) == (Guarantee.EXACTLY_ONCE, 0)
+
+
+async def test_every_type_comes_back_as_it_was(server: Postgres) -> None:
+    columns = {name: pa.array(values, kind) for name, (kind, values) in ALL_TYPES.items()}
+    rows = pa.table(columns).append_column("_sequence", pa.array(range(3), pa.int64()))
+    async with sink(server, "typed") as found:
+        await found.open(rows.schema)
+        await found.write(Delivery("0", rows, 0, (3,), None, SinkRow("x", 0, 0, 1)))
+    kept = await query(server, "SELECT * FROM typed ORDER BY _sequence")
+    expected: dict[str, list[Any]] = {name: list(values) for name, (_, values) in ALL_TYPES.items()}
+    expected["map"] = [{"k": 1}, {}, None]
+    for at, name in enumerate(ALL_TYPES):
+        got = [row[at] for row in kept]
+        if name == "odd":
+            assert repr(got) == "[nan, -inf, None]"
+        else:
+            assert got == expected[name], name
+
+
+@pytest.mark.parametrize("text", ["a\0b", "x" * 20])
+async def test_a_value_that_the_table_refuses_leaves_nothing(server: Postgres, text: str) -> None:
+    schema = pa.schema([("word", pa.string()), ("_sequence", pa.int64())])
+    name = f"narrow_{len(text)}"
+    async with await psycopg.AsyncConnection.connect(server.url, autocommit=True) as connection:
+        await connection.execute(f"CREATE TABLE {name} (word varchar(5), _sequence bigint, _partition text)")  # type: ignore[call-overload]
+    rows = pa.table({"word": ["good", text], "_sequence": [0, 1]}, schema)
+    async with sink(server, name) as found:
+        await found.open(schema)
+        with pytest.raises(SinkRefused):
+            await found.write(Delivery("0", rows, 0, (2,), None, SinkRow("x", 0, 0, 1)))
+        assert await found.read("0") is None
+    assert await query(server, f"SELECT * FROM {name}") == []
+
+
+async def test_a_column_is_added_while_other_hosts_create_the_table(server: Postgres) -> None:
+    wide = pa.schema([("n", pa.int64()), ("more", pa.string()), ("_sequence", pa.int64())])
+    narrow = pa.schema([("n", pa.int64()), ("_sequence", pa.int64())])
+    sinks = [sink(server, "grows") for _ in range(6)]
+    async with anyio.create_task_group() as tasks:
+        for number, each in enumerate(sinks):
+            tasks.start_soon(each.open, wide if number % 2 else narrow)
+    names = await query(server, "SELECT column_name FROM information_schema.columns WHERE table_name = 'grows'")
+    assert {name for (name,) in names} == {"n", "more", "_sequence", "_partition"}
+    for each in sinks:
+        await each.close()
+
+
+async def test_a_killed_server_leaves_a_delivery_whole_or_undone(server: Postgres) -> None:
+    schema = pa.schema([("n", pa.int64()), ("_sequence", pa.int64())])
+    row, delivered = None, 0
+    found = sink(server, "killed")
+    await found.open(schema)
+    for number in range(6):
+        rows = pa.table({"n": range(20_000), "_sequence": range(20_000)}, schema)
+        now = SinkRow("x", 0, 0, number + 1)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(SYSTEM.run_in_thread, _kill_after, server, number * 0.01)
+            with suppress(psycopg.Error):
+                await found.write(Delivery("0", rows, number, (20_000,), row, now))
+        server.start()
+        async with sink(server, "killed") as other:
+            landed = await other.read("0")
+        assert landed in (row, now)
+        delivered, row = delivered + (landed == now), landed
+        ((count,),) = await query(server, "SELECT count(*) FROM killed")
+        assert count == delivered * 20_000
+        if landed is None or landed.position != number + 1:
+            row = now
+            await found.write(Delivery("0", rows, number, (20_000,), landed, now))
+            delivered += 1
+    await found.close()
+
+
+def test_a_password_in_the_url_is_refused() -> None:
+    with pytest.raises(UsageError, match="must not contain a password"):
+        make_sink("pg", "postgresql://me:secret@host/db", processor="p", clock=SYSTEM)
+
+
+def _kill_after(server: Postgres, seconds: float) -> None:
+    time.sleep(seconds)
+    server.kill()

@@ -1,0 +1,338 @@
+"""Deliveries of a processor to a sink: each committed row once, whatever hosts, sink and operators do."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from random import Random
+from typing import Any
+
+import anyio
+import pytest
+
+from actorproc import Batch, PartitionContext, PartitionHandler, Processor
+from actorproc.admin import sinks as operate
+from actorproc.admin.retained import RetainedOutput
+from actorproc.admin.trim import plan_trim
+from actorproc.config.settings import Settings
+from actorproc.errors import UsageError
+from actorproc.group.nudge import Nudges
+from actorproc.simulation.clock import VirtualClock
+from actorproc.simulation.loop import run
+from actorproc.sinks.protocol import SinkRefused, SinkRow
+from actorproc.storage.names import ProcessorLayout
+from actorproc.storage.store import Store
+from actorproc.stores.memory import MemoryStore
+from actorproc.testing.memory_source import MemorySource
+from tests.sinks.memory_sink import Database, MemorySink
+
+LAYOUT = ProcessorLayout("Copy")
+
+
+class Copy(PartitionHandler):
+    """Emits each number."""
+
+    output_schema = "n long"
+
+    async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+        for record in batch:
+            ctx.emit(record, {"n": record.json()})
+
+
+class World:
+    """A stream of numbers, a container, and a database that hosts deliver to."""
+
+    def __init__(self, partitions: int = 2, **settings: Any) -> None:
+        self.partitions = [str(number) for number in range(partitions)]
+        self.source = MemorySource(partitions)
+        clock = VirtualClock("store")
+        self.store = Store(MemoryStore(clock=clock), clock=clock)
+        self.database = Database()
+        self.settings = {"commit_interval": 1, **settings}
+        self.fed = 0
+        self.hosts = 0
+
+    def feed(self, count: int) -> None:
+        for n in range(self.fed, self.fed + count):
+            self.source.append(self.partitions[n % len(self.partitions)], [str(n).encode()])
+        self.fed += count
+
+    def host(self, **options: Any) -> Processor:
+        self.hosts += 1
+        name = f"host-{self.hosts}"
+        sink = MemorySink(self.database, options=options.pop("sink_options", None))
+        return Processor(
+            Copy, source=self.source, container=self.store, name="Copy", host=name, clock=VirtualClock(name),
+            nudges=Nudges(), sinks={"db": sink}, **{**self.settings, **options},
+        )  # fmt: skip
+
+    async def until_end(self, **options: Any) -> None:
+        await self.host(**options).run(until_end=True)
+
+    async def delivered(self, count: int | None = None, limit: float = 600) -> None:
+        """Wait until the database has as many different rows."""
+        wanted = self.fed if count is None else count
+        with anyio.fail_after(limit):
+            while len(set(self.database.rows)) < wanted:
+                await anyio.sleep(0.1)
+
+    @property
+    def is_exact(self) -> bool:
+        return self.database.numbers == list(range(self.fed))
+
+
+def story(work: Callable[[World], Awaitable[None]], **settings: Any) -> None:
+    async def main() -> None:
+        await work(World(**settings))
+
+    run(main())
+
+
+def test_a_run_until_the_end_delivers_everything() -> None:
+    async def work(world: World) -> None:
+        world.feed(100)
+        await world.until_end()
+        assert world.is_exact
+        world.feed(50)
+        await world.until_end()
+        assert world.is_exact
+
+    story(work)
+
+
+def test_a_row_arrives_soon_after_its_commit() -> None:
+    async def work(world: World) -> None:
+        async with world.host():
+            await anyio.sleep(5)
+            world.feed(10)
+            before = anyio.current_time()
+            await world.delivered()
+            assert anyio.current_time() - before < 3  # poll and commit take a second each
+
+    story(work)
+
+
+def test_a_lost_reply_repeats_nothing() -> None:
+    async def work(world: World) -> None:
+        world.database.lose_replies = 5
+        world.feed(100)
+        await world.until_end()
+        assert world.is_exact
+
+    story(work)
+
+
+def test_a_sink_that_is_away_holds_up_no_partition() -> None:
+    async def work(world: World) -> None:
+        world.database.is_away = True
+        world.feed(10)
+        async with world.host() as host:
+            while host.statistics().rows < 10:
+                await anyio.sleep(0.1)
+            await anyio.sleep(120)
+            (status,) = await operate.read_sinks(world.store, LAYOUT)
+            assert status.behind > 0
+            world.database.is_away = False
+            await world.delivered()
+            assert world.is_exact
+
+    story(work)
+
+
+def test_a_sink_that_starts_now_gets_only_later_commits() -> None:
+    async def work(world: World) -> None:
+        world.feed(20)
+        await world.until_end(sinks={})
+        world.feed(10)
+        await world.until_end(sink_options={"start": "now"})
+        assert world.database.numbers == list(range(20, 30))
+
+    async def without(world: World) -> None:
+        await work(world)
+
+    story(without)
+
+
+def test_a_trim_keeps_the_commits_that_a_sink_does_not_have() -> None:
+    async def work(world: World) -> None:
+        world.feed(10)
+        await world.until_end()
+        world.database.is_away = True
+        async with world.host() as host:
+            world.feed(10)
+            while host.statistics().rows < 10:
+                await anyio.sleep(0.1)
+            await anyio.sleep(8000)
+        planned = await plan_trim(RetainedOutput(world.store, LAYOUT), Settings())
+        numbers = {p.partition: (p.upto, p.hold.why) for p in planned.partitions}
+        assert numbers == dict.fromkeys("01", (0, "the newest file stays")) or all(
+            "sink db" in why or upto <= 1 for upto, why in numbers.values()
+        )
+
+    story(work)
+
+
+def test_redeliver_repeats_commits_once() -> None:
+    async def work(world: World) -> None:
+        world.feed(20)
+        await world.until_end()
+        world.feed(20)
+        await world.until_end()
+        assert set(await operate.deliver_again(world.store, LAYOUT, "db", 1)) == {"0", "1"}
+        await world.until_end()
+        assert sorted(n for _, n in world.database.repeated) == list(range(20, 40))
+        assert len(world.database.rows) == 60
+        await world.until_end()
+        assert len(world.database.rows) == 60
+
+    story(work)
+
+
+def test_a_running_host_carries_out_a_redelivery() -> None:
+    async def work(world: World) -> None:
+        async with world.host():
+            world.feed(20)
+            await world.delivered()
+            await anyio.sleep(10)
+            await operate.deliver_again(world.store, LAYOUT, "db", 0, ["1"])
+            await anyio.sleep(30)
+            assert sorted(n for _, n in world.database.repeated) == list(range(1, 20, 2))
+
+    story(work)
+
+
+def test_a_paused_sink_gets_nothing_until_it_is_resumed() -> None:
+    async def work(world: World) -> None:
+        async with world.host():
+            world.feed(20)
+            await world.delivered()
+            await operate.pause(world.store, LAYOUT, "db")
+            await anyio.sleep(30)
+            (status,) = await operate.read_sinks(world.store, LAYOUT)
+            assert status.state == "paused"
+            world.feed(20)
+            await anyio.sleep(60)
+            assert len(world.database.rows) == 20
+            await operate.resume(world.store, LAYOUT, "db")
+            await world.delivered()
+            assert world.is_exact
+
+    story(work)
+
+
+def test_a_restored_backup_heals_by_itself() -> None:
+    async def work(world: World) -> None:
+        world.feed(20)
+        await world.until_end()
+        backup = world.database.copy()
+        world.feed(20)
+        await world.until_end()
+        world.database.restore(backup)
+        assert not world.is_exact
+        await world.until_end()
+        assert world.is_exact
+
+    story(work)
+
+
+def test_a_database_that_is_behind_a_trim_stops_loudly() -> None:
+    async def work(world: World) -> None:
+        world.feed(20)
+        await world.until_end()
+        life = world.database.positions["0"].life
+        world.database.positions["0"] = SinkRow(life, 0, 0, 0)
+        key = LAYOUT.boundary("0")
+        from actorproc.retention.boundary import raise_boundary
+
+        await raise_boundary(world.store, key, 1)
+        async with world.host():
+            await anyio.sleep(30)
+            (status,) = await operate.read_sinks(world.store, LAYOUT)
+            assert world.database.positions["0"].position == 0
+
+    story(work)
+
+
+def test_another_target_under_a_known_name_is_refused() -> None:
+    async def work(world: World) -> None:
+        await world.until_end()
+        with pytest.raises(UsageError, match="is registered for test:db, not for other:db"):
+            await Processor(
+                Copy, source=world.source, container=world.store, name="Copy", host="x", clock=VirtualClock("x"),
+                nudges=Nudges(), sinks={"db": MemorySink(world.database, "other:db")},
+            ).run(until_end=True)  # fmt: skip
+
+    story(work)
+
+
+def test_a_deleted_sink_begins_anew_beside_the_rows_that_are_there() -> None:
+    async def work(world: World) -> None:
+        world.feed(20)
+        await world.until_end()
+        await operate.delete(world.store, LAYOUT, "db")
+        await world.until_end()
+        assert sorted(n for _, n in world.database.repeated) == list(range(20))
+
+    story(work)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_hosts_come_and_go_while_the_database_fails(seed: int) -> None:
+    async def work(world: World) -> None:
+        random = Random(seed)
+        async with anyio.create_task_group() as tasks:
+            running: list[Processor] = []
+
+            async def host() -> None:
+                processor = world.host(
+                    lease_acquire_interval=2, lease_renew_interval=1, lease_expiration_interval=8, rebalance_delay=1
+                )
+                running.append(processor)
+                with anyio.CancelScope() as scope:
+                    scopes[id(processor)] = scope
+                    await processor.run()
+
+            scopes: dict[int, anyio.CancelScope] = {}
+            for _ in range(40):
+                if len(running) < 3:
+                    tasks.start_soon(host)
+                world.feed(random.randrange(30))
+                await anyio.sleep(random.uniform(0.5, 8))
+                match random.randrange(6):
+                    case 0 if running:
+                        processor = running.pop(random.randrange(len(running)))
+                        if id(processor) in scopes:
+                            scopes[id(processor)].cancel()
+                    case 1 if running:
+                        running.pop(random.randrange(len(running))).stop()
+                    case 2:
+                        world.database.lose_replies = random.randrange(4)
+                    case 3:
+                        world.database.is_away = not world.database.is_away
+            world.database.is_away, world.database.lose_replies = False, 0
+            tasks.start_soon(host)
+            await world.delivered(limit=3000)
+            assert world.database.repeated == []
+            for processor in running:
+                processor.stop()
+
+    story(work, partitions=4)
+
+
+def test_refused_rows_stop_the_sink_and_not_the_partition() -> None:
+    class Refusing(MemorySink):
+        async def write(self, delivery: Any) -> None:
+            raise SinkRefused("a value does not fit")
+
+    async def work(world: World) -> None:
+        async with Processor(
+            Copy, source=world.source, container=world.store, name="Copy", host="x", clock=VirtualClock("x"),
+            nudges=Nudges(), sinks={"db": Refusing(world.database)},
+        ) as host:  # fmt: skip
+            world.feed(10)
+            while host.statistics().rows < 10:
+                await anyio.sleep(0.5)
+            await anyio.sleep(60)
+        (status,) = await operate.read_sinks(world.store, LAYOUT)
+        assert "a value does not fit" in (status.error or "")
+
+    story(work)
