@@ -10,6 +10,7 @@ from actorproc.errors import Fault
 from actorproc.output.checkpoint import Totals
 from actorproc.partition.time_spent import Activity
 from actorproc.records import Cursor
+from actorproc.sinks.delivery import SinkStatistics
 
 PartitionState = Literal["opening", "running", "draining", "drained", "closing", "released", "waiting"]
 """- `drained`: everything processed is committed, and the source's `read` has not ended yet.
@@ -89,6 +90,8 @@ class PartitionStatistics:
     """When it began with `activity`, in seconds since 1970."""
     seconds: dict[Activity, float] = field(default_factory=dict)
     """Where the actor's time went."""
+    sinks: tuple[SinkStatistics, ...] = ()
+    """The deliveries of the partition's commits."""
     retry: Retry | None = None
     trouble: Trouble | None = None
     error: str | None = None

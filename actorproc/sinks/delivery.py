@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import Any
+from dataclasses import dataclass
+from dataclasses import replace as replace_fields
+from typing import Any, Literal
 
 import anyio
 import pyarrow as pa
@@ -31,22 +33,28 @@ from actorproc.storage.store import Conflict, Store
 DOCUMENT_EVERY = 5.0
 """Seconds between two writes of the progress: trims and `sinks list` go by it, deliveries do not."""
 
+_LOOK_EVERY = 0.05
+"""Seconds between two looks whether all is delivered, at the end of a run."""
+
 _BACKOFF = Backoff(0.2, 30.0)
 
 
+@dataclass(frozen=True, slots=True)
 class SinkStatistics:
-    """Progress of one delivery, for `status` and metrics."""
+    """Progress of the delivery of one partition to one sink."""
 
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.position: int | None = None
-        """Number of the next commit to deliver; None: not known yet."""
-        self.rows = 0
-        """Delivered since the partition was opened here."""
-        self.state = "opening"
-        """`opening`, `running`, `paused`, or `failing`."""
-        self.error: str | None = None
-        self.error_since: float | None = None
+    name: str
+    state: Literal["opening", "running", "paused", "failing"] = "opening"
+    position: int | None = None
+    """Number of the next commit to deliver; None: not known yet."""
+    lag: int | None = None
+    """Commits that the sink does not have yet; None: not known."""
+    rows: int = 0
+    """Delivered since the partition was opened here."""
+    error: str | None = None
+    """Why it fails."""
+    error_since: float | None = None
+    """In seconds since 1970."""
 
 
 class _Anew(Exception):
@@ -74,7 +82,7 @@ class SinkDelivery:
         log: Any,
     ) -> None:
         self.name = name
-        self.statistics = SinkStatistics(name)
+        self._statistics = SinkStatistics(name)
         self._opened = opened
         self._partition = partition
         self._store, self._layout, self._clock = store, layout, store.clock
@@ -108,16 +116,21 @@ class SinkDelivery:
         self._tip = number + 1
         self._news.set()
 
-    @property
-    def lag(self) -> int | None:
-        """Commits that the sink does not have yet; None: not known."""
-        position = self.statistics.position
-        return None if position is None else max(0, self._tip - position)
+    def statistics(self) -> SinkStatistics:
+        """A snapshot."""
+        position = self._statistics.position
+        return replace_fields(self._statistics, lag=None if position is None else max(0, self._tip - position))
+
+    def _note(self, **fields: Any) -> None:
+        self._statistics = replace_fields(self._statistics, **fields)
 
     async def caught_up(self, stopped: Callable[[], bool]) -> None:
         """Wait until the sink has everything that is committed, or is paused, or `stopped` says so."""
-        while self.statistics.state != "paused" and (self.lag is None or self.lag) and not stopped():
-            await self._clock.sleep(0.05)
+        while not stopped():
+            now = self.statistics()
+            if now.state == "paused" or now.lag == 0:
+                return
+            await self._clock.sleep(_LOOK_EVERY)
 
     async def run(self) -> None:
         """Deliver until cancelled. Errors of the sink and the store are logged, and tried again after a back-off."""
@@ -133,7 +146,7 @@ class SinkDelivery:
 
     async def close(self) -> None:
         """Note how far the sink is, as far as the store answers: trims and `sinks list` go by it."""
-        if self._entry is not None:
+        if self._entry is not None and self._statistics.state == "running":
             with suppress(ActorprocError, Conflict, _Anew):
                 await self._write_progress(self._entry)
 
@@ -141,7 +154,6 @@ class SinkDelivery:
 
     async def _open(self) -> None:
         """Find out where to go on: the entry, then the sink's row, then the entry again."""
-        self.statistics.state = "opening" if self.statistics.error is None else "failing"
         entry = await self._read_entry()
         self._owner = self._clock.nonce()
         found = await self._progress.read() or SinkProgress()
@@ -171,7 +183,7 @@ class SinkDelivery:
         except Conflict:
             raise _Anew from None
         self._entry, self._row, self._position = entry, row, position
-        self.statistics.position = position
+        self._note(position=position)
 
     def _look(self, entry: SinkEntry, row: SinkRow | None) -> int:
         part = entry.part(self._partition)
@@ -245,8 +257,7 @@ class SinkDelivery:
         now = SinkRow(life, max(part.epoch, ours.epoch if ours else 0), was.fence if was else 0, found.next)
         await self._write(Delivery(self._partition, found.rows, self._position, found.counts, was, now))
         self._row, self._position = now, found.next
-        self.statistics.position = found.next
-        self.statistics.rows += found.rows.num_rows
+        self._note(position=found.next, rows=self._statistics.rows + found.rows.num_rows)
         self._recent.forget(found.next)
         self._succeeded()
 
@@ -270,7 +281,7 @@ class SinkDelivery:
         wanted = replace(
             self._progress.current or SinkProgress(), owner=self._owner, life=entry.life, gen=part.gen,
             position=self._position, epoch=row.epoch if row and row.life == self._life(entry) else 0, fenced=False,
-            error=self.statistics.error,
+            error=None,
         )  # fmt: skip
         if wanted != self._progress.current:
             try:
@@ -302,23 +313,33 @@ class SinkDelivery:
 
     # Failing
 
-    def _succeeded(self, state: str = "running") -> None:
-        if self.statistics.error is not None:
+    def _succeeded(self, state: Literal["running", "paused"] = "running") -> None:
+        if self._statistics.error is not None:
             self._log.info("sink.delivers_again")
-        self.statistics.state, self.statistics.error, self.statistics.error_since = state, None, None
+        self._note(state=state, error=None, error_since=None)
         self._failures = 0
 
     async def _failed(self, error: Exception) -> None:
         self._failures += 1
-        statistics = self.statistics
-        statistics.state, statistics.error = "failing", format_error(error)
-        statistics.error_since = statistics.error_since or self._clock.wall()
+        text = format_error(error)
+        self._note(state="failing", error=text, error_since=self._statistics.error_since or self._clock.wall())
         delay = _BACKOFF.delay(self._failures, self._clock.random)
         if isinstance(error, SinkRefused):
             delay = max(delay, _BACKOFF.most)
         say = self._log.error if self._throttle.due("", self._clock.monotonic()) else self._log.debug
-        say("sink.failed", error=statistics.error, again_in=round(delay, 1))
+        say("sink.failed", error=text, again_in=round(delay, 1))
+        await self._publish(text)
         await self._clock.sleep(delay)
+
+    async def _publish(self, error: str) -> None:
+        """Note the error in the progress, where operators see it, as far as the store answers."""
+        found = self._progress.current
+        if found is None or found.owner != self._owner or found.error == error:
+            return
+        if self._clock.monotonic() >= self._written_at + DOCUMENT_EVERY:
+            self._written_at = self._clock.monotonic()
+            with suppress(ActorprocError, Conflict):
+                await self._progress.swap(replace(found, error=error))
 
 
 def replace_rows(found: CommitRows, schema: pa.Schema) -> CommitRows:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import anyio
 import pyarrow as pa
 
-from actorproc.sinks.delivery import SinkDelivery
+from actorproc.sinks.delivery import SinkDelivery, SinkStatistics
 
 
 class Deliveries:
@@ -31,6 +31,10 @@ class Deliveries:
         async with anyio.create_task_group() as tasks:
             for delivery in self.each:
                 tasks.start_soon(delivery.run)
+
+    def statistics(self) -> tuple[SinkStatistics, ...]:
+        """A snapshot of each."""
+        return tuple(delivery.statistics() for delivery in self.each)
 
     async def drain(self, limit: float | None = None, *, stopped: Callable[[], bool] = lambda: False) -> None:
         """Wait until all that is committed is delivered, at most `limit` seconds: the next owner delivers the rest.
