@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from actorproc.admin.verdict import CLOSED, WELL, Verdict, judge, judge_blocked, judge_given_up
+from actorproc.counts import Counts
 from actorproc.errors import ActorprocError, CorruptObject
 from actorproc.group.assignment import Lease
 from actorproc.group.heartbeat import Heartbeat, Incarnation, expiration_of, incarnation_of
@@ -55,12 +56,8 @@ class PartitionView(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tru
     sequence: int | None = None
     lag: int | None = None
     lag_seconds: float | None = None
-    records: int = 0
-    """Since the partition's first record, as are `rows`, `dead_letters` and `skipped`. As a host of an older release
-    reports them: since its actor has started."""
-    rows: int = 0
-    dead_letters: int = 0
-    skipped: int = 0
+    counts: Counts | None = None
+    """Since the partition's first record. None: neither a host nor the commits have told them yet."""
     last_commit: int | None = None
     activity: str | None = None
     activity_since: int | None = None
@@ -246,8 +243,7 @@ class FleetWatch:
             return PartitionView(partition=name)
         return PartitionView(
             partition=name, sequence=tip.cursor.sequence if tip.cursor.sequence >= 0 else None,
-            last_commit=None if moved is None else int(moved), records=tip.totals.records,
-            rows=tip.totals.rows, dead_letters=tip.totals.dead_letters, skipped=tip.totals.skipped,
+            last_commit=None if moved is None else int(moved), counts=tip.totals,
         )  # fmt: skip
 
     # Views
@@ -255,10 +251,7 @@ class FleetWatch:
     def _with_counts(self, view: PartitionView) -> PartitionView:
         """With the counts of the look before, while neither an owner nor a read of the commits has told them again."""
         before = self._counted.get(view.partition)
-        if before is None or view.records or view.rows or view.dead_letters or view.skipped:
-            return view
-        counts = {name: getattr(before, name) for name in ("records", "rows", "dead_letters", "skipped")}
-        return msgspec.structs.replace(view, **counts)
+        return view if before is None or view.counts else msgspec.structs.replace(view, counts=before.counts)
 
     def _view(self, name: str, lease: Lease, owner: Incarnation | None, now: float) -> PartitionView:
         found = self._beats.get(owner) if owner else None
@@ -354,7 +347,7 @@ def _verdict(verdict: Verdict) -> dict[str, Any]:
 
 
 def _progress(report: PartitionReport) -> dict[str, Any]:
-    retry, counts = report.retry, report.totals or report
+    retry = report.retry
     return {
         "origin": report.origin,
         "owned_since": report.since,
@@ -362,10 +355,7 @@ def _progress(report: PartitionReport) -> dict[str, Any]:
         "sequence": report.sequence if report.sequence >= 0 else None,
         "lag": report.lag,
         "lag_seconds": report.lag_seconds,
-        "records": counts.records,
-        "rows": counts.rows,
-        "dead_letters": counts.dead_letters,
-        "skipped": counts.skipped,
+        "counts": None if report.totals is None else Counts(*msgspec.structs.astuple(report.totals)),
         "last_commit": report.last_commit,
         "activity": report.activity,
         "activity_since": report.activity_since,

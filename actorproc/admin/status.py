@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from actorproc.admin.verdict import judge_given_up
+from actorproc.counts import Counts
 from actorproc.errors import CorruptObject, CredentialsExpired, SourceError, StoreError, locate
 from actorproc.group.assignment import Closed, Lease, Plan, plan
 from actorproc.group.heartbeat import Heartbeat, expiration_of, read_heartbeats
@@ -15,7 +16,6 @@ from actorproc.group.membership import GroupDocument, read_group
 from actorproc.group.reports import HostReport, PartitionReport
 from actorproc.group.wishes import NO_WISHES, Wishes
 from actorproc.output.chain import OutputChain
-from actorproc.output.checkpoint import Totals
 from actorproc.records import Cursor
 from actorproc.runtime.clock import Clock
 from actorproc.runtime.tasks import gather
@@ -78,7 +78,7 @@ class PartitionStatus:
     last_commit: float | None
     output_files: int
     """Number of the next output file: how many there were."""
-    totals: Totals
+    totals: Counts
     begins_at: str | None = None
     """Position at which the first owner would begin, where that was asked for and nothing is committed."""
     error: str | None = None
@@ -259,7 +259,7 @@ async def _read_partition(
         lag_seconds=lag_seconds,
         last_commit=last_commit,
         output_files=tip.number if tip else 0,
-        totals=tip.totals if tip else Totals(),
+        totals=tip.totals if tip else Counts(),
         begins_at=begins_at,
         error="; ".join(errors) or None,
     )

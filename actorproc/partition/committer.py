@@ -13,10 +13,11 @@ from typing import Any
 import pyarrow as pa
 
 from actorproc.config.settings import Settings
+from actorproc.counts import Counts
 from actorproc.errors import Fenced, StoreUnavailable
 from actorproc.output.attachments import Attachment
 from actorproc.output.chain import ChainEnd, Commit, OutputChain, encode_commit
-from actorproc.output.checkpoint import WITH_END, WITH_STATE, Checkpoint, CheckpointKeeper, Reset, Totals
+from actorproc.output.checkpoint import WITH_END, WITH_STATE, Checkpoint, CheckpointKeeper, Reset
 from actorproc.partition.dead_letter_summary import DeadLetterSummary, summarize
 from actorproc.partition.pending import Pending
 from actorproc.partition.queue_reader import QueueReader
@@ -77,7 +78,7 @@ class Committer:
         self.state = PartitionState(store, layout, statistics.partition, settings.state_bytes)
         self._sweeper = StateSweeper(store, layout, statistics.partition)
         self._number = 0
-        self._totals = Totals()
+        self._totals = Counts()
         self._time = 0.0  # of the latest commit; no later commit gets an earlier time
         self._uncommitted = Uncommitted(settings, clock, held, queue)
         self._identities: tuple[str, ...] = ()  # that the walk has found
@@ -191,7 +192,7 @@ class Committer:
             HandlerError: the keyed state would be too large; nothing was added.
         """
         changed = self.state.add(results.changes) if results.changes else 0  # may refuse, and then nothing counts
-        self._statistics.records += self._uncommitted.add(batch, upto, results, changed, begun)
+        self._statistics.counts += Counts(self._uncommitted.add(batch, upto, results, changed, begun))
         self.on_processed(batch, upto)
         self.move(cursor)
 
@@ -247,7 +248,7 @@ class Committer:
             elif self.cursor != self.committed:
                 await self._advance(self.cursor, totals)
                 statistics.last_commit = _utc(self._time)
-        statistics.skipped += waiting.new.skipped
+        statistics.counts += Counts(skipped=waiting.new.skipped)
         self._totals = statistics.totals = totals
         self.clear()
         self.committed = statistics.committed = self.cursor
@@ -280,7 +281,7 @@ class Committer:
             self.committed = self._statistics.committed = self.cursor
         await self.checkpoint()
 
-    async def _write(self, pending: Pending, totals: Totals, *, ended: bool = False, vanished: bool = False) -> None:
+    async def _write(self, pending: Pending, totals: Counts, *, ended: bool = False, vanished: bool = False) -> None:
         """Create the next file of the chain, with rows, dead letters, state and position, and publish the letters."""
         statistics = self._statistics
         letters = [letter for _, letter in sorted(pending.letters.items())]
@@ -309,8 +310,7 @@ class Committer:
         self.state.expire(time)
         self._number += 1
         statistics.commits += 1
-        statistics.rows += commit.rows
-        statistics.dead_letters += len(letters)
+        statistics.counts += Counts(rows=commit.rows, dead_letters=len(letters))
         statistics.last_commit = _utc(commit.time)
         self._dead_letter_summary.add(*summary)
         self._log.debug("partition.committed", number=self._number - 1, rows=commit.rows, letters=len(letters))
@@ -325,7 +325,7 @@ class Committer:
             await self._advance(cursor, self._totals, ahead=True)
         self.cursor = cursor
 
-    async def _advance(self, cursor: Cursor, totals: Totals, *, ahead: bool = False) -> None:
+    async def _advance(self, cursor: Cursor, totals: Counts, *, ahead: bool = False) -> None:
         if self.state.unmerged >= CHECKPOINT_EVERY:
             await self._merge_state()
         time = self._next_time()

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from actorproc.config.settings import Settings
+from actorproc.counts import Counts
 from actorproc.errors import HandlerError
-from actorproc.output.checkpoint import Totals
 from actorproc.partition.pending import Pending
 from actorproc.partition.queue_reader import QueueReader
 from actorproc.records import Batch
@@ -32,7 +32,7 @@ class Uncommitted:
         self.row_bytes = self.letter_bytes = 0  # changes of state count as rows
         self.results = Pending()
         """Without changes of state, which `PartitionState` holds."""
-        self.new = Totals()
+        self.new = Counts()
         """Of the records since the last commit."""
         self.counted = -1
         """Sequence up to which records are in the totals."""
@@ -54,7 +54,7 @@ class Uncommitted:
         """
         records = batch.count_upto(upto) - batch.count_upto(self.counted)
         self.counted = max(self.counted, upto)
-        self.new += Totals(records, results.rows, len(results.letters), results.skipped)
+        self.new += Counts(records, results.rows, len(results.letters), results.skipped)
         row_bytes, letter_bytes = results.row_bytes + state_bytes, results.letter_bytes
         self.results.tables += results.tables
         self.results.letters |= results.letters
@@ -72,7 +72,7 @@ class Uncommitted:
 
     def clear(self) -> None:
         """Drop the results: they are committed, or never will be."""
-        self.results, self.new, self.row_bytes, self.letter_bytes = Pending(), Totals(), 0, 0
+        self.results, self.new, self.row_bytes, self.letter_bytes = Pending(), Counts(), 0, 0
         self._since = self._moved_at = None
         self._state_changed = False
         self._held.clear()

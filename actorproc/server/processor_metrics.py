@@ -19,6 +19,7 @@ from actorproc.admin.fleet import PartitionView
 from actorproc.admin.own_source import own_source
 from actorproc.admin.processors import list_processors
 from actorproc.admin.status import PartitionStatus, read_lags
+from actorproc.counts import Counts
 from actorproc.errors import ActorprocError
 from actorproc.runtime.clock import SYSTEM
 from actorproc.runtime.logger import LogThrottle, get_logger
@@ -125,9 +126,9 @@ class _Collected:
         self._gauge("lag_unknown_partitions", "Partitions whose lag is not known.", name, len(found) - len(known))
         if seconds or not found:
             self._gauge("lag_seconds", "Of the partition furthest behind.", name, max(seconds, default=0.0))
+        counts = sum((one.counts for one in partitions if one.counts), Counts())
         for key in ("records", "rows", "dead_letters", "skipped"):
-            total = sum(getattr(one, key) for one in partitions)
-            self._gauge(key, "Committed in all, since the first record.", name, total)
+            self._gauge(key, "Committed in all, since the first record.", name, getattr(counts, key))
 
     def _gauge(self, name: str, text: str, processor: str, value: float) -> None:
         self._add(name, text, {"processor": processor}, value)

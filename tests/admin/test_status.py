@@ -14,6 +14,7 @@ import pytest
 
 from actorproc import Batch, PartitionContext, PartitionHandler, Processor
 from actorproc.admin.status import next_plan, read_status
+from actorproc.counts import Counts
 from actorproc.errors import (
     CredentialsExpired,
     StoreAccessError,
@@ -27,7 +28,7 @@ from actorproc.group.heartbeat import Heartbeat
 from actorproc.group.membership import GroupDocument
 from actorproc.group.reports import HostReport
 from actorproc.output.chain import LETTERS_LIMIT, Commit, encode_commit, read_cursor
-from actorproc.output.checkpoint import Checkpoint, Totals
+from actorproc.output.checkpoint import Checkpoint
 from actorproc.output.follower import ChainFollower, ChainPosition
 from actorproc.records import Cursor
 from actorproc.sources.protocol import End, Start
@@ -149,7 +150,7 @@ async def test_lag_counts_from_the_commit_or_the_first_record() -> None:
     store, source = Store(MemoryStore()), MemorySource(4)
     for partition in ("0", "1", "2", "3"):
         source.append(partition, [b"1"] * 10)
-    await store.put(LAYOUT.checkpoint("0"), Checkpoint(1, 0, Cursor("4", 3), Totals(4)).to_json())
+    await store.put(LAYOUT.checkpoint("0"), Checkpoint(1, 0, Cursor("4", 3), Counts(4)).to_json())
     await store.put(LAYOUT.checkpoint("1"), Checkpoint(1, 0, Cursor("10")).to_json())  # began at the latest
     await store.put(LAYOUT.checkpoint("2"), Checkpoint(1, 0, Cursor("7")).to_json())  # began at a time
     status = await status_of(store, source=source)
@@ -174,7 +175,7 @@ async def test_a_lag_that_leaves_partitions_out_says_so() -> None:
     store, source = Store(MemoryStore()), Vague(2)
     source.append("0", [b"1"] * 10)
     source.append("1", [b"1"] * 10)
-    await store.put(LAYOUT.checkpoint("0"), Checkpoint(1, 0, Cursor("4", 3), Totals(4)).to_json())
+    await store.put(LAYOUT.checkpoint("0"), Checkpoint(1, 0, Cursor("4", 3), Counts(4)).to_json())
     status = await status_of(store, source=source)
     assert [partition.lag for partition in status.partitions] == [6, None]
     assert (status.lag, status.lag_exact) == (6, False)
@@ -182,7 +183,7 @@ async def test_a_lag_that_leaves_partitions_out_says_so() -> None:
 
 @pytest.mark.parametrize("number", [0, 1], ids=["beyond the checkpoint", "before it"])
 async def test_reading_the_position_skips_giant_dead_letters(number: int) -> None:
-    store, totals = Store(MemoryStore()), Totals(1, 0, 1)
+    store, totals = Store(MemoryStore()), Counts(1, 0, 1)
     giant = random.Random(1).randbytes(LETTERS_LIMIT + 1)
     commit = Commit("h", 1, Cursor("0"), Cursor("1", 0), totals, 5.0, put_id="put")
     body, letters = encode_commit(pa.table({"n": pa.array([], pa.int64())}), commit, giant)
@@ -200,7 +201,7 @@ async def test_reading_the_position_skips_giant_dead_letters(number: int) -> Non
 async def test_two_thousand_partitions_take_seconds_on_a_folder(tmp_path: Path) -> None:
     names = [str(number) for number in range(2000)]
     table = pa.table({"n": [1], "_sequence": pa.array([0], pa.int64())})
-    totals = Totals(1, 1)
+    totals = Counts(1, 1)
     commit = Commit("h", 1, Cursor("0"), Cursor("1", 0), totals, 5.0, rows=1, put_id="put")
     body, _ = encode_commit(table, commit, b"")
     for name in names:
@@ -255,7 +256,7 @@ async def test_a_partition_whose_state_cannot_be_read_shows_an_error(prefix: str
     store, source = closed(prefix, refusal), MemorySource(2)
     for partition in ("0", "1"):
         source.append(partition, [b"1"] * 10)
-        await store.put(LAYOUT.checkpoint(partition), Checkpoint(1, 0, Cursor("4", 3), Totals(4)).to_json())
+        await store.put(LAYOUT.checkpoint(partition), Checkpoint(1, 0, Cursor("4", 3), Counts(4)).to_json())
     status = await status_of(store, source=source)
     assert [(p.partition, p.error, p.lag) for p in status.partitions] == [("0", "no right", None), ("1", None, 6)]
     assert not status.lag_exact
@@ -269,7 +270,7 @@ async def test_an_unreadable_end_is_shown_beside_the_state() -> None:
             return await super().end(partition)
 
     store = Store(MemoryStore())
-    await store.put(LAYOUT.checkpoint("0"), Checkpoint(1, 0, Cursor("4", 3), Totals(4)).to_json())
+    await store.put(LAYOUT.checkpoint("0"), Checkpoint(1, 0, Cursor("4", 3), Counts(4)).to_json())
     status = await status_of(store, source=Shut(2))
     assert [(p.error, p.totals.records) for p in status.partitions] == [("no right", 4), (None, 0)]
 
@@ -285,7 +286,7 @@ async def test_an_unreadable_end_is_shown_beside_the_state() -> None:
 )
 async def test_a_failure_of_the_whole_container_is_an_error_of_the_status(prefix: str, error: StoreError) -> None:
     store = closed(prefix, error)
-    await store.put(LAYOUT.checkpoint("0"), Checkpoint(1, 0, Cursor("4", 3), Totals(4)).to_json())
+    await store.put(LAYOUT.checkpoint("0"), Checkpoint(1, 0, Cursor("4", 3), Counts(4)).to_json())
     with pytest.raises(StoreRefused, match="no right"):
         await status_of(store)
 

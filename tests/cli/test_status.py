@@ -10,11 +10,12 @@ import anyio
 import orjson
 
 from actorproc import Cursor, Producer
+from actorproc.counts import Counts
 from actorproc.group.assignment import Lease, Member
 from actorproc.group.heartbeat import Heartbeat
 from actorproc.group.membership import GroupDocument
 from actorproc.group.reports import HostReport
-from actorproc.output.checkpoint import Checkpoint, Totals
+from actorproc.output.checkpoint import Checkpoint
 from actorproc.stores import open_store
 from tests.cli.conftest import Run, events
 from tests.cli.reading import LAYOUT
@@ -104,7 +105,7 @@ def test_status_shows_how_far_a_partition_is_within_a_chunk(run: Run, tmp_path: 
         async with Producer(str(tmp_path / "events"), partitions=1) as producer:
             await producer.send_many(events(20))
         async with open_store(str(tmp_path / "state")) as store:
-            done = Checkpoint(1, 0, Cursor("0", 7), Totals(8), time=1.0)
+            done = Checkpoint(1, 0, Cursor("0", 7), Counts(8), time=1.0)
             await store.put(LAYOUT.checkpoint("0"), done.to_json())
 
     anyio.run(half)

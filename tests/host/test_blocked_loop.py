@@ -59,13 +59,13 @@ async def test_others_learn_which_partition_and_line_block_the_event_loop(tmp_pa
         for partition in ("0", "1"):
             source.append(partition, [b"1"])
         with anyio.fail_after(90):
-            while processor.statistics().rows < 2:
+            while processor.statistics().counts.rows < 2:
                 await anyio.sleep(0.05)
         watching = threading.Thread(target=see, args=(tmp_path, seen))
         watching.start()
         source.append("1", [b"block"])
         with anyio.fail_after(90):
-            while processor.statistics().rows < 3:
+            while processor.statistics().counts.rows < 3:
                 await anyio.sleep(0.05)
         watching.join()
         ((fleet, errors),) = seen
