@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import msgspec
+from dataclasses import dataclass
 
 
-class Counts(msgspec.Struct, frozen=True):
-    """Counts of a partition's records and their results: of a commit, since an actor started, or since the first
-    record."""
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """Counts of records and their results: of one commit, since an actor or a host started, or since the first record
+    of a partition. Heartbeats store them as an array, so only append fields."""
 
     records: int = 0
     rows: int = 0

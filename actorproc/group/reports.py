@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+
 import msgspec
 
 from actorproc.counts import Counts
@@ -25,10 +27,6 @@ class TimesReport(msgspec.Struct, frozen=True, array_like=True):
     read: float = 0.0
     handle: float = 0.0
     commit: float = 0.0
-
-
-class CountsReport(Counts, frozen=True, array_like=True):
-    """Counts as an array."""
 
 
 class PartitionReport(msgspec.Struct, frozen=True, array_like=True):
@@ -62,9 +60,14 @@ class PartitionReport(msgspec.Struct, frozen=True, array_like=True):
     trouble_since: int | None = None
     fault: str | None = None
     """Whose its trouble is: "user" or "infrastructure". See `errors.Fault`."""
-    totals: CountsReport | None = None
-    """Since the first record of the partition, up to what is committed. None before the partition is opened, and in
-    heartbeats of older versions."""
+    totals: tuple[int, ...] | None = None
+    """The fields of `Counts`, in their order; older releases leave the last ones out. Since the first record of the
+    partition, up to what is committed. None before the partition is opened, and in heartbeats of older versions."""
+
+    @property
+    def counts(self) -> Counts | None:
+        """`totals` by their names."""
+        return None if self.totals is None else Counts(*self.totals[: len(fields(Counts))])
 
 
 class GivenUpReport(msgspec.Struct, frozen=True, array_like=True):

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import astuple
 from datetime import datetime
 
-from msgspec.structs import astuple, replace
+from msgspec.structs import replace
 
-from actorproc.group.reports import CountsReport, GivenUpReport, HostReport, PartitionReport, RetryReport, TimesReport
+from actorproc.group.reports import GivenUpReport, HostReport, PartitionReport, RetryReport, TimesReport
 from actorproc.partition.statistics import PartitionStatistics, Retry, Trouble
 from actorproc.partition.time_spent import Activity
 from actorproc.runtime.watchdog import Blockage
@@ -62,7 +63,7 @@ def report_of(found: PartitionStatistics) -> PartitionReport:
         trouble=None if trouble is None else trouble.kind,
         trouble_since=None if trouble is None else int(trouble.since),
         fault=None if trouble is None else trouble.fault,
-        totals=None if totals is None else CountsReport(*astuple(totals)),
+        totals=None if totals is None else astuple(totals),
     )  # fmt: skip
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -112,7 +113,7 @@ async def beyond(world: World) -> None:
 
 async def miscount(world: World) -> None:
     totals = (await world.checkpoint()).totals
-    await world.change_checkpoint(totals=structs.replace(totals, rows=totals.rows + 1))
+    await world.change_checkpoint(totals=dataclasses.replace(totals, rows=totals.rows + 1))
 
 
 COMMIT, LETTERS = LAYOUT.output_file, LAYOUT.dead_letter_file

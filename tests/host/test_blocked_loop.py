@@ -10,8 +10,8 @@ import anyio
 
 from actorproc import Batch, PartitionContext, PartitionHandler, Processor
 from actorproc.admin.explain import explain
-from actorproc.admin.fleet import Fleet, FleetWatch
-from actorproc.admin.status import read_status
+from actorproc.admin.fleet import Fleet
+from actorproc.admin.fleet_watch import FleetWatch
 from actorproc.config.settings import Settings
 from actorproc.storage.names import ProcessorLayout
 from actorproc.stores import open_store
@@ -36,8 +36,8 @@ async def look(folder: Path) -> tuple[Fleet, list[str | None]]:
     async with open_store(str(folder), Settings()) as store:
         fleet = await FleetWatch(store, LAYOUT, 30.0).look()
         # Read later, so it knows what the fleet knew.
-        status = await read_status(store, LAYOUT, "Blocks", expiration=30.0)
-        return fleet, [found.error for found in status.partitions]
+        status = await FleetWatch(store, LAYOUT, 30.0).read_all()
+        return fleet, [found.error for found in status.partitions.values()]
 
 
 def see(folder: Path, seen: list[tuple[Fleet, list[str | None]]]) -> None:

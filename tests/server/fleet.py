@@ -14,7 +14,7 @@ from actorproc.group.assignment import Lease, Member
 from actorproc.group.heartbeat import Heartbeat
 from actorproc.group.history import SAMPLES, Life, encode_history
 from actorproc.group.membership import GroupDocument
-from actorproc.group.reports import CountsReport, HostReport, PartitionReport, RetryReport, TimesReport
+from actorproc.group.reports import HostReport, PartitionReport, RetryReport, TimesReport
 from actorproc.storage.names import ProcessorLayout
 from actorproc.stores import open_store
 
@@ -26,7 +26,7 @@ def report(number: int, now: float, **changes: Any) -> PartitionReport:
     fields: dict[str, Any] = {
         "epoch": 3, "state": "running", "since": int(now) - 900, "origin": "it had no owner",
         "sequence": 10_000 + number, "lag": number % 7 * 100, "lag_seconds": number % 7 * 1.5,
-        "totals": CountsReport(10_000, 9_000, number % 3), "last_commit": int(now) - 3, "activity": "handle",
+        "totals": (10_000, 9_000, number % 3), "last_commit": int(now) - 3, "activity": "handle",
         "activity_since": int(now), "times": TimesReport(1.5, 500.0, 12.5),
     }  # fmt: skip
     return PartitionReport(**fields | changes)

@@ -14,11 +14,11 @@ import httpx
 import pytest
 
 from actorproc import Batch, PartitionContext, PartitionHandler, Processor, Producer
-from actorproc.admin.fleet import Fleet, FleetWatch
+from actorproc.admin.fleet import Fleet
+from actorproc.admin.fleet_watch import FleetWatch
 from actorproc.config.settings import Settings
 from actorproc.counts import Counts
 from actorproc.errors import ActorprocError
-from actorproc.group.reports import CountsReport
 from actorproc.server import dashboard_app, letter_routes
 from actorproc.server.feeds import Feed
 from actorproc.storage.names import ProcessorLayout
@@ -92,7 +92,7 @@ async def test_only_changed_partitions_follow_the_first_view(tmp_path: Path) -> 
     feed = Feed(fleet.container, NAME, Settings())
     views = feed.views()
     assert len((await anext(views)).partitions) == 16
-    await fleet.write(hosts=["host-00"], totals=CountsReport(20_000, 9_000))
+    await fleet.write(hosts=["host-00"], totals=(20_000, 9_000))
     changed = {view.partition for view in (await anext(views)).partitions}
     assert changed == {name for name in fleet.partitions if fleet.owner(name) == "host-00"}
     version = (await feed.view()).version

@@ -15,8 +15,8 @@ import pyarrow as pa
 import pytest
 
 from actorproc import Batch, PartitionContext, PartitionHandler, Processor, Settings
+from actorproc.admin.fleet_watch import FleetWatch
 from actorproc.admin.retained import RetainedOutput
-from actorproc.admin.status import read_status
 from actorproc.admin.trim import trim as trim_by_rule
 from actorproc.counts import Counts
 from actorproc.errors import SourceError, UsageError
@@ -386,8 +386,8 @@ async def test_status_knows_the_lag(store: Store) -> None:
     await source.open()
 
     async def lag() -> tuple[int | None, float | None]:
-        found = await read_status(store, ProcessorLayout("Twice"), "Twice", expiration=60, source=source)
-        return found.lag, max(one.lag_seconds for one in found.partitions if one.lag_seconds is not None)
+        found = await FleetWatch(store, ProcessorLayout("Twice"), 60).read_all(source)
+        return found.lag, found.lag_seconds
 
     records, seconds = await lag()
     assert (records, seconds is not None and 0 < seconds < 300) == (27 + 9, True)
