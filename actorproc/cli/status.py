@@ -180,7 +180,7 @@ def _headline(fleet: Fleet) -> Text:
         counted(fleet.counts.dead_letters, "dead letter"),
         *([f"lag {'' if fleet.lag_exact else '>= '}{fleet.lag:,}"] if fleet.lag is not None else []),
         *([f"{decimal(fleet.lag_bytes)} unread"] if fleet.lag_bytes else []),
-        *([f"{_duration(fleet.lag_seconds)} behind"] if fleet.lag_seconds else []),
+        *([f"{duration(fleet.lag_seconds)} behind"] if fleet.lag_seconds else []),
     ]
     return Text.assemble((fleet.processor, "bold"), "  ", ", ".join(facts))
 
@@ -226,7 +226,7 @@ def _partitions(views: Sequence[PartitionView]) -> Table:
             "-" if view.sequence is None else f"{view.sequence:,}",
             *([text(view.begins_at or "-")] if begins else []),
             "-" if view.lag is None else f"{view.lag:,}",
-            *([_duration(view.lag_seconds)] if timed else []),
+            *(["-" if view.lag_seconds is None else duration(view.lag_seconds)] if timed else []),
             f"{counts.rows:,}",
             Text(f"{counts.dead_letters:,}", style="yellow" if counts.dead_letters else ""),
             *([f"{counts.skipped:,}"] if skipped else []),
@@ -240,20 +240,16 @@ def _one_line(error: str) -> str:
 
 
 def _for(since: float | None) -> str:
-    return "" if since is None else f", for {_duration(max(0.0, SYSTEM.wall() - since))}"
+    return "" if since is None else f", for {duration(SYSTEM.wall() - since)}"
 
 
 def _since(time: float | None) -> str:
     """How long ago a time of another host's clock was, by this host's clock."""
-    return _ago(None if time is None else max(0.0, SYSTEM.wall() - time))
+    return _ago(None if time is None else SYSTEM.wall() - time)
 
 
 def _ago(seconds: float | None) -> str:
-    return "-" if seconds is None else f"{_duration(seconds)} ago"
-
-
-def _duration(seconds: float | None) -> str:
-    return "-" if seconds is None else duration(seconds)
+    return "-" if seconds is None else f"{duration(seconds)} ago"
 
 
 def _rounded(seconds: float | None) -> float | None:
