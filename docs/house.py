@@ -51,7 +51,7 @@ CORE: tuple[tuple[str, Box], ...] = (
                     ("handler", "group", "retention"))),
     ("#dcfce7", Box("objects", "memory, folder, S3; settled writes, documents, names, Parquet", ("stores", "storage"))),
     ("#f1f5f9", Box("ground", "entry points, settings, row schemas; actors, clock, threads; errors, records",
-                    ("plugins", "config", "rows", "runtime", "errors", "records"))),
+                    ("plugins", "config", "rows", "runtime", "counts", "errors", "records"))),
 )  # fmt: skip
 """The floors of the core: colour and box."""
 

@@ -11,9 +11,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from actorproc.counts import Counts
 from actorproc.errors import CorruptObject
 from actorproc.output.chain import Commit
-from actorproc.output.checkpoint import Totals
 from actorproc.records import Cursor
 from actorproc.rows.casting import nulls
 from actorproc.storage.document import Document
@@ -56,7 +56,7 @@ class CompactedCommits:
     """Times of the commits: seconds since 1970 by their hosts' clocks."""
     last: Cursor
     """End of the last commit."""
-    totals: Totals
+    totals: Counts
     """Of the partition, with the last commit."""
 
     @property
@@ -110,7 +110,7 @@ class _StoredFooter(Document, frozen=True):
     rows: bytes
     times: bytes
     last: Cursor
-    totals: Totals
+    totals: Counts
 
 
 def _packed(numbers: np.ndarray) -> bytes:
@@ -186,7 +186,7 @@ class FileMerger:
         self._rows: list[int] = []
         self._times: list[float] = []
         self._last = Cursor("")
-        self._totals = Totals()
+        self._totals = Counts()
 
     def add(self, key: str, body: bytes, *, compacted: bool) -> None:
         """Append the next file. CPU-heavy.

@@ -20,7 +20,7 @@ from tests.processor.doubling import QUICK, Double, _partitions, fed, rows
 
 async def processed(processor: Processor, records: int) -> None:
     with anyio.fail_after(60):
-        while processor.statistics().records < records:
+        while processor.statistics().counts.records < records:
             await anyio.sleep(0.01)
 
 
