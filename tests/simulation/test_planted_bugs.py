@@ -30,12 +30,12 @@ from actorproc.records import Batch
 from actorproc.rows import sequence_order as sequenced
 from actorproc.simulation import Cluster, InvariantViolation, current_loop, run
 from actorproc.simulation.cluster import NextRelease
-from actorproc.simulation.scenario import simulate
 from actorproc.state.objects import Entries
 from actorproc.state.partition_state import PartitionState
 from actorproc.storage.parquet import parse_footer
 from actorproc.storage.store import Conflict, Store
 from tests.simulation.numbers import Numbers, judge_number, numbers
+from tests.simulation.scenario import simulate
 
 SEEDS = 12
 

@@ -177,7 +177,7 @@ class LogStream(KnownStream):
             return None
         self._births += 1
         seed = f"{self._seed}/{name}/{self._births}"
-        random = Random(seed)  # noqa: S311
+        random = Random(seed)
         host = current_loop().host(name, rate=random.uniform(0.98, 1.02), offset=random.uniform(0, 3000))
         process = Process(host, self._store.view(name), VirtualClock(seed, delay=0.02))
         self._processes.append(process)

@@ -11,9 +11,9 @@ from actorproc.handler.wake_context import WakeContext
 from actorproc.handlers.record_handler import RecordHandler
 from actorproc.records import Batch, Record
 from actorproc.runtime.clock import SYSTEM
-from actorproc.simulation.handler_styles import FLAKY, Committing, Loop, Plain, Reference, returned
-from actorproc.simulation.reference_records import CYCLE, Attempt, PlannedResult, count_key
-from actorproc.simulation.timer_checks import gap_of, timer_row
+from tests.simulation.handler_styles import FLAKY, Committing, Loop, Plain, Reference, returned
+from tests.simulation.reference_records import CYCLE, Attempt, PlannedResult, count_key
+from tests.simulation.timer_checks import gap_of, timer_row
 
 
 class Counting(Reference):

@@ -48,7 +48,7 @@ class Operators:
     def __init__(self, cluster: Cluster, *, seed: object) -> None:
         self.at_work = False
         self._cluster = cluster
-        self._random = Random(f"{seed}/operators")  # noqa: S311
+        self._random = Random(f"{seed}/operators")
         self._births = 0
         self._cut_short: list[_Command] = []
         self._processes: list[Process] = []

@@ -18,7 +18,7 @@ from actorproc.handlers.record_handler import RecordHandler
 from actorproc.records import Batch, Record
 from actorproc.rows.encoder import Row
 from actorproc.runtime.clock import SYSTEM
-from actorproc.simulation.reference_records import (
+from tests.simulation.reference_records import (
     SCHEMA,
     Attempt,
     PlannedResult,
@@ -181,7 +181,7 @@ class Columns(Reference):
             if not len(piece):
                 continue
             plans = [attempt.plan(record) for record in piece]
-            for table in self._tables(piece, plans, Random(f"{attempt.name}/{middle}")):  # noqa: S311
+            for table in self._tables(piece, plans, Random(f"{attempt.name}/{middle}")):
                 ctx.emit_arrow(table)
             for record, plan in zip(piece, plans, strict=True):
                 self.settle(record, plan, ctx)

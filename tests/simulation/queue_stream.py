@@ -217,7 +217,7 @@ class QueueStream(KnownStream, QueueSource):
     """
 
     def __init__(self, partitions: int, *, seed: object = 0, failing: float = 0.0) -> None:
-        self.random = Random(f"{seed}/broker")  # noqa: S311
+        self.random = Random(f"{seed}/broker")
         self.injected: Counter[str] = Counter()
         self.failing = failing
         self.waits = self.random.random() < 0.5

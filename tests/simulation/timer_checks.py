@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from actorproc.simulation.output_checks import Row
-from actorproc.simulation.reference_records import CYCLE, CountCheck, RecordCheck, RecordResult, count_key
+from actorproc.simulation.output_checks import RecordCheck, RecordResult, Row
 from actorproc.simulation.streams import KnownStream
+from tests.simulation.reference_records import CYCLE, CountCheck, count_key
 
 _PRECISION = 0.002
 """Seconds: rows have milliseconds."""

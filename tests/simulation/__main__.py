@@ -1,4 +1,4 @@
-"""`python -m actorproc.simulation`: runs the simulated cluster seed by seed until an invariant is violated."""
+"""`python -m tests.simulation`: runs the simulated cluster seed by seed until an invariant is violated."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from actorproc.simulation.loop import SimulationError, current_loop
-from actorproc.simulation.scenario import STREAMS, Result, simulate
-from actorproc.simulation.styles import STYLES
+from tests.simulation.scenario import STREAMS, Result, simulate
+from tests.simulation.styles import STYLES
 
 console = Console()
 
@@ -117,7 +117,7 @@ def main(
                 options = f"--seed {number} --hours {hours:g} --hosts {hosts} --partitions {partitions}"
                 options += f" --style '{style}'" if style else ""
                 options += f" --stream {stream}" if stream else ""
-                console.print(f"Play it again, with its log: python -m actorproc.simulation {options}", soft_wrap=True)
+                console.print(f"Play it again, with its log: python -m tests.simulation {options}", soft_wrap=True)
                 raise typer.Exit(1) from None
             gc.collect()  # a cluster's files are few objects, so Python would leave gigabytes of them for later
             progress.advance(task)
@@ -165,5 +165,5 @@ def _log_with_virtual_time() -> None:
 if __name__ == "__main__":
     if os.environ.get("PYTHONHASHSEED") != "0":  # the order of sets is part of what a seed decides
         os.environ["PYTHONHASHSEED"] = "0"
-        os.execv(sys.executable, [sys.executable, "-m", "actorproc.simulation", *sys.argv[1:]])  # noqa: S606
+        os.execv(sys.executable, [sys.executable, "-m", "tests.simulation", *sys.argv[1:]])
     app()

@@ -10,16 +10,16 @@ from actorproc.handler.state import TIMERS
 from actorproc.simulation.clock import VirtualClock
 from actorproc.simulation.cluster import Cluster, InvariantViolation
 from actorproc.simulation.faults import LATENCY_ONLY, Faults
-from actorproc.simulation.host_faults import HostFaults
 from actorproc.simulation.loop import START, current_loop, run
-from actorproc.simulation.operators import Operators
-from actorproc.simulation.played_streams import KINDS
-from actorproc.simulation.reference_records import CountCheck, reference_value
 from actorproc.simulation.streams import KnownStream
-from actorproc.simulation.styles import STYLES, Style
-from actorproc.simulation.timer_checks import TimerCheck
 from actorproc.state.reading import read_state
 from actorproc.storage.store import Store
+from tests.simulation.host_faults import HostFaults
+from tests.simulation.operators import Operators
+from tests.simulation.played_streams import KINDS
+from tests.simulation.reference_records import CountCheck, reference_value
+from tests.simulation.styles import STYLES, Style
+from tests.simulation.timer_checks import TimerCheck
 
 HEAVY_FAULTS = Faults(slow=0.02, lost_request=0.01, lost_reply=0.01, late_write=0.01, busy=0.001)
 
@@ -82,7 +82,7 @@ def simulate(
     style = style or list(STYLES)[seed % len(STYLES)]
     stream = stream or stream_of(seed)
     if operators is None:
-        operators = Random(f"{seed}/acts").random() < 0.5  # noqa: S311
+        operators = Random(f"{seed}/acts").random() < 0.5
     return run(_Scenario.play(seed, hours, hosts, partitions, style, stream, operators), seed=seed)
 
 
@@ -99,12 +99,12 @@ def _count_check(style: Style, stream: KnownStream) -> CountCheck | None:
 
 class _Scenario:
     def __init__(self, seed: int, hosts: int, partitions: int, style: str, stream: str, operators: bool) -> None:
-        self._random = Random(f"{seed}/scenario")  # noqa: S311
+        self._random = Random(f"{seed}/scenario")
         self._stream = KINDS[stream](partitions, self._random, seed)
         self._style = STYLES[style]
-        most = Random(f"{seed}/batches").choice([10, 50, 10_000])  # noqa: S311
-        floors = Random(f"{seed}/floors")  # noqa: S311
-        windows = Random(f"{seed}/windows")  # noqa: S311
+        most = Random(f"{seed}/batches").choice([10, 50, 10_000])
+        floors = Random(f"{seed}/floors")
+        windows = Random(f"{seed}/windows")
         settings = {
             **SETTINGS,
             "commit_interval": self._random.choice([2, 8, 20]),

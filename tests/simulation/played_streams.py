@@ -13,14 +13,14 @@ from zlib import crc32
 
 from actorproc.runtime.clock import SYSTEM
 from actorproc.simulation.clock import EPOCH
-from actorproc.simulation.host_faults import FATES, Fault, HostFaults
-from actorproc.simulation.log_stream import LOG_FILES, LogStream
 from actorproc.simulation.loop import current_loop, start_outside
 from actorproc.simulation.process import Process
-from actorproc.simulation.queue_stream import QueueStream
-from actorproc.simulation.reference_records import reference_value
 from actorproc.simulation.streams import KnownStream, UnsteadySource
 from actorproc.storage.names import LOG_HINTS
+from tests.simulation.host_faults import FATES, Fault, HostFaults
+from tests.simulation.log_stream import LOG_FILES, LogStream
+from tests.simulation.queue_stream import QueueStream
+from tests.simulation.reference_records import reference_value
 
 PRODUCERS = ("producer-a", "producer-b")
 

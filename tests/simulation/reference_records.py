@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from random import Random
 from typing import Any
@@ -14,6 +14,7 @@ from actorproc.handler.context import PartitionContext
 from actorproc.handler.wake_context import WakeContext
 from actorproc.records import Record
 from actorproc.simulation.loop import current_loop
+from actorproc.simulation.output_checks import RecordCheck, RecordResult
 
 KINDS = {"row": 49, "many": 12, "drop": 19, "fail": 2, "letter": 3, "misfit": 2, "unsteady": 12, "slow": 1}
 """Kind of record -> percentage.
@@ -30,21 +31,6 @@ SCHEMA = "id long, part int, parts int, attempt string"
 
 MISFIT = 2**40
 """A value that does not fit `part`."""
-
-
-@dataclass(frozen=True, slots=True)
-class RecordResult:
-    """A record with its output rows and its dead letters."""
-
-    partition: str
-    sequence: int
-    value: bytes
-    rows: Sequence[Mapping[str, Any]]
-    letters: Sequence[Mapping[str, Any]]
-
-
-RecordCheck = Callable[[RecordResult], "str | None"]
-"""Returns what is wrong with the result of a record, or None."""
 
 
 def reference_value(random: Random, kind: str | None = None) -> bytes:

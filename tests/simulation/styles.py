@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from actorproc.handler.base import PartitionHandler
-from actorproc.simulation.handler_styles import (
+from actorproc.simulation.output_checks import RecordCheck
+from tests.simulation.handler_styles import (
     AwaitedRecords,
     Columns,
     Committing,
@@ -16,8 +17,8 @@ from actorproc.simulation.handler_styles import (
     Plain,
     Records,
 )
-from actorproc.simulation.reference_records import RecordCheck, check_reference, check_reference_once
-from actorproc.simulation.stateful_styles import (
+from tests.simulation.reference_records import check_reference, check_reference_once
+from tests.simulation.stateful_styles import (
     CountingAwaitedRecords,
     CountingCommitting,
     CountingLoop,
