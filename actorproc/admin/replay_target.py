@@ -13,10 +13,10 @@ import pyarrow as pa
 from actorproc import plugins
 from actorproc.config.settings import Settings
 from actorproc.errors import UsageError, located
+from actorproc.log.key_hash import partitions_of_keys
 from actorproc.log.metadata import LogMetadata, open_log
-from actorproc.log.partitioner import partitions_of_keys
-from actorproc.log.staged_files import StagedFile, encode_staged
-from actorproc.log.transactions import Transactions
+from actorproc.produce.staged_files import StagedFile, encode_staged
+from actorproc.produce.transactions import Transactions
 from actorproc.records import Batch
 from actorproc.retention.readers import read_registry
 from actorproc.sources import Source, open_source

@@ -15,7 +15,7 @@ from actorproc.demo.folder import PARTITIONS, PROCESSOR, DemoFolder
 from actorproc.demo.record import Recorder
 from actorproc.demo.show import Stage
 from actorproc.demo.watch import Watcher
-from actorproc.log.producer import Producer
+from actorproc.produce.producer import Producer
 from actorproc.runtime.clock import SYSTEM
 from actorproc.storage.names import ProcessorLayout
 from actorproc.stores import open_store

@@ -18,10 +18,10 @@ from anyio.abc import TaskGroup
 
 from actorproc.config.settings import Settings
 from actorproc.errors import StoreError, StoreUnavailable
-from actorproc.log.batches import Deliveries, Delivery
-from actorproc.log.growth import grow_log
 from actorproc.log.metadata import LogMetadata, create_log
-from actorproc.log.producer import Producer
+from actorproc.produce.batches import Deliveries, Delivery
+from actorproc.produce.growth import grow_log
+from actorproc.produce.producer import Producer
 from actorproc.simulation.clock import VirtualClock
 from actorproc.simulation.faults import FaultyBackend
 from actorproc.simulation.loop import current_loop

@@ -18,7 +18,6 @@ from actorproc.group.liveness import LivenessTracker
 from actorproc.handler.attempt import Attempt
 from actorproc.handler.context import PartitionContext
 from actorproc.handler.info import PartitionInfo
-from actorproc.log.appender import Appender
 from actorproc.output import dead_letters
 from actorproc.output.attachments import Attachment
 from actorproc.output.chain import Commit, OutputChain, letters_of
@@ -26,6 +25,7 @@ from actorproc.partition.actor import PartitionActor
 from actorproc.partition.batch_processor import BatchProcessor, BatchRun
 from actorproc.partition.batch_results import BatchResults
 from actorproc.partition.pending import Pending
+from actorproc.produce.appender import Appender
 from actorproc.records import Batch
 from actorproc.rows import sequence_order as sequenced
 from actorproc.simulation import Cluster, InvariantViolation, current_loop, run

@@ -11,9 +11,9 @@ import numpy as np
 import pyarrow as pa
 
 from actorproc.errors import UsageError
-from actorproc.log.batches import Deliveries
-from actorproc.log.input_formats import BadLine, InputBlock, InputFormat
-from actorproc.log.producer import Producer
+from actorproc.produce.batches import Deliveries
+from actorproc.produce.input_formats import BadLine, InputBlock, InputFormat
+from actorproc.produce.producer import Producer
 from actorproc.records import RECORD_SCHEMA
 from actorproc.runtime.clock import SYSTEM, Clock
 

@@ -11,8 +11,8 @@ from itertools import chain
 import pytest
 
 from actorproc.errors import ConditionFailed, StoreRefused, StoreUnavailable
-from actorproc.log.batches import Delivery
-from actorproc.log.producer import Producer
+from actorproc.produce.batches import Delivery
+from actorproc.produce.producer import Producer
 from actorproc.simulation.clock import VirtualClock
 from actorproc.simulation.faults import LATENCY_ONLY, Faults, FaultyBackend
 from actorproc.simulation.loop import current_loop, run

@@ -19,7 +19,7 @@ import orjson
 
 from actorproc.config.validation import did_you_mean
 from actorproc.errors import UsageError
-from actorproc.log.serializers import EARLIEST, LATEST, VALUE_LIMIT, microseconds
+from actorproc.produce.serializers import EARLIEST, LATEST, VALUE_LIMIT, microseconds
 
 BLOCK = 2**20
 """Maximum bytes of one read. A pipe returns what it has."""

@@ -10,9 +10,9 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from actorproc.errors import UsageError
-from actorproc.log.appender import Appender
-from actorproc.log.hints import HintWriter
 from actorproc.log.metadata import LogMetadata, checked_partitions, open_log
+from actorproc.produce.appender import Appender
+from actorproc.produce.hint_writer import HintWriter
 from actorproc.runtime.tasks import gather
 from actorproc.storage.document import SharedDocument
 from actorproc.storage.names import LOG_META

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from actorproc.log.producer import Producer
+from actorproc.produce.producer import Producer
 from actorproc.stores import open_store
 from tests.log.reading import log_contents
 

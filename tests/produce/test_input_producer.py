@@ -13,11 +13,11 @@ import orjson
 import pytest
 
 from actorproc.errors import StoreRefused, UsageError
-from actorproc.log.growth import grow_log
-from actorproc.log.input_formats import BLOCK, BadLine, CsvRows, InputBlock, InputFormat, JsonLines, TextLines
-from actorproc.log.input_producer import InputProducer, OnBadLine, Produced
-from actorproc.log.partitioner import partition_of_key
-from actorproc.log.producer import Producer
+from actorproc.log.key_hash import partition_of_key
+from actorproc.produce.growth import grow_log
+from actorproc.produce.input_formats import BLOCK, BadLine, CsvRows, InputBlock, InputFormat, JsonLines, TextLines
+from actorproc.produce.input_producer import InputProducer, OnBadLine, Produced
+from actorproc.produce.producer import Producer
 from actorproc.simulation.clock import VirtualClock
 from actorproc.simulation.loop import run
 from actorproc.sources.log import LogSource
@@ -432,7 +432,7 @@ async def test_a_bad_line_that_is_kept_has_the_time_of_its_neighbour() -> None:
 
 @pytest.mark.parametrize("pieces", [1, 3])
 async def test_times_go_on_from_block_to_block(pieces: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("actorproc.log.input_formats.BLOCK", 40 // pieces)
+    monkeypatch.setattr("actorproc.produce.input_formats.BLOCK", 40 // pieces)
     lines = b"".join(orjson.dumps({"t": n}) + b"\n" for n in range(100, 200)) + b"none\n"
     times = [time for _, time in await times_from(JsonLines(io.BytesIO(lines), None, "t"), "keep")]
     assert times[0] == "1970-01-01T00:01:40"

@@ -18,13 +18,12 @@ import pyarrow as pa
 from actorproc.config.settings import Settings
 from actorproc.config.units import count_of_bytes, duration
 from actorproc.errors import ActorprocError, UsageError
-from actorproc.log.batches import Callback, Deliveries, Delivery, weight_of
-from actorproc.log.hints import HintWriter
 from actorproc.log.metadata import checked_partitions, create_log, open_log
-from actorproc.log.partitioner import Partitioner, Unkeyed
-from actorproc.log.routes import Routes
-from actorproc.log.sender import ProducerStatistics, Sender
-from actorproc.log.serializers import (
+from actorproc.produce.batches import Callback, Deliveries, Delivery, weight_of
+from actorproc.produce.hint_writer import HintWriter
+from actorproc.produce.routes import Partitioner, Routes, Unkeyed
+from actorproc.produce.sender import ProducerStatistics, Sender
+from actorproc.produce.serializers import (
     COLUMNS_LIMIT,
     RECORD_WEIGHT,
     VALUE_LIMIT,

@@ -8,7 +8,7 @@ import anyio
 import pytest
 
 from actorproc.errors import StoreRefused, StoreUnavailable
-from actorproc.log.producer import Producer
+from actorproc.produce.producer import Producer
 from actorproc.retention.boundary import RETENTION
 from actorproc.simulation.clock import VirtualClock
 from actorproc.simulation.loop import run
@@ -17,7 +17,7 @@ from actorproc.storage.names import log_file
 from actorproc.storage.store import Store, StoreLimits
 from actorproc.stores.memory import MemoryStore
 from tests.log.reading import log_contents
-from tests.log.test_append_faults import Tampered
+from tests.produce.test_append_faults import Tampered
 
 Really = Callable[[], Awaitable[str]]
 

@@ -19,10 +19,10 @@ import pytest
 
 from actorproc.config.settings import Settings
 from actorproc.errors import BufferFull, StoreError, StoreRefused, UsageError
-from actorproc.log.batches import DeliveryReport, ProducerBatch, weight_of
-from actorproc.log.partitioner import partition_of_key
-from actorproc.log.producer import Producer
-from actorproc.log.serializers import columns
+from actorproc.log.key_hash import partition_of_key
+from actorproc.produce.batches import DeliveryReport, ProducerBatch, weight_of
+from actorproc.produce.producer import Producer
+from actorproc.produce.serializers import columns
 from actorproc.records import Batch, Record
 from actorproc.simulation.clock import VirtualClock
 from actorproc.simulation.faults import LATENCY_ONLY, FaultyBackend
@@ -337,7 +337,7 @@ async def test_send_many_encodes_about_one_batch_at_a_time(headers: bool, monkey
         await producer.send_many(values, **more)
         return list(taken)
 
-    monkeypatch.setattr("actorproc.log.producer.columns", note)
+    monkeypatch.setattr("actorproc.produce.producer.columns", note)
     size = 100_000
     async with Producer(Store(MemoryStore()), partitions=2, batch_bytes=size) as producer:
         small = [b"x" * 100] * 1_500

@@ -14,10 +14,10 @@ import pyarrow as pa
 import pytest
 
 from actorproc.errors import StoreError, UsageError
-from actorproc.log import appender
-from actorproc.log import serializers as payloads
-from actorproc.log.producer import Producer
 from actorproc.log.segment import Segment, encode_segment
+from actorproc.produce import appender
+from actorproc.produce import serializers as payloads
+from actorproc.produce.producer import Producer
 from actorproc.records import Batch
 from actorproc.simulation.clock import VirtualClock
 from actorproc.simulation.loop import run
@@ -46,8 +46,8 @@ HALF = "caf\udce9"  # as os.listdir gives a name that is no UTF-8
 async def test_a_record_too_large_for_a_segment_is_refused(
     record: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("actorproc.log.serializers.VALUE_LIMIT", 1000)
-    monkeypatch.setattr("actorproc.log.producer.VALUE_LIMIT", 1000)
+    monkeypatch.setattr("actorproc.produce.serializers.VALUE_LIMIT", 1000)
+    monkeypatch.setattr("actorproc.produce.producer.VALUE_LIMIT", 1000)
     store = Store(MemoryStore())
     async with Producer(store, partitions=1) as producer:
         await producer.send("before")
@@ -184,7 +184,7 @@ async def test_records_of_varying_sizes_are_sent_in_parts(
     made = payloads.columns
     monkeypatch.setattr(payloads, "binary_column", full)
     monkeypatch.setattr(payloads, "COLUMNS_LIMIT", 120_000)
-    monkeypatch.setattr("actorproc.log.producer.columns", watched)
+    monkeypatch.setattr("actorproc.produce.producer.columns", watched)
     values = [b"small"] * 64 + [b"%d" % number * 500 for number in range(1000, 1400)] + [bytes(90_000)]
     store = Store(MemoryStore())
     async with Producer(store, partitions=1) as producer:

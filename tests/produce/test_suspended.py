@@ -12,7 +12,7 @@ from actorproc.admin.retained import RetainedLog
 from actorproc.admin.trim import trim
 from actorproc.config.settings import Settings
 from actorproc.errors import ActorprocError, ConditionFailed, StoreUnavailable
-from actorproc.log.producer import Producer
+from actorproc.produce.producer import Producer
 from actorproc.retention.boundary import read_boundary
 from actorproc.simulation.clock import VirtualClock
 from actorproc.simulation.loop import run

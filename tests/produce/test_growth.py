@@ -18,12 +18,12 @@ from actorproc.admin.logs import describe_log, plan_growth
 from actorproc.admin.verify_log import verify_log
 from actorproc.errors import CorruptObject, UsageError
 from actorproc.log.generations import Generations
-from actorproc.log.growth import grow_log
 from actorproc.log.metadata import LogMetadata, create_log, open_log
-from actorproc.log.producer import Producer
 from actorproc.log.segment import SegmentFooter
-from actorproc.log.staged_files import StagedFile, encode_staged
-from actorproc.log.transactions import Transactions
+from actorproc.produce.growth import grow_log
+from actorproc.produce.producer import Producer
+from actorproc.produce.staged_files import StagedFile, encode_staged
+from actorproc.produce.transactions import Transactions
 from actorproc.records import Batch, Record
 from actorproc.sources import LogSource
 from actorproc.sources.protocol import list_partitions
@@ -316,7 +316,7 @@ ROWS = [(key, 12 * round_ + n) for round_ in range(4) for n, key in enumerate(KE
 async def test_a_transaction_that_was_staged_before_a_growth_goes_on(
     how: str, killed_at: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("actorproc.log.transactions.GROUP_BYTES", 1)
+    monkeypatch.setattr("actorproc.produce.transactions.GROUP_BYTES", 1)
     truth = MemoryStore()
     store = await new_log(truth)
     partitions = (await open_log(store)).generations

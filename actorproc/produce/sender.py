@@ -12,10 +12,10 @@ import numpy as np
 import pyarrow as pa
 
 from actorproc.errors import ActorprocError, BufferFull, StoreError, StoreRefused, StoreUnavailable
-from actorproc.log.appender import Appender, PartitionEnded
-from actorproc.log.batches import Part, ProducerBatch
-from actorproc.log.hints import HintWriter
-from actorproc.log.routes import Routes
+from actorproc.produce.appender import Appender, PartitionEnded
+from actorproc.produce.batches import Part, ProducerBatch
+from actorproc.produce.hint_writer import HintWriter
+from actorproc.produce.routes import Routes
 from actorproc.runtime.budget import ByteBudget
 from actorproc.runtime.clock import Clock
 from actorproc.runtime.error_text import describe_error

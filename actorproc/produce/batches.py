@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from actorproc.log.serializers import RECORD_WEIGHT
+from actorproc.produce.serializers import RECORD_WEIGHT
 from actorproc.records import RECORD_SCHEMA
 from actorproc.runtime.logger import get_logger
 

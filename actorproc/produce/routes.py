@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from random import Random
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
+import anyio
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from actorproc.errors import CorruptObject
+from actorproc.errors import CorruptObject, UsageError
 from actorproc.log.generations import Generations
+from actorproc.log.key_hash import partition_of_key, partitions_of_keys
 from actorproc.log.metadata import LogMetadata, open_log
-from actorproc.log.partitioner import Partitioner, Router, Unkeyed, partitions_of_keys
 from actorproc.storage.names import LOG_META
 from actorproc.storage.store import Store
+
+Partitioner = Callable[[bytes | None, bytes | None, int], int]
+"""(key, value, number of partitions) -> index of the partition, from 0."""
+
+Unkeyed = Literal["sticky", "round-robin"]
 
 
 class Share(NamedTuple):
@@ -23,6 +29,72 @@ class Share(NamedTuple):
 
     number: int
     rows: npt.NDArray[np.int64]
+
+
+class Router:
+    """Chooses partitions for one producer.
+
+    Args:
+        partitions: partition count.
+        partitioner: for records without a key, 'sticky' or 'round-robin'; or a callable that decides for all.
+        first: number of the first partition.
+    """
+
+    def __init__(self, partitions: int, partitioner: Unkeyed | Partitioner, random: Random, first: int = 0) -> None:
+        self._count = partitions
+        self._first = first
+        self._partitioner = partitioner
+        self._random = random
+        self._turn = 0
+        self._sticky = 0
+        self._sticky_over: anyio.Event | None = None
+
+    def stick(self, number: int, until: anyio.Event) -> None:
+        """Send records without a key to partition `number` until the event is set."""
+        self._sticky, self._sticky_over = number, until
+
+    def choose(self, key: bytes | None, value: bytes | None) -> int:
+        """Number of the partition for a record. Raises UsageError if a callable returns an invalid index."""
+        if callable(self._partitioner):
+            index = self._partitioner(key, value, self._count)
+            # str() of True or an enum member is not the name of a partition.
+            return self.number(int(index) if isinstance(index, int) else index, "the partitioner returned {}")
+        if key is not None:
+            return self._first + partition_of_key(key, self._count)
+        if self._partitioner == "round-robin":
+            self._turn = (self._turn + 1) % self._count
+            return self._first + self._turn
+        if self._sticky_over is None or self._sticky_over.is_set():
+            return self._first + self._random.randrange(self._count)
+        return self._sticky
+
+    def choose_many(self, data: pa.RecordBatch) -> npt.NDArray[np.uint32]:
+        """`choose` for each record."""
+        keys = data.column("key")
+        if callable(self._partitioner):
+            pairs = zip(keys.to_pylist(), data.column("value").to_pylist(), strict=True)
+            return np.array([self.choose(key, value) for key, value in pairs], np.uint32)
+        if keys.null_count == 0:
+            return self._numbers(partitions_of_keys(keys, self._count))
+        chosen = np.empty(len(keys), np.uint32)
+        unkeyed = keys.is_null().to_numpy(zero_copy_only=False)
+        chosen[~unkeyed] = self._numbers(partitions_of_keys(keys.drop_null(), self._count))
+        if self._partitioner == "round-robin":
+            turns = self._turn + 1 + np.arange(keys.null_count)
+            chosen[unkeyed] = self._first + turns % self._count
+            self._turn = int(turns[-1]) % self._count
+        else:
+            chosen[unkeyed] = self.choose(None, None)
+        return chosen
+
+    def number(self, index: object, what: str = "partition = {}") -> int:
+        """Number of the partition with this index. Raises UsageError, which names `what`, if it is not valid."""
+        if type(index) is int and 0 <= index < self._count:
+            return self._first + index
+        raise UsageError(f"{what.format(repr(index))}: expected an int from 0 to {self._count - 1}")
+
+    def _numbers(self, indices: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint32]:
+        return indices + np.uint32(self._first) if self._first else indices
 
 
 class Routes:

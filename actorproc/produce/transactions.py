@@ -19,15 +19,15 @@ import pyarrow as pa
 from msgspec.structs import force_setattr, replace
 
 from actorproc.errors import CorruptObject, SourceError, StoreError, UsageError
-from actorproc.log.appender import PartitionEnded
 from actorproc.log.generations import Generations
-from actorproc.log.growth import seal
-from actorproc.log.hints import HintWriter
 from actorproc.log.metadata import open_log
 from actorproc.log.positions import first_base, log_end
-from actorproc.log.routes import moved
 from actorproc.log.segment import SegmentFooter, create_segment, encode_segment, newest_timestamp
-from actorproc.log.staged_files import StagedFile, decode_staged
+from actorproc.produce.appender import PartitionEnded
+from actorproc.produce.growth import seal
+from actorproc.produce.hint_writer import HintWriter
+from actorproc.produce.routes import moved
+from actorproc.produce.staged_files import StagedFile, decode_staged
 from actorproc.retention.boundary import read_boundary
 from actorproc.runtime.logger import get_logger
 from actorproc.runtime.tasks import gather

@@ -12,12 +12,12 @@ import orjson
 import pytest
 
 from actorproc.errors import CorruptObject, SourceError, StoreUnavailable, UsageError
-from actorproc.log import transactions
 from actorproc.log.metadata import create_log
 from actorproc.log.positions import end_base
-from actorproc.log.producer import Producer
-from actorproc.log.staged_files import StagedFile, decode_staged, encode_staged
-from actorproc.log.transactions import Transactions, is_begun, is_done
+from actorproc.produce import transactions
+from actorproc.produce.producer import Producer
+from actorproc.produce.staged_files import StagedFile, decode_staged, encode_staged
+from actorproc.produce.transactions import Transactions, is_begun, is_done
 from actorproc.records import Batch
 from actorproc.retention.boundary import raise_boundary
 from actorproc.simulation.clock import VirtualClock
