@@ -12,6 +12,7 @@ from pathlib import Path
 import anyio
 from rich.console import Console, Group
 
+from actorproc.admin.java import check_java
 from actorproc.demo import DemoFailed
 from actorproc.demo.check import ask_spark, count_letters, find_faults
 from actorproc.demo.data import data_file, load_departures, truth
@@ -21,7 +22,7 @@ from actorproc.demo.record import Recorder
 from actorproc.demo.show import result, show_next, verdict
 from actorproc.demo.watch import Watcher
 from actorproc.errors import UsageError
-from actorproc.runtime.requirements import check_java, how_to_install
+from actorproc.runtime.requirements import how_to_install
 from actorproc.runtime.tasks import first_cause
 from actorproc.storage.names import ProcessorLayout
 from actorproc.stores import open_store

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 
-from actorproc.runtime.collector import collector_paused
+from actorproc.connectors.kafka.collector import collector_paused
 
 
 def test_overlapping_pauses_end_with_the_last_one() -> None:

@@ -15,9 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from actorproc import Processor
+from actorproc.admin.compaction import CompactionPlan, FileGroup, grouped, merge, plan, sweep, switch
 from actorproc.errors import CorruptObject, Fenced
 from actorproc.output.chain import OutputChain
-from actorproc.output.compaction import CompactionPlan, FileGroup, grouped, merge, plan, sweep, switch
 from actorproc.output.output_files import OutputFiles
 from actorproc.output.row_reader import all_slices, newest_slices, partitions_with_state, read_rows
 from actorproc.output.schema import read_schema
@@ -567,7 +567,7 @@ async def test_a_batch_of_a_compacted_file_is_at_most_a_row_group(
         def row(self, n: int) -> dict[str, Any]:
             return super().row(n) | {"text": "x" * 10_000}
 
-    monkeypatch.setattr("actorproc.output.compacted_file._GROUP_BYTES", 200_000)
+    monkeypatch.setattr("actorproc.admin.file_merger._GROUP_BYTES", 200_000)
     await Fleet(store).commit(Large, p0=200)
     (made,) = await compact(store)
     assert made.size < 20_000

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from actorproc.admin.java import check_java, find_java
 from actorproc.errors import UsageError
-from actorproc.runtime.requirements import check_java, find_java
 
 
 def fake_java(folder: Path, version: str) -> Path:

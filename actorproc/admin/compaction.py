@@ -14,9 +14,9 @@ from typing import NamedTuple
 import pyarrow as pa
 from msgspec.structs import replace
 
+from actorproc.admin.file_merger import FileMerger
 from actorproc.errors import CorruptObject, SourceError
 from actorproc.output.checkpoint import read_checkpoint
-from actorproc.output.compacted_file import FileMerger
 from actorproc.output.output_files import OutputFiles, key_of, originals
 from actorproc.retention.boundary import Boundary, CompactedRange, change_boundary, read_boundary
 from actorproc.runtime.tasks import gather
