@@ -23,15 +23,6 @@ log = get_logger(__name__)
 
 
 @dataclass(slots=True)
-class _Seen:
-    """A hint that was read. `sweeps`: how many of `SWEEP_AGES` it had passed at the last poll."""
-
-    tag: str
-    open: bool
-    sweeps: int = 0
-
-
-@dataclass(slots=True)
 class _Waiter:
     """A reader at the end of its partition, which has read all segments below `base`."""
 
@@ -53,7 +44,8 @@ class HintWatch:
         self._store = store
         self._clock = clock
         self._interval = poll_interval
-        self._hints: dict[str, _Seen] = {}
+        self._tags: dict[str, str] = {}  # of the hints that were read
+        self._sweeps: dict[str, int] = {}  # of the open ones: how many of `SWEEP_AGES` they had passed at the last poll
         self._waiting: dict[str, list[_Waiter]] = {}
         self._sweep: deque[str] = deque()
         self._sweep_share = 0  # partitions to wake at each poll
@@ -103,13 +95,14 @@ class HintWatch:
     async def _poll(self) -> None:
         self._polled_at = self._clock.monotonic()
         listing = await list_hints(self._store)
-        changed = {e.key: e.tag for e in listing.entries if e.key not in self._hints or self._hints[e.key].tag != e.tag}
+        changed = {entry.key: entry.tag for entry in listing.entries if self._tags.get(entry.key) != entry.tag}
         async with anyio.create_task_group() as tasks:
             for key, tag in changed.items():
                 tasks.start_soon(self._read, key, tag)
         ages = {entry.key: listing.now - entry.modified for entry in listing.entries}
-        for key in self._hints.keys() - ages.keys():
-            del self._hints[key]
+        for key in self._tags.keys() - ages.keys():
+            del self._tags[key]
+            self._sweeps.pop(key, None)
         self._plan_sweep(ages, changed=changed.keys())
         for _ in range(min(self._sweep_share, len(self._sweep))):
             self._wake(self._sweep.popleft())
@@ -120,8 +113,10 @@ class HintWatch:
         except StoreError as error:  # the next poll reads it
             log.warning("log.hint_not_read", key=key, error=str(error))
             return
-        # A corrupt hint counts as open. If it is newer than the listing, the next poll reads it again.
-        self._hints[key] = _Seen(tag, open=hint is None or hint.state == "open")
+        self._tags[key] = tag  # if the hint is newer than the listing, the next poll reads it again
+        self._sweeps.pop(key, None)
+        if hint is None or hint.state == "open":  # a corrupt one counts as open
+            self._sweeps[key] = 0
         for partition, base in hint.newest.items() if hint else ():
             if base > self.newest.get(partition, -1):
                 self.newest[partition] = base
@@ -129,11 +124,10 @@ class HintWatch:
 
     def _plan_sweep(self, ages: Mapping[str, float], changed: Set[str]) -> None:
         due = False
-        for key, seen in self._hints.items():
-            if seen.open:
-                passed = bisect_right(SWEEP_AGES, ages[key])
-                due = due or (passed > seen.sweeps and key not in changed)
-                seen.sweeps = passed
+        for key, before in self._sweeps.items():
+            passed = bisect_right(SWEEP_AGES, ages[key])
+            due = due or (passed > before and key not in changed)
+            self._sweeps[key] = passed
         if due:
             self._sweep = deque(self._waiting)
             self._sweep_share = math.ceil(len(self._sweep) * self._interval / SWEEP_TIME)
