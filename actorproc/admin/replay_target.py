@@ -20,8 +20,7 @@ from actorproc.produce.transactions import Transactions
 from actorproc.records import Batch
 from actorproc.retention.readers import read_registry
 from actorproc.sources import Source, open_source
-from actorproc.sources.appendable import Appendable
-from actorproc.sources.replay_target import Outcome, Replayable, ReplayTarget
+from actorproc.sources.replay_target import Appendable, Outcome, Replayable, ReplayTarget
 from actorproc.storage.names import READERS, log_staged
 from actorproc.storage.store import Store
 from actorproc.stores import open_store, with_store_options

@@ -27,9 +27,9 @@ from actorproc.records import Batch, Cursor
 from actorproc.runtime.budget import ByteBudget, ReadBudget
 from actorproc.runtime.clock import SYSTEM, Clock
 from actorproc.runtime.logger import get_logger
-from actorproc.sources.appendable import Appendable
 from actorproc.sources.patience import Patience
 from actorproc.sources.protocol import Chunk, End, Source, Start
+from actorproc.sources.replay_target import Appendable
 
 T = TypeVar("T")
 

@@ -22,8 +22,8 @@ from actorproc.records import NO_COST, Batch, Cursor
 from actorproc.runtime.budget import ByteBudget, ReadBudget
 from actorproc.runtime.clock import SYSTEM, Clock
 from actorproc.runtime.logger import get_logger
-from actorproc.sources.appendable import Appendable
 from actorproc.sources.protocol import Chunk, End, Partition, Source, Start
+from actorproc.sources.replay_target import Appendable
 
 _PAGE_BYTES = 10 * 2**20  # of a read, at most
 _LEAST_BYTES = 64 * 2**10  # that a read may take after one that found less
