@@ -10,11 +10,17 @@ unknown, the producer writes a second hint, which stays open and unchanged.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
+import math
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Mapping, Set
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from actorproc.errors import CorruptObject
+import anyio
+
+from actorproc.errors import CorruptObject, StoreError, StoreUnavailable
+from actorproc.runtime.clock import Clock
 from actorproc.runtime.logger import get_logger
 from actorproc.storage.backend import Listing
 from actorproc.storage.document import Document
@@ -29,6 +35,9 @@ SWEEP_AGES = [30.0 * 2**k for k in range(7)]
 A write can land up to 20 minutes after its producer sent it (S3 refuses requests that were signed earlier); the last
 look is after 32 minutes.
 """
+
+SWEEP_TIME = 30.0
+"""Seconds over which one sweep is spread."""
 
 log = get_logger(__name__)
 
@@ -55,3 +64,120 @@ async def read_hint(store: Store, key: str) -> Hint | None:
     except CorruptObject as error:
         log.warning("log.hint_corrupt", key=key, error=str(error))
         return None
+
+
+@dataclass(slots=True)
+class _Waiter:
+    """A reader at the end of its partition, which has read all segments below `base`."""
+
+    base: int
+    event: anyio.Event = field(default_factory=anyio.Event)
+    woken: bool = False
+
+
+class HintWatch:
+    """Wakes the readers of one log. However many of them wait, one polls for all.
+
+    Any of the waiting readers polls, and another one takes over when it leaves. So there is no task to start and stop,
+    and no request while nobody waits.
+    """
+
+    def __init__(self, store: Store, clock: Clock, poll_interval: float) -> None:
+        self.newest: dict[str, int] = {}
+        """Partition -> base of the newest segment, according to the hints."""
+        self._store = store
+        self._clock = clock
+        self._interval = poll_interval
+        self._tags: dict[str, str] = {}  # of the hints that were read
+        self._sweeps: dict[str, int] = {}  # of the open ones: how many of `SWEEP_AGES` they had passed at the last poll
+        self._waiting: dict[str, list[_Waiter]] = {}
+        self._sweep: deque[str] = deque()
+        self._sweep_share = 0  # partitions to wake at each poll
+        self._polling = False
+        self._polled_at = -math.inf
+        self._lock = anyio.Lock()
+
+    async def wait(self, partition: str, base: int) -> None:
+        """Wait until there may be a segment at `base` or later: a hint names one, or it is time to look."""
+        if self.newest.get(partition, -1) >= base:
+            return
+        waiter = _Waiter(base)
+        self._waiting.setdefault(partition, []).append(waiter)
+        try:
+            while not waiter.woken:
+                if self._polling:
+                    await waiter.event.wait()
+                    waiter.event = anyio.Event()
+                else:
+                    await self._poll_when_due()
+        finally:
+            waiters = self._waiting[partition]
+            waiters.remove(waiter)
+            if not waiters:
+                del self._waiting[partition]
+            if not self._polling and self._waiting:  # another reader polls from now on
+                next(iter(self._waiting.values()))[0].event.set()
+
+    async def refresh(self) -> None:
+        """Read the hints, unless they were read within the poll interval."""
+        async with self._lock:
+            if self._clock.monotonic() - self._polled_at > self._interval:
+                await self._poll()
+
+    async def _poll_when_due(self) -> None:
+        self._polling = True
+        try:
+            due = self._polled_at + self._clock.jitter(self._interval)
+            await self._clock.sleep(max(0.0, due - self._clock.monotonic()))
+            async with self._lock:
+                await self._poll()
+        except StoreUnavailable as error:  # the store has retried already; readers wait until it is back
+            log.warning("log.poll_failed", log=self._store.url, error=str(error))
+        finally:
+            self._polling = False
+
+    async def _poll(self) -> None:
+        self._polled_at = self._clock.monotonic()
+        listing = await list_hints(self._store)
+        changed = {entry.key: entry.tag for entry in listing.entries if self._tags.get(entry.key) != entry.tag}
+        async with anyio.create_task_group() as tasks:
+            for key, tag in changed.items():
+                tasks.start_soon(self._read, key, tag)
+        ages = {entry.key: listing.now - entry.modified for entry in listing.entries}
+        for key in self._tags.keys() - ages.keys():
+            del self._tags[key]
+            self._sweeps.pop(key, None)
+        self._plan_sweep(ages, changed=changed.keys())
+        for _ in range(min(self._sweep_share, len(self._sweep))):
+            self._wake(self._sweep.popleft())
+
+    async def _read(self, key: str, tag: str) -> None:
+        try:
+            hint = await read_hint(self._store, key)
+        except StoreError as error:  # the next poll reads it
+            log.warning("log.hint_not_read", key=key, error=str(error))
+            return
+        self._tags[key] = tag  # if the hint is newer than the listing, the next poll reads it again
+        self._sweeps.pop(key, None)
+        if hint is None or hint.state == "open":  # a corrupt one counts as open
+            self._sweeps[key] = 0
+        for partition, base in hint.newest.items() if hint else ():
+            if base > self.newest.get(partition, -1):
+                self.newest[partition] = base
+                self._wake(partition, base)
+
+    def _plan_sweep(self, ages: Mapping[str, float], changed: Set[str]) -> None:
+        due = False
+        for key, before in self._sweeps.items():
+            passed = bisect_right(SWEEP_AGES, ages[key])
+            due = due or (passed > before and key not in changed)
+            self._sweeps[key] = passed
+        if due:
+            self._sweep = deque(self._waiting)
+            self._sweep_share = math.ceil(len(self._sweep) * self._interval / SWEEP_TIME)
+
+    def _wake(self, partition: str, newest: float = math.inf) -> None:
+        for waiter in self._waiting.get(partition, ()):
+            if newest >= waiter.base:
+                waiter.woken = True
+                waiter.event.set()
