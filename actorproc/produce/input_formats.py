@@ -7,10 +7,9 @@ import json
 import re
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
-from functools import partial
 from textwrap import shorten
 from types import NoneType
 from typing import Any, NamedTuple, Protocol, Self
@@ -88,10 +87,8 @@ class InputFormat(ABC):
         self._latest: int | None = None
 
     @abstractmethod
-    def fetch(self) -> Callable[[], InputBlock] | None:
-        """Wait for input. Returns a function that parses it into the next block; None at the end.
-
-        Run this method in a thread, and the function on the event loop, where parsing is faster by 6 percent.
+    def read(self) -> InputBlock | None:
+        """Wait for the next block; None at the end. Blocking, so run it in a thread.
 
         Raises:
             UsageError: the input does not have this format.
@@ -147,11 +144,9 @@ class Lines:
 class TextLines(InputFormat):
     """A record for each line that is not blank: the line as it is, without its line break."""
 
-    def fetch(self) -> Callable[[], InputBlock] | None:
-        text = self._lines.read()
-        return None if text is None else partial(self._parse, text)
-
-    def _parse(self, text: bytes) -> InputBlock:
+    def read(self) -> InputBlock | None:
+        if (text := self._lines.read()) is None:
+            return None
         if b"\r" in text:
             text = text.replace(b"\r\n", b"\n").removesuffix(b"\r")  # the last line has lost its b"\n"
         lines = text.split(b"\n")
@@ -228,7 +223,7 @@ class CsvRows(InputFormat):
         self._rows = csv.reader(self._next_lines(), strict=True)
         self._header: list[str] = []
 
-    def fetch(self) -> Callable[[], InputBlock] | None:
+    def read(self) -> InputBlock | None:
         if not self._header and not self._read_header():
             return None
         values: list[bytes] = []
@@ -253,7 +248,7 @@ class CsvRows(InputFormat):
                 break
         if not size:
             return None
-        block = InputBlock(
+        return InputBlock(
             values,
             None if self._key is None else keys,
             None if self._time is None else self._filled(times),
@@ -262,7 +257,6 @@ class CsvRows(InputFormat):
             self._passed + 1,
             size,
         )
-        return lambda: block
 
     def _next_row(self) -> tuple[bytes | None, str | None, int | None, str]:
         """Value, key and time of the next row, and why it is bad. The value is None at the end, blank of a blank row.

@@ -101,8 +101,7 @@ class InputProducer:
             UsageError: a line is too long.
         """
         began = self._clock.monotonic()
-        while (parse := await self._clock.run_in_thread(records.fetch, abandon=True)) is not None:
-            block = parse()
+        while (block := await self._clock.run_in_thread(records.read, abandon=True)) is not None:
             if self._from_line > 1:
                 block = block.select([index for index, line in enumerate(block.numbers) if line >= self._from_line])
             failed = min(block.bad) if block.bad and self._on_bad_line == "fail" else None

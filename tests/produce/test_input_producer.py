@@ -15,7 +15,7 @@ import pytest
 from actorproc.errors import StoreRefused, UsageError
 from actorproc.log.key_hash import partition_of_key
 from actorproc.produce.growth import grow_log
-from actorproc.produce.input_formats import BLOCK, BadLine, CsvRows, InputBlock, InputFormat, JsonLines, TextLines
+from actorproc.produce.input_formats import BLOCK, BadLine, CsvRows, InputFormat, JsonLines, TextLines
 from actorproc.produce.input_producer import InputProducer, OnBadLine, Produced
 from actorproc.produce.producer import Producer
 from actorproc.simulation.clock import VirtualClock
@@ -217,11 +217,6 @@ class Pieces(io.BytesIO):
         return super().read1(7)
 
 
-def read(records: InputFormat) -> InputBlock | None:
-    parse = records.fetch()
-    return parse() if parse else None
-
-
 async def produced_from(
     records: InputFormat, input_producer: InputProducer | None = None
 ) -> list[tuple[bytes | None, bytes | None]]:
@@ -250,19 +245,19 @@ async def test_csv_rows_become_json_objects_with_the_key_of_a_column(reader: typ
 
 def test_csv_rows_are_numbered_by_the_lines_in_which_they_begin() -> None:
     records = CsvRows(io.BytesIO(CSV))
-    block = read(records)
+    block = records.read()
     assert block is not None
     assert (list(block.numbers), block.next_line) == ([2, 4, 6], 7)
     assert block.size == len(CSV) - len(b"id,name,note\n\xef\xbb\xbf")
     assert block.keys is None
-    assert read(records) is None
+    assert records.read() is None
 
 
 async def test_large_csv_is_read_in_blocks() -> None:
     rows = b"".join(b'%d,"%s"\n' % (n, b"x\n" * 20) for n in range(40_000))
     records = CsvRows(io.BytesIO(b"n,text\n" + rows), "n")
     blocks = []
-    while (block := read(records)) is not None:
+    while (block := records.read()) is not None:
         blocks.append(block)
     assert len(blocks) > 1
     assert [key for block in blocks for key in block.keys or ()] == [str(n) for n in range(40_000)]
@@ -332,7 +327,7 @@ async def test_bad_csv_rows_are_kept_as_they_are_or_skipped() -> None:
 )
 def test_a_csv_header_without_the_key_column_is_refused(header: bytes, why: str) -> None:
     with pytest.raises(UsageError, match=why):
-        CsvRows(io.BytesIO(header), "nam").fetch()
+        CsvRows(io.BytesIO(header), "nam").read()
 
 
 @pytest.mark.parametrize(
@@ -366,7 +361,7 @@ async def test_input_goes_on_from_a_line_with_the_header_of_csv(from_line: int) 
 
 @pytest.mark.parametrize("text", [b"", b"\n\n", b"a,b\n", b"a,b"])
 def test_csv_without_rows_gives_no_records(text: bytes) -> None:
-    assert CsvRows(io.BytesIO(text), "a").fetch() is None
+    assert CsvRows(io.BytesIO(text), "a").read() is None
 
 
 async def times_from(records: InputFormat, on_bad_line: OnBadLine = "fail") -> list[tuple[bytes | None, str]]:
@@ -417,7 +412,7 @@ async def test_a_line_that_lacks_its_time_is_bad() -> None:
     with pytest.raises(BadLine, match=r"line 1: no field 't' in .*there are: k"):
         await times_from(JsonLines(io.BytesIO(b'{"k": 1}'), "k", "t"))
     with pytest.raises(UsageError, match="has no column 'tim'; did you mean time"):
-        CsvRows(io.BytesIO(b"time,x\n"), None, "tim").fetch()
+        CsvRows(io.BytesIO(b"time,x\n"), None, "tim").read()
 
 
 async def test_a_bad_line_that_is_kept_has_the_time_of_its_neighbour() -> None:
