@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, aclosing, asynccontextmanager
 from dataclasses import replace
@@ -18,7 +17,7 @@ import pyarrow.types as pt
 
 from actorproc.errors import SourceError
 from actorproc.records import RECORD_SCHEMA, SEQUENCE, Batch, ReadCost
-from actorproc.runtime.budget import ByteBudget, ReadBudget
+from actorproc.runtime.budget import ReadBudget
 from actorproc.runtime.error_text import describe_error
 from actorproc.runtime.logger import get_logger
 from actorproc.runtime.user_code import user_code
@@ -127,7 +126,7 @@ class GuardedSource(Source):
         return end
 
     def read(self, partition: str, position: str) -> AsyncGenerator[Chunk, None]:
-        return self.read_within(partition, position, ReadBudget(ByteBudget(sys.maxsize)))
+        return self.read_within(partition, position, ReadBudget.unlimited())
 
     async def read_within(self, partition: str, position: str, budget: ReadBudget) -> AsyncGenerator[Chunk, None]:
         with self._user_code("read"):
