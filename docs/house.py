@@ -36,7 +36,8 @@ ABOVE: tuple[tuple[str, tuple[Box, ...]], ...] = (
         Box("simulation", "a cluster in virtual time", ("simulation",)),
     )),
     ("#fae8ff", (
-        Box("admin", "the acts of operators: status, trim, reset, replay, readers", ("admin",)),
+        Box("admin, produce", "the acts of operators: status, trim, reset, replay; appends to the built-in log",
+            ("admin", "produce")),
     )),
 )  # fmt: skip
 """The floors above the core: colour and boxes."""

@@ -29,9 +29,8 @@ from actorproc.simulation.faults import LATENCY_ONLY, Faults, FaultyBackend
 from actorproc.simulation.group_checks import GroupChecks
 from actorproc.simulation.loop import SimulationError, call_outside, current_loop
 from actorproc.simulation.nudges import NudgeNetwork
-from actorproc.simulation.output_checks import OutputChecks, TimerRows
+from actorproc.simulation.output_checks import OutputChecks, RecordCheck, TimerRows
 from actorproc.simulation.process import Process
-from actorproc.simulation.reference_records import RecordCheck
 from actorproc.simulation.split_checks import SplitChecks
 from actorproc.simulation.streams import KnownStream
 from actorproc.storage.names import ProcessorLayout

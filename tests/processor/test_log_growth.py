@@ -13,9 +13,9 @@ import pytest
 from actorproc import Batch, PartitionContext, PartitionHandler, PartitionInfo, Processor
 from actorproc.admin.fleet_watch import FleetWatch
 from actorproc.group.membership import read_group
-from actorproc.log.growth import grow_log
 from actorproc.log.metadata import create_log
-from actorproc.log.producer import Producer
+from actorproc.produce.growth import grow_log
+from actorproc.produce.producer import Producer
 from actorproc.sources import LogSource
 from actorproc.storage.names import ProcessorLayout
 from actorproc.storage.store import Store
@@ -107,7 +107,7 @@ async def test_a_new_processor_reads_a_grown_log_to_its_end(growing: bool, monke
         await producer.flush()
         if growing:  # only the partitions of the first key end
             with monkeypatch.context() as patched:
-                patched.setattr("actorproc.log.growth._complete", _dies)
+                patched.setattr("actorproc.produce.growth._complete", _dies)
                 with pytest.raises(RuntimeError):
                     await grow_log(log, 4)
             async with Producer(log, linger=0) as other:

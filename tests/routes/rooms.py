@@ -15,7 +15,7 @@ GROUPS = {
         "output", "log", "sources", "codecs", "partition", "host", "processor", "plugins", "testing", "spi",
     ),
     "for people": ("__init__", "__main__", "cli", "server", "admin", "demo"),
-    "wings": ("connectors", "formats", "spark", "simulation"),
+    "wings": ("connectors", "formats", "spark", "simulation", "produce"),
     "stores and handlers": ("stores", "handlers"),
 }  # fmt: skip
 

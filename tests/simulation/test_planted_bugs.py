@@ -18,23 +18,23 @@ from actorproc.group.liveness import LivenessTracker
 from actorproc.handler.attempt import Attempt
 from actorproc.handler.context import PartitionContext
 from actorproc.handler.info import PartitionInfo
-from actorproc.log.appender import Appender
 from actorproc.output import dead_letters
 from actorproc.output.attachments import Attachment
 from actorproc.output.chain import Commit, OutputChain, letters_of
 from actorproc.partition.actor import PartitionActor
 from actorproc.partition.batch_processor import BatchProcessor, BatchRun
 from actorproc.partition.results import Results
+from actorproc.produce.appender import Appender
 from actorproc.records import Batch
 from actorproc.rows import sequence_order as sequenced
 from actorproc.simulation import Cluster, InvariantViolation, current_loop, run
 from actorproc.simulation.cluster import NextRelease
-from actorproc.simulation.scenario import simulate
 from actorproc.state.objects import Entries
 from actorproc.state.partition_state import PartitionState
 from actorproc.storage.parquet import parse_footer
 from actorproc.storage.store import Conflict, Store
 from tests.simulation.numbers import Numbers, judge_number, numbers
+from tests.simulation.scenario import simulate
 
 SEEDS = 12
 

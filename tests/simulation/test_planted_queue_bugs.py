@@ -17,8 +17,8 @@ from actorproc.partition import claim, queue_reader
 from actorproc.partition.queue_reader import Look, QueueReader
 from actorproc.records import Batch
 from actorproc.simulation.loop import call_outside
-from actorproc.simulation.queue_stream import SimulatedQueue
 from actorproc.sources.queue_protocol import Deliveries
+from tests.simulation.queue_stream import SimulatedQueue
 from tests.simulation.test_planted_bugs import first_broken
 
 pytestmark = pytest.mark.long
