@@ -14,6 +14,7 @@ import anyio
 import orjson
 import pytest
 import structlog
+import typer
 from typer.testing import CliRunner
 
 from actorproc import Batch, PartitionContext, PartitionHandler, Processor, Producer
@@ -60,6 +61,18 @@ class Delays(PartitionHandler):
         for record in batch:
             flight = record.json()
             ctx.emit(record, {"tail": flight["tail"], "delay": float(flight["delay"])})
+
+
+def every_command() -> list[tuple[list[str], Any]]:
+    """The root, each group and each command, with the words that name it."""
+
+    def below(path: list[str], command: Any) -> Iterator[tuple[list[str], Any]]:
+        yield path, command
+        if hasattr(command, "list_commands"):
+            for name in command.list_commands(None):
+                yield from below([*path, name], command.get_command(None, name))
+
+    return list(below([], typer.main.get_command(app)))
 
 
 def events(count: int) -> list[bytes]:
