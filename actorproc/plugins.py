@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 from actorproc.errors import SettingsError, UsageError
 from actorproc.runtime.error_text import format_error
+from actorproc.runtime.logger import set_up_now
 from actorproc.runtime.requirements import how_to_install
 
 T = TypeVar("T")
@@ -47,6 +48,8 @@ def load(group: str, name: str) -> Any:
     if len(registered) > 1:
         packages = " and ".join(sorted(set(map(_package, registered))))
         raise UsageError(f"{group}: {name!r} is registered by {packages}; uninstall one of them")
+    if _package(registered[0]) != OURS:
+        set_up_now()
     try:
         return registered[0].load()
     except UsageError:

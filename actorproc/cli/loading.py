@@ -15,6 +15,7 @@ from typing import Any
 
 from actorproc.errors import HandlerDefinitionError, UsageError
 from actorproc.handler.hooks import Hooks
+from actorproc.runtime.logger import set_up_now
 from actorproc.runtime.user_code import user_code
 from actorproc.sources.protocol import Source
 
@@ -113,6 +114,7 @@ def _attribute(imported: ModuleType, path: str) -> object:
 
 
 def _import(name: str) -> ModuleType:
+    set_up_now()
     folder = str(Path.cwd())
     if folder not in sys.path:
         sys.path.insert(0, folder)

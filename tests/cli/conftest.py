@@ -19,6 +19,7 @@ from typer.testing import CliRunner
 
 from actorproc import Batch, PartitionContext, PartitionHandler, Processor, Producer
 from actorproc.cli import app
+from actorproc.runtime.logger import set_up_now
 
 Run = Callable[..., Any]
 
@@ -88,6 +89,7 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
         monkeypatch.delenv(name)
     runner = CliRunner()
     yield lambda *arguments, **how: runner.invoke(app, [str(argument) for argument in arguments], **how)
+    set_up_now()  # or a later test would do it
     structlog.reset_defaults()
     logging.captureWarnings(capture=False)
 
