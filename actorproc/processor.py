@@ -136,7 +136,7 @@ class Processor:
         self._source = guard_source(open_source(source, settings=self.settings, clock=clock), log=self._log)
         self._store = container if isinstance(container, Store) else open_store(container, self.settings, clock=clock)
         self._owns_store = not isinstance(container, Store)
-        check_places(self.name, self._source, self._store, self.settings)
+        check_places(self.name, self._source, self._store)
         self._nudges = nudges
         self._supervisor: Supervisor | None = None
         self._contact: FirstContact | None = None  # while it runs

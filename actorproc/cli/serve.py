@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
+from contextlib import nullcontext
 
 import typer
 
@@ -40,13 +41,14 @@ def run(arguments: ServeArguments) -> None:
         }
         raise typer.Exit(_supervise(commands, f"{host}-spark", query, until_end, processor.name))
     longest = processor.settings.max_handoff_time + _LEAVING
-    is_worker, reports = stop_with_parent(longest), report_pipe()
+    is_worker = stop_with_parent(longest)
+    reports = report_pipe() if is_worker else None
     look = [*place, *shown_settings(settings)]
 
     async def work() -> None:
         began, drained = SYSTEM.monotonic(), deadline(longest, "first")
         try:
-            async with serving(processor, arguments.http):
+            async with serving(processor, arguments.http) if arguments.http is not None else nullcontext():
                 await processor.run(until_end=until_end, signals=True, draining=drained.start, aborting=end_soon)
         finally:
             drained.cancel()

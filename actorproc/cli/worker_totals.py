@@ -9,7 +9,6 @@ from contextlib import suppress
 
 import msgspec
 
-from actorproc.cli.terminal import counted
 from actorproc.host.statistics import Statistics
 
 REPORT_PIPE = "ACTORPROC_REPORT_PIPE"
@@ -28,6 +27,8 @@ class Report(msgspec.Struct):
     skipped: int = 0
 
     def __str__(self) -> str:
+        from actorproc.cli.terminal import counted  # which imports Rich: no host waits for it when it starts
+
         skipped = f", {self.skipped:,} skipped" if self.skipped else ""
         return (
             f"{counted(self.records, 'record')} handled, {counted(self.rows, 'row')} and "
@@ -107,6 +108,8 @@ class Totals:
         """A summary; None: no worker has begun, or the only one has said it."""
         if not self._killed and (len(self._hosts) < 2 or not self._reports):
             return None
+        from actorproc.cli.terminal import counted
+
         found = f"{processor} on {counted(len(self._hosts), 'worker')}: {self.sum}, in {seconds:.1f} s"
         if not self._killed:
             return found

@@ -131,11 +131,11 @@ def _check_delivery(handler: type[PartitionHandler], settings: Settings) -> None
         )
 
 
-def check_places(name: str, source: Source, store: Store, settings: Settings) -> None:
+def check_places(name: str, source: Source, store: Store) -> None:
     """Raises UsageError: the processor would read its own output, or mix its files with those of its source."""
     if isinstance(source, (LogSource, OutputSource)) and source.endpoint != store.backend.endpoint:
         return  # the same URL on two services is two places
-    if str(source) == OutputSource(store, name, settings=settings, clock=store.clock).url:
+    if str(source) == f"{OUTPUT_SCHEME}{store.url}/{name}":
         raise UsageError(f"{name} would read its own output, for ever: give it another name or container")
     if not isinstance(source, (LogSource, OutputSource)):
         return

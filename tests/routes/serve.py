@@ -103,8 +103,9 @@ def trace() -> None:
             sys.setprofile(None)
             imported = [name for name in sys.modules if name.partition(".")[0] == "actorproc"]
             _end({"entered": list(entered), "imported": sorted(imported), "modules": len(sys.modules)})
-        # The code of a module or class has no fast locals; comprehensions and lambdas in it are named <...>.
-        if code.co_flags & inspect.CO_OPTIMIZED and not code.co_name.startswith("<"):
+        # The code of a module or class has no fast locals; comprehensions and lambdas in it are named <...>, as is the
+        # file of a method that `dataclass` writes.
+        if code.co_flags & inspect.CO_OPTIMIZED and "<" not in (code.co_name[0], code.co_filename[0]):
             entered[os.path.relpath(frame.f_globals["__file__"], ROOT)] = None
 
     threading.setprofile(note)
