@@ -33,6 +33,7 @@ from actorproc.cli.parameters import one_of
 from actorproc.cli.streams import escaped, has_color, prepare, stdout_failure
 from actorproc.cli.usage import Group, message_of
 from actorproc.errors import ActorprocError, UsageError
+from actorproc.runtime.logger import set_up_now
 
 _THREAD_PATIENCE = 1.0  # seconds that threads get to end by themselves, after everything else has ended
 
@@ -228,6 +229,12 @@ def _root(
     A setting has the same name everywhere: --set commit_interval=1s, ACTORPROC_COMMIT_INTERVAL=1s, actorproc.toml.
     """
     set_up_logging(log_level, log_format)
+    if (
+        (name := ctx.invoked_subcommand) is not None
+        and name not in _OURS
+        and not plugins.is_ours(plugins.COMMANDS, name)
+    ):
+        set_up_now()
     try:
         os.getcwd()  # noqa: PTH109  # nothing else is wanted
     except OSError as error:
