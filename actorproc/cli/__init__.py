@@ -152,23 +152,12 @@ def _apart(app: Any) -> Iterator[tuple[str, typer.Typer]]:
         yield from _apart(group.typer_instance)
 
 
+_PARTS = [part.app for part in (commands, look_commands, fleet_commands, checkpoint_commands, inventory_commands)]
+_PARTS += [dead_letter_commands.app, dead_letter_commands.top_level]
+_PARTS += [part.app for part in (retention, state_commands, schema_commands)]
+
 # One by one, as Typer takes longer to make all of them than most of them run.
-_OURS = {
-    name: alone
-    for part in (
-        commands.app,
-        look_commands.app,
-        fleet_commands.app,
-        checkpoint_commands.app,
-        inventory_commands.app,
-        dead_letter_commands.app,
-        dead_letter_commands.top_level,
-        retention.app,
-        state_commands.app,
-        schema_commands.app,
-    )
-    for name, alone in _apart(part)
-}
+_OURS = {name: alone for part in _PARTS for name, alone in _apart(part)}
 
 app = typer.Typer(
     name="actorproc",
