@@ -55,7 +55,7 @@ def test_the_script_prints_a_table_of_rooms() -> None:
 @pytest.mark.slow
 def test_the_start_of_serve_is_told_by_files_that_it_enters() -> None:
     start = serve_start(runs=1)
-    assert len(start.entered) < len(start.imported) < start.modules
+    assert len(start.entered) < len(start.imported) < len(start.modules)
     assert 0 < start.bare_cpu < start.cpu < 30
     told = _files_of_steps("The route of `actorproc serve`")
     later = {"host/owned_partitions.py", "cli/workers.py"}

@@ -9,7 +9,6 @@ from contextlib import suppress
 
 import msgspec
 
-from actorproc.cli.terminal import counted
 from actorproc.counts import Counts
 
 REPORT_PIPE = "ACTORPROC_REPORT_PIPE"
@@ -27,6 +26,8 @@ class Report(msgspec.Struct):
 
 def described(counts: Counts) -> str:
     """The counts in words."""
+    from actorproc.cli.terminal import counted  # which imports Rich: no host waits for it when it starts
+
     skipped = f", {counts.skipped:,} skipped" if counts.skipped else ""
     return (
         f"{counted(counts.records, 'record')} handled, {counted(counts.rows, 'row')} and "
@@ -98,6 +99,8 @@ class Totals:
         """A summary; None: no worker has begun, or the only one has said it."""
         if not self._killed and (len(self._hosts) < 2 or not self._reports):
             return None
+        from actorproc.cli.terminal import counted
+
         found = f"{processor} on {counted(len(self._hosts), 'worker')}: {described(self.sum)}, in {seconds:.1f} s"
         if not self._killed:
             return found
