@@ -153,7 +153,7 @@ def params(*, minio: pytest.MarkDecorator) -> list[Any]:
     """Names of both servers as parameters of a test or fixture.
 
     Args:
-        minio: marks what runs on MinIO.
+        minio: marks the tests that run on MinIO.
     """
     return [
         pytest.param("seaweedfs", marks=pytest.mark.servers),

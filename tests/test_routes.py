@@ -1,4 +1,4 @@
-"""`python -m tests.routes` counts what is there, and the pages tell the routes that it finds."""
+"""`python -m tests.routes` counts the code, and the pages show the routes that it finds."""
 
 from __future__ import annotations
 

@@ -223,7 +223,7 @@ async def test_two_thousand_partitions_take_seconds_on_a_folder(tmp_path: Path) 
 
 
 class Closed(MemoryStore):
-    """Raises `error` for what is read below `prefix`."""
+    """Raises `error` for each read below `prefix`."""
 
     def __init__(self, prefix: str, error: StoreError) -> None:
         super().__init__()

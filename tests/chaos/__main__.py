@@ -76,7 +76,7 @@ async def _spark(
     """The Spark half, if it is asked for, until `stack` is closed."""
     if given.spark is None:
         return []
-    from tests.chaos.driver import Job  # what every process of the run would import, too
+    from tests.chaos.driver import Job  # imported here, because every process of the run would import it
     from tests.chaos.drivers import Drivers
     from tests.chaos.way_back import WayBack
     from tests.spark.cluster import cluster

@@ -30,7 +30,7 @@ TICK = 0.05
 
 
 class State(Enum):
-    """What was done to a process last."""
+    """The state into which the last action has brought a process."""
 
     UP = "up"
     PAUSED = "paused"
@@ -80,7 +80,7 @@ class Child:
 
     @property
     def text(self) -> str:
-        """What it wrote."""
+        """The output of the process."""
         return self.output.read_text(errors="replace") if self.output.exists() else ""
 
     def why_unexpected(self, code: int) -> str | None:

@@ -1,4 +1,4 @@
-"""What runs in the processes: a host is `actorproc serve`, a producer notes what was acknowledged.
+"""The programs of the processes: a host is `actorproc serve`, a producer notes each acknowledgement.
 
 Both are forked from a server that has imported everything, so that a start takes milliseconds and trouble can be dense.
 """
@@ -27,7 +27,7 @@ from actorproc.output.checkpoint import Checkpoint
 from actorproc.stores import s3
 from tests.chaos import workload
 
-PRELOADED = (serve, s3, workload, pa.array([1]))  # what a host imports late; the last makes pyarrow look for pandas
+PRELOADED = (serve, s3, workload, pa.array([1]))  # late imports of a host; the last makes pyarrow look for pandas
 
 BURST = 16  # records that share a key
 LINGER = 0.1  # seconds

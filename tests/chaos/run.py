@@ -35,14 +35,14 @@ LOOK_EVERY = 1.0  # seconds
 QUIET = 5.0  # seconds without a commit after which queues have no message left that was accepted without an answer
 STUBBORN_SHARE = 0.15  # of the hosts
 OVERTIME = 300.0
-"""Seconds beyond the ordered ones for which a storm may last until what runs beside has had enough of it."""
+"""Seconds by which a storm may exceed its ordered length, until each program beside it was struck often enough."""
 CALM_PATIENCE = 180.0
 """Seconds in which everything must be processed, and shared evenly, once the trouble is over."""
 
 
 @dataclass(frozen=True)
 class Orders:
-    """What kind of run. `rate`: records a second, over all producers; `pace`: mean seconds between two strikes."""
+    """The orders for a run. `rate`: records a second, over all producers; `pace`: mean seconds between two strikes."""
 
     seconds: float = 120
     hosts: int = 10
@@ -73,7 +73,7 @@ class Beside(Protocol):
         """All is committed, nobody commits any more: read the rest and end."""
 
     def judge(self, verdict: Verdict) -> list[str]:
-        """What is wrong with what was read."""
+        """The faults of the records that were read."""
 
     @property
     def line(self) -> str:
@@ -86,7 +86,7 @@ class Beside(Protocol):
 
 @dataclass
 class Report:
-    """What came of it."""
+    """The result of a run."""
 
     faults: list[str]
     verdict: Verdict
@@ -100,7 +100,7 @@ class Report:
 
 @dataclass
 class Scene:
-    """What can be seen of a run while it goes on."""
+    """The state of a run that is displayed while it goes on."""
 
     orders: Orders
     fleet: Fleet
@@ -282,7 +282,7 @@ class _Play:
         return seconds
 
     def _unsettled(self) -> str | None:
-        """What is not yet as it must be in the end; None: all is processed and evenly shared among the living."""
+        """The condition that is still missing at the end. None: all is processed and evenly shared among live hosts."""
         if not all(other.is_calm for other in self._scene.beside):
             return "operators or the upgrade have not ended"
         status, names = self._scene.status, sorted(child.name for child in self._fleet.children)
@@ -306,7 +306,7 @@ class _Play:
         return None
 
     def _left_in_queues(self, status: ProcessorStatus) -> str | None:
-        """What shows that queues are not empty: too few messages are committed, or were still committed just now."""
+        """The sign that queues are not empty: too few messages are committed, or the last commit was just now."""
         committed = sum(p.cursor.sequence + 1 for p in status.partitions if p.cursor is not None)
         accepted = sum(len(acks.places) for acks in read_acks(self._place.folder / "acks").values())
         if committed != self._committed:

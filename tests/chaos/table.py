@@ -34,7 +34,7 @@ class Table:
             each.mkdir(parents=True, exist_ok=True)
 
     def write(self, frame: DataFrame, batch: int) -> None:
-        """What `foreachBatch` calls."""
+        """The function for `foreachBatch`."""
         target = self._batches / (f"{batch}-{SYSTEM.nonce()}" if self._careless else f"{batch}")
         if target.exists():
             print(f"batch {batch} is there", flush=True)

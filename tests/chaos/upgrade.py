@@ -77,7 +77,7 @@ class Upgrade:
         self._writes = None if group is None else group.writes
 
     def judge(self, verdict: Verdict) -> list[str]:
-        """What is wrong: the group must write the newest format in the end."""
+        """The fault: the group must write the newest format version in the end."""
         if self._writes == FORMATS.highest:
             return []
         return [f"upgrade: the group writes format {self._writes} in the end, not {FORMATS.highest}"]

@@ -297,7 +297,7 @@ def test_one_signal_ends_the_process_after_its_time(run: Run, folder: Path, hand
 
 
 def ended(process: subprocess.Popen[str]) -> str:
-    """What it said on stderr, when it has ended by itself."""
+    """The stderr of a process that has ended by itself."""
     try:
         return process.communicate(timeout=30)[1]
     finally:

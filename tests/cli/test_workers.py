@@ -1,4 +1,4 @@
-"""What becomes of worker processes, seen without any."""
+"""The supervision of worker processes, tested without real processes."""
 
 from __future__ import annotations
 

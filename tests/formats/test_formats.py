@@ -33,7 +33,7 @@ class Flights(DecodedRows):
 
 
 class Shown(RecordHandler[Any]):
-    """What the handler is given, as text."""
+    """Emits the value that the handler is given, as text."""
 
     output_schema = "value string"
 

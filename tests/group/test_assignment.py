@@ -28,7 +28,7 @@ def owned(**partitions_of: str) -> Leases:
 
 
 def targets(leases: Mapping[str, Lease]) -> Counter[str]:
-    """How many leases each host has, or will have once what is planned is done."""
+    """The number of leases that each host has once the plan is carried out."""
     return Counter(lease.next or lease.owner or "nobody" for lease in leases.values())
 
 
@@ -39,7 +39,7 @@ def is_even(leases: Mapping[str, Lease], hosts: Iterable[str]) -> bool:
 
 
 def handed_over(leases: Mapping[str, Lease]) -> Leases:
-    """The leases after every owner has handed over what it should."""
+    """The leases after every owner has handed its marked leases over."""
     return {p: Lease(x.next, x.epoch + 1) if x.next else x for p, x in leases.items()}
 
 

@@ -1,4 +1,4 @@
-"""The group document: whom it names, what it is when deleted or not ours, and how large it gets."""
+"""The group document: its members, its size, and a document that is deleted or foreign."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hosts that crash or are paused: when they are replaced, and what those that wake up still hold."""
+"""Hosts that crash or are paused: when they are replaced, and which leases a host still holds that wakes up."""
 
 from __future__ import annotations
 

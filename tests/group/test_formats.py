@@ -1,4 +1,4 @@
-"""Hosts of two releases in one group: they write what all of them read, and others are refused."""
+"""Hosts of two versions in one group: they write a format version that all of them read. Others are refused."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_the_name_of_an_incarnation_says_format_and_expiration() -> None:
     assert highest_of("1f0c-60s") == 1
 
 
-def test_a_group_writes_what_all_members_read_and_never_less_than_before() -> None:
+def test_a_group_writes_a_version_that_all_read_and_never_goes_back() -> None:
     old, new = incarnation_name("a", OLD, 60), incarnation_name("b", NEW, 60)
     assert agreed(1, [old, new]) == 2
     assert agreed(2, [new, new]) == 3

@@ -1,4 +1,4 @@
-"""Who is alive: what listings say, and what they do not."""
+"""Which hosts are alive, as listings of heartbeats show it."""
 
 from __future__ import annotations
 
@@ -194,7 +194,7 @@ def test_heartbeats_of_long_silent_strangers_are_abandoned() -> None:
     assert observer.watch.abandoned([member]) == [old]
 
 
-def test_what_crashes_while_it_is_watched_is_litter_in_time() -> None:
+def test_the_heartbeat_of_a_host_that_crashed_is_litter_in_time() -> None:
     observer = Observer()
     observer.beat()
     for _ in range(10):

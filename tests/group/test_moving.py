@@ -1,4 +1,4 @@
-"""Leases move: when, how many, and what the log and their owners are told."""
+"""Leases move: when, how many, and how logger and owners are notified."""
 
 from __future__ import annotations
 

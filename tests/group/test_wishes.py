@@ -1,4 +1,4 @@
-"""What operators ask of the plan: pauses, drained hosts, placed partitions."""
+"""Wishes of operators in the plan: pauses, drained hosts, placed partitions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.group.test_assignment import Leases, group, handed_over, owned
 
 
 def settled(leases: Leases) -> Leases:
-    """The leases after every owner has handed over what it should, also to nobody."""
+    """The leases after every owner has handed its marked leases over, also to nobody."""
     return handed_over({p: Lease(None, x.epoch) if x.next == NOBODY else x for p, x in leases.items()})
 
 

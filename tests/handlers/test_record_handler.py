@@ -54,7 +54,7 @@ async def test_rows_may_be_none_one_or_many_and_also_emitted() -> None:
 
 
 class Failing(RecordHandler):
-    """Fails for the records in `bad`; counts what it was given."""
+    """Fails for the records in `bad`; counts its calls."""
 
     output_schema = "n int NOT NULL"
     bad = frozenset({3, 4, 9})

@@ -28,7 +28,7 @@ LAYOUT = ProcessorLayout("n")
 
 
 class Handler(PartitionHandler):
-    """Notes what is opened and closed."""
+    """Notes the partitions that are opened and closed."""
 
     opened_at: ClassVar[list[float]]
     closed: ClassVar[list[CloseReason]]

@@ -35,7 +35,7 @@ PARTITIONS = 3
 
 
 class Driver(Fragile):
-    """Is killed at what it deletes, too."""
+    """Can be killed at a delete, too."""
 
     async def delete(self, key: str) -> None:
         await self.fate.write(self.truth, "delete", key)
@@ -86,7 +86,7 @@ class World:
         *,
         in_turn: bool = False,
     ) -> None:
-        """What a driver does: stage, then commit."""
+        """Run a driver's commit: stage, then commit."""
         store = store or Store(Driver(self.truth, fate or Fate()), limits=StoreLimits(patience=0))
         staged = await self.stage(store, batch, values)
         async with Transactions.opened(store) as opened:
@@ -218,7 +218,7 @@ async def writes_of_a_commit() -> int:
 @pytest.mark.usefixtures("world")  # for its groups
 async def test_a_driver_killed_at_any_write_loses_and_repeats_nothing(how: str, others_append: bool) -> None:
     total = await writes_of_a_commit()
-    assert total >= 10  # staged, the hint, the plan, the appends, the plan again, what is removed
+    assert total >= 10  # staged, the hint, the plan, the appends, the plan again, the removals
     for number in range(total):
         for landing in range(number % 5, total + 2, 5) if how == "late" else [0]:
             world = await new_world()
@@ -298,7 +298,7 @@ async def test_a_commit_goes_on_after_an_outage(world: World) -> None:
 
 
 async def test_an_unfinished_batch_with_deleted_segments_is_refused(world: World) -> None:
-    """Else what had been appended, and was read and deleted, would be appended again."""
+    """Otherwise records that were appended, read and deleted would be appended again."""
 
     with pytest.raises((Killed, BaseExceptionGroup)):
         await world.commit(0, BATCH[:3], store=Store(KilledAtTheEnd(world.truth, Fate())))

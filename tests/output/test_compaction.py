@@ -69,7 +69,7 @@ async def maybe_merged(store: Store, group: FileGroup) -> CompactedRange | None:
 
 
 async def compact(store: Store, target_size: int = LARGE) -> list[CompactedRange]:
-    """All there is to compact; what was made."""
+    """Compact everything that is due. Returns the new ranges."""
     done = []
     for found in await planned(store, target_size):
         for group in found.groups:
@@ -92,7 +92,7 @@ async def delete_originals(store: Store) -> int:
     return await committing.delete_originals(store, await partitions_with_state(store, LAYOUT))
 
 
-# What to rewrite
+# Choice of files
 
 
 def listed(sizes: list[tuple[int, bool]]) -> list[DataFile]:
@@ -156,7 +156,7 @@ async def test_a_file_deleted_by_hand_is_named(store: Store, fleet: Fleet) -> No
     assert (other.lost, len(other.groups)) == (None, 1)
 
 
-# What readers find
+# Readers during a compaction
 
 
 async def test_rows_are_the_same_after_each_step_of_a_compaction(store: Store, fleet: Fleet) -> None:

@@ -1,4 +1,4 @@
-"""`ctx.commit` from within a batch: what it saves, up to which record, and what is left to do after it."""
+"""`ctx.commit` within a batch: the rows it saves, up to which record, and the records left after it."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ class Measured(Clock):
     def __init__(self, share: float) -> None:
         super().__init__(1)
         self.share = share
-        self.others = 0.0  # what the rest of the process computes meanwhile
+        self.others = 0.0  # computed by the rest of the process meanwhile
         self._computed = self._left = 0.0
 
     def thread_times(self) -> tuple[float, float]:

@@ -248,7 +248,7 @@ async def test_an_undeclared_part_that_would_change_its_type_fails_its_record(no
 
 
 class Bare(msgspec.Struct):
-    """Containers of undeclared items, and others that hold what JSON does not."""
+    """Containers of items without declared types, some of types that JSON lacks."""
 
     items: set = msgspec.field(default_factory=set)  # type: ignore[type-arg]
     pair: tuple = ()  # type: ignore[type-arg]

@@ -1,4 +1,4 @@
-"""`ctx.wake` and `on_wake`: timers fire once they are due, between batches, and are committed with what they do."""
+"""`ctx.wake` and `on_wake`: timers fire once they are due, between batches, and are committed with their rows."""
 
 from __future__ import annotations
 
@@ -243,7 +243,7 @@ def test_the_stream_time_of_an_idle_partition_follows_the_wall_clock() -> None:
     run(main())
 
 
-def test_stream_time_does_not_follow_the_wall_clock_before_what_was_read_is_processed() -> None:
+def test_stream_time_follows_the_wall_clock_only_after_read_records() -> None:
     async def main() -> None:
         world = World(Counts, clock=VirtualClock, commit_interval=1, stream_idle_time=0, max_batch_records=10)
         for second in range(200):

@@ -63,7 +63,7 @@ async def test_closing_cannot_commit_a_partition_that_has_failed() -> None:
 
 
 class Listening(PartitionHandler):
-    """Notes what `committed` is told. The output has a row for every second record."""
+    """Notes the arguments of `committed`. The output has a row for every second record."""
 
     output_schema = "n long"
     told: ClassVar[list[tuple[int, int, str | None]]] = []

@@ -1,4 +1,4 @@
-"""`stop()`: what is done is committed, and nothing that hangs or fails holds it up."""
+"""`stop()` commits finished batches, and no hanging or failing part delays it for ever."""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ async def test_a_partition_whose_thread_hangs_goes_on_at_another_host() -> None:
 
 
 async def test_a_plain_handler_that_hangs_on_every_host_is_shown_as_stuck() -> None:
-    """Each host gives the partition up before its next heartbeat. What it knows must not go with the lease."""
+    """Each host abandons the partition before its next heartbeat. The count of hangs must outlive the lease."""
     hang = threading.Event()
 
     class Hangs(Double):

@@ -1,4 +1,4 @@
-"""What a host tells of its work and its failures: in its statistics, its log and its heartbeat."""
+"""Reports of a host about its work and its failures: in statistics, log events and heartbeat."""
 
 from __future__ import annotations
 

@@ -4,17 +4,20 @@ A reset is a commit of the chain: file n, put-if-absent, without rows. Its foote
 cursor that it sets, and the command's id. The operator neither claims the checkpoint nor writes it. A walk takes the
 cursor of a reset even if it is behind.
 
-What can happen at any step: workers pause for long, die and start again, and two of them run the partition at once;
-operators die, and run their command again; creates land late; the output is trimmed; the source is trimmed below what
-its readers need, in two steps.
+Possible at any step:
+- Workers pause for long, die and start again, and two of them run the partition at once.
+- Operators die, and run their command again.
+- Creates land late.
+- The output is trimmed.
+- The source is trimmed up to the lowest position of its readers, in two steps.
 
 Record kinds: R emits a row, S emits nothing, T emits a row by worker 0 only. Rows are folded into keyed state.
 
 Checked in every state: each commit goes on from where those before it lead to, so between two resets each R is
-committed once, and a reset repeats or skips what its footer says. It goes the way that its dry run announced. No
-command takes effect twice. A command that is reported done is in the chain; a refused one is not. A new owner
-finds the cursor, the state and the newest reset of the chain. State has no record twice. The source keeps what is read
-next.
+committed once, and a reset repeats or skips the records that its footer names. It goes the way that its dry run
+announced. No command takes effect twice. A command that is reported done is in the chain; a refused one is not. A new
+owner finds the cursor, the state and the newest reset of the chain. State has no record twice. The source keeps the
+record to read next.
 
 Change the protocol here first, then docs/protocol.md, then the code. `python -m tests.protocol.reset_model [quick]`
 """
@@ -55,7 +58,7 @@ class File(NamedTuple):
 
 
 class At(NamedTuple):
-    """What a walk up to `number` knows. `resets`: id, ended cursor and number of each."""
+    """The knowledge of a walk up to `number`. `resets`: id, ended cursor and number of each."""
 
     number: int = 0
     position: int = 0
@@ -170,10 +173,10 @@ class Model:
     stateful: bool = True
     rules: Rules = Rules()
 
-    # What must hold
+    # Invariants
 
     def broken(self, s: State) -> str | None:
-        """What is wrong with a state, or None."""
+        """The invariant that a state breaks, or None."""
         position, newest = 0, None
         state: tuple[int, ...] = ()
         ids = [file.reset.id for file in s.path if file.reset]
@@ -231,7 +234,7 @@ class Model:
         state = () if file.reset.clears and self.rules.clear else at.state
         return At(at.number + 1, position, state, (*at.resets, (file.reset.id, file.first, at.number)))
 
-    # What can happen
+    # Steps
 
     def steps(self, s: State) -> Iterator[Step]:
         for i, (n, file) in enumerate(s.late):

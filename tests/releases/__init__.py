@@ -92,7 +92,7 @@ async def write(place: Path) -> None:
 
 
 def archive(place: Path) -> Path:
-    """Keep what was written, without the hidden folders of the file store."""
+    """Archive the written objects, without the hidden folders of the file store."""
     for hidden in place.rglob(".actorproc"):
         shutil.rmtree(hidden)
     return Path(shutil.make_archive(str(FOLDER / __version__), "zip", place))

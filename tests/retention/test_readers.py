@@ -246,7 +246,7 @@ def test_a_name_that_is_no_text_is_refused() -> None:
 
 
 class Wrapped(LogSource):
-    """Reads a log in a way of its own, and says nothing of what it is."""
+    """A wrapper around a log that has no identity."""
 
     async def open(self) -> None:
         await super().open()

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.rows.encoding import Colour, Level, encode
 
-# What is fast is also strict: any values, alone and mixed, whole columns and single values judge the same.
+# The fast path is strict, too: whole columns accept and refuse the same values as single values do.
 
 values = st.one_of(
     st.none(),

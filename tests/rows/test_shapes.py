@@ -1,4 +1,4 @@
-"""What may be a row: dicts, tuples and classes with fields, each with the columns it has and no others."""
+"""Shapes of rows: dicts, tuples and classes with fields. A row has exactly the columns of the schema."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ SETTINGS: dict[str, Any] = {
 }  # fmt: skip
 
 Refusal = Callable[[str, str], Exception | None]
-"""What the store answers to a verb and a key."""
+"""The error that the store raises for a verb and a key, if any."""
 
 
 class Copy(PartitionHandler):

@@ -1,4 +1,4 @@
-"""The fleet over HTTP, from what hosts have written."""
+"""The fleet over HTTP, from documents that hosts have written."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ def check(ended: RecordResult) -> str | None:
 
 
 class OutputStream(KnownStream):
-    """What a cluster over `source` has committed."""
+    """The commits of a cluster over `source`."""
 
     def __init__(self, source: KnownStream) -> None:
         self.injected: Counter[str] = Counter()

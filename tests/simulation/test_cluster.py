@@ -299,7 +299,7 @@ def test_a_host_that_renews_again_starts_no_lease_it_lost(seed: int) -> None:
         def interfere(verb: str, key: str) -> str | None:
             member = "a" in cluster.group.document.members
             if key == cluster.layout.group:
-                unheard = not member  # the next look is slow: what the last one saw is all it has
+                unheard = not member  # the next look is slow, so it knows only the result of the last one
             elif key.startswith(cluster.layout.hosts):
                 unheard = member if verb == "put" else fenced()
             else:
@@ -309,7 +309,7 @@ def test_a_host_that_renews_again_starts_no_lease_it_lost(seed: int) -> None:
         a.view.interfere = interfere
         while "a" in cluster.group.document.members:
             await cluster.run_for(0.01)
-        cluster.pause(b)  # before it has begun with what it took
+        cluster.pause(b)  # before it has begun with the partitions it took
         for n in range(20):
             source.append(str(n % 6), [b"%d" % n])
             await cluster.run_for(1)

@@ -178,7 +178,7 @@ class Story:
                     await trim(self.kept(who), Settings())
 
     async def follow(self, who: str) -> None:
-        """A reader: registers where what there is begins, and moves on with what it has read."""
+        """A reader: registers at the oldest kept file, and moves its position after each read."""
         kept, name = self.clean, who.replace(" ", "-")
         position = dict.fromkeys(map(str, range(PARTITIONS)), 0)
         while True:

@@ -45,7 +45,7 @@ LAYOUT = ProcessorLayout("numbers")
 
 
 class Twice(PartitionHandler):
-    """Two rows for each record, with what is known of it."""
+    """Two rows for each record, with its upstream partition and key."""
 
     output_schema = "n long, upstream string, copy int"
 
@@ -279,7 +279,7 @@ async def test_a_trim_keeps_files_that_a_downstream_has_not_read(place: Place, f
     assert await place.numbers(LAYOUT.output_dir("0")) == [7]
     with pytest.raises(SourceError, match="output below 7 was trimmed"):
         await chunks(OutputSource(store, "numbers"), "0", "3+27")
-    await run_to_the_end(Twice, "numbers", store, name="late")  # one that begins now begins with what there is
+    await run_to_the_end(Twice, "numbers", store, name="late")  # a new reader begins with the oldest kept file
     assert len(await rows(store, "late")) == 2 * 9
 
 
@@ -374,7 +374,7 @@ def test_an_idle_partition_costs_a_request_each_quarter_of_a_minute() -> None:
         delays = [seen[10 * number][1] - at for number, at in committed.items()]
         assert max(delays) < 16.5
         assert max(delays[10:]) < 4
-        assert store.requests["get"] < 240 * 1.1 + 200 * 6  # per file: itself, the boundary, and what found nothing
+        assert store.requests["get"] < 240 * 1.1 + 200 * 6  # per file: itself, the boundary, and empty reads
 
     run(main())
 
@@ -423,7 +423,7 @@ async def test_an_upstream_recreated_while_it_is_read_stops_the_reader(store: St
 
 
 async def test_a_host_that_dies_and_another_that_goes_on_repeat_nothing(store: Store) -> None:
-    """The second host has nothing but what the first has committed."""
+    """The second host knows only the commits of the first."""
     await Fleet(store).commit(p0=60)
     truth = store.backend
     assert isinstance(truth, MemoryStore)

@@ -1,4 +1,4 @@
-"""Sources of the user's own: which stream a name belongs to, and what is said when one of their methods fails."""
+"""Sources of the user's own: the stream that a name belongs to, and errors when a method fails."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ class Pages(MemorySource):
     async def read(self, partition: str, position: str) -> AsyncGenerator[Chunk, None]:
         async with aclosing(super().read(partition, str(5 * int(position)))) as chunks:
             async for chunk in chunks:
-                await anyio.sleep(0.05)  # so that what is there to be found is not what was read first
+                await anyio.sleep(0.05)  # so that more records exist than were read first
                 yield Chunk(chunk.batch, str(int(chunk.next) // 5))
 
 

@@ -154,7 +154,7 @@ async def test_a_compaction_that_is_refused_says_why(spark: SparkSession, tmp_pa
 
 
 def pairs(files: Sequence[DataFile], target_size: int) -> list[list[DataFile]]:
-    """What to make one of, where a test wants many groups."""
+    """Groups of two files each, for tests that need many groups."""
     return [list(files[at : at + 2]) for at in range(0, len(files) - 1, 2)]
 
 

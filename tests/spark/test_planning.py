@@ -44,7 +44,7 @@ LAYOUT = ProcessorLayout("numbers")
 
 
 class Watched(MemoryStore):
-    """Notes what is listed, and passes over the keys in `unlisted`, as a listing may that runs while they are made."""
+    """Notes each listing, and leaves the keys in `unlisted` out, as a listing may that runs while they are created."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -263,7 +263,7 @@ def test_py4j_does_not_log_that_java_has_exited() -> None:
 
 
 class Remote(ConnectSession):
-    """Of a server that notes what it is asked; one that is gone fails when a session is given back."""
+    """Session of a server that notes each request. A server that is gone fails when a session is returned."""
 
     def __init__(self, *, gone: bool = False) -> None:
         super().__init__("sc://host", {})

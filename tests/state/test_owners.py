@@ -78,7 +78,7 @@ async def test_a_killed_owner_leaves_the_state_of_its_commits(delivery: str) -> 
     await world.until_end(9)
     if delivery == "at-least-once":
         await check(world)
-    else:  # what was lost is neither in the rows nor in the state
+    else:  # a lost record is neither in the rows nor in the state
         numbers = await world.columns("n")
         state = await held(world)
         assert {key: count for key, count in state.items() if key != "last"} == Counter(n % KEYS for n in numbers)

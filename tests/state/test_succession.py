@@ -115,7 +115,7 @@ class Family:
 
 
 @pytest.mark.parametrize("delivery", ["at-least-once", "at-most-once"])
-async def test_each_child_takes_all_state_and_a_merge_what_was_changed_since(delivery: str) -> None:
+async def test_each_child_takes_all_state_and_a_merge_the_later_changes(delivery: str) -> None:
     family = Family(Counts, MemorySource(1), delivery=delivery)
     family.feed("0", "bxbq")
     family.split()

@@ -1,5 +1,5 @@
-"""What comes to lie in our folders and is not ours is passed over everywhere: Finder's files, the objects that stand
-for a folder on S3, Hadoop's checksums, copies made by hand."""
+"""Foreign objects in our folders are ignored everywhere: Finder's files, placeholders of folders on S3, Hadoop's
+checksums, copies made by hand."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ async def test_foreign_objects_do_not_disturb_a_processor(store: Store) -> None:
     assert [found.partition for found in (await plan_trim(RetainedOutput(store, LAYOUT), SETTINGS)).partitions] == ["0"]
 
 
-async def test_a_sweep_deletes_what_a_compaction_has_left_and_nothing_else(store: Store) -> None:
+async def test_a_sweep_deletes_only_leftovers_of_compactions(store: Store) -> None:
     left = LAYOUT.compacted_file("0", 3, "somebody")
     await store.put(left, b"")
     await litter(store, LAYOUT.compacted_dir("0"))

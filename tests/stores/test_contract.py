@@ -1,4 +1,4 @@
-"""What every backend must do: one suite, run on each."""
+"""The duties of every backend: one suite, run on each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What networks and services do to S3 requests, on real servers with a proxy before them that misbehaves."""
+"""Faults of networks and services in S3 requests, on real servers behind a proxy that misbehaves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`open_store`: which URL means what, and what is said when a place does not exist or may not be used."""
+"""`open_store`: the meaning of each URL, and the errors for places that do not exist or may not be used."""
 
 from __future__ import annotations
 
@@ -275,7 +275,7 @@ async def test_tls_with_a_server_that_speaks_none_fails_saying_so(s3_server: S3S
 
 
 async def test_tls_that_breaks_with_an_alert_may_be_tried_again() -> None:
-    """As a server does, or what stands before it, that is being restarted."""
+    """A server that is being restarted sends such an alert, and so may its load balancer."""
 
     async def alert(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read(4096)

@@ -21,7 +21,7 @@ LIMITS = StoreLimits(timeout=5, patience=5, backoff=Backoff(0.0001, 0.001))
 
 
 class Wire(Backend):
-    """A real backend at the other end of a wire. `plan`: what becomes of the next requests, first come first served."""
+    """A real backend at the other end of a wire. `plan`: the outcome of each of the next requests, in order."""
 
     url = "memory://wire"
 
@@ -95,7 +95,7 @@ async def test_create_finds_its_own_object_after_a_lost_reply() -> None:
 
 
 @pytest.mark.parametrize("then", [(refused,), (ok, refused), (lost_request, ok, refused)])
-async def test_what_is_refused_after_a_doubt_stays_in_doubt(
+async def test_a_refusal_after_a_lost_request_leaves_the_outcome_unknown(
     then: tuple[Callable[[Call], Awaitable[object]], ...],
 ) -> None:
     wire = Wire(lost_request, *then)
@@ -294,7 +294,7 @@ async def test_a_cancelled_request_frees_its_place() -> None:
 
 
 class Slow(MemoryStore):
-    """Each MiB takes 0.8 seconds, and what goes with it takes ten."""
+    """Each request takes ten seconds, and 0.8 seconds more per MiB."""
 
     async def get(self, key: str, *, unless: str | None = None, tail: int | None = None) -> Stored | None:
         stored = await super().get(key, unless=unless, tail=tail)

@@ -40,7 +40,7 @@ class Inclusive(MemorySource):
 
 
 class Counting(MemorySource):
-    """Its sequences count what the instance has read."""
+    """Its sequences count the records that the instance has read."""
 
     seen = 0
 
@@ -59,7 +59,7 @@ class Counting(MemorySource):
 
 
 class CountingReaders(Counting):
-    """Its sequences count what the reader has read."""
+    """Its sequences count the records that the reader has read."""
 
     async def read(self, partition: str, position: str) -> AsyncGenerator[Chunk, None]:
         one = Counting(0)
@@ -91,7 +91,7 @@ class Ending(MemorySource):
 
 
 class Snapshot(MemorySource):
-    """What was there as it began is all it ever sees."""
+    """A reader sees only the records that existed when it began."""
 
     async def read(self, partition: str, position: str) -> AsyncGenerator[Chunk, None]:
         values, at = list(self._values[partition]), int(position)

@@ -101,7 +101,7 @@ JSON: list[tuple[bytes, Any]] = [
     (b"\0\xa3\x01u\xa1\x01v", {"descriptor": "u", "value": "v"}),
     (b"\xe0\x08\x02\0\xa3\x01u\x50\x01\x02", {"descriptor": "u", "value": [1, 2]}),
 ]  # fmt: skip
-"""Encoded values, and what they are in a list of a body."""
+"""Encoded values, and their decoded form in a list of a body."""
 
 
 @pytest.mark.parametrize(("encoded", "plain"), JSON, ids=lambda one: one.hex() if isinstance(one, bytes) else "")
@@ -354,7 +354,7 @@ def test_a_property_with_the_name_of_a_field_stays_a_property(field: str) -> Non
 
 
 def again(*headers: tuple[str, bytes | None]) -> Message:
-    """What is sent for a record with these headers, as an earlier release may have read it."""
+    """The message sent for a record with these headers, as an earlier version may have read it."""
     (found,) = Batch.of("q", [b"x"], [0], headers=[list(headers)])
     return to_message(found, "replay-1")
 

@@ -43,7 +43,7 @@ class Changes(JsonRows):
 
 
 class Feed:
-    """A container, a processor of it, and what the processor has written."""
+    """A container, its processor, and the rows of the processor."""
 
     def __init__(self, server: CosmosServer, folder: Path, ranges: int = 1) -> None:
         self.server, self.folder = server, folder

@@ -34,7 +34,7 @@ class Flights(JsonRows):
 
 
 class Feed:
-    """A stream, a processor of it, and what the processor has written."""
+    """A stream, its processor, and the rows of the processor."""
 
     def __init__(self, server: KinesisServer, folder: Path) -> None:
         self.server, self.folder = server, folder

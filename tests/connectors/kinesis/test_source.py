@@ -164,7 +164,7 @@ async def test_shards_that_split_and_merge_end_and_name_their_children(stream: S
         assert set((await source.partitions())[-1].parents) == {low, high}
 
 
-# What the service refuses
+# Refusals of the service
 
 
 @asynccontextmanager
@@ -236,7 +236,7 @@ async def test_all_readers_of_a_shard_share_its_reads_and_bytes_per_second(strea
         ("KMSAccessDeniedException", r"these credentials need kms:Decrypt"),
     ],
 )
-async def test_a_refusal_says_what_is_needed(stream: Stream, code: str, message: str) -> None:
+async def test_a_refusal_names_the_remedy(stream: Stream, code: str, message: str) -> None:
     async with Faults(stream.server, {"DescribeStreamSummary": [code]}).running() as faults:
         with pytest.raises(SourceError, match=message):
             async with stream.opened(faults.options):

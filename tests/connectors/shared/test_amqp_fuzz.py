@@ -122,11 +122,11 @@ _DECODED = st.recursive(
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(_TEXT, inner, max_size=4),
     max_leaves=8,
 )
-"""What proton decodes rightly: it fails at keys of bytes, and loses the value after a described one."""
+"""Values that proton decodes rightly. It fails at keys of bytes, and loses the value after a described one."""
 
 
 @given(st.lists(_DECODED, max_size=3))
-def test_values_are_what_the_client_of_qpid_decodes(values: list[Any]) -> None:
+def test_values_equal_those_that_proton_decodes(values: list[Any]) -> None:
     data = encoded(Message(body=values))
     expected = Message()
     expected.decode(data)
