@@ -1,4 +1,4 @@
-"""A letter that its stream refuses fails alone: the others are replayed once, and it stays a letter."""
+"""A letter that its stream refuses fails alone: it stays a letter, and each other letter is replayed once."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ async def test_refused_letters_stay_and_the_others_are_replayed(container: Memor
     assert await done(container) == {*GOOD, 4}
 
 
-async def test_letters_that_nobody_names_are_found_by_halves(container: MemoryStore) -> None:
+async def test_refused_letters_without_a_name_are_found_by_bisection(container: MemoryStore) -> None:
     topic = Topic(names=False, bad={0})
     assert await replay_into(topic, container).file(KEY) == (LETTERS - 1, 0)
     assert topic.asked <= 8, "4 halvings, then parts that double"

@@ -48,7 +48,7 @@ SPARKS_OWN = (
     "Python worker failed to connect back",  # the machine was so busy that it took more than ten seconds to start
     "Task serialization failed: java.lang.IllegalStateException: Illegal size",  # a Scala collection changed meanwhile
 )
-"""Errors by which Spark ends a query, now and then, that nobody struck."""
+"""Errors by which Spark ends a query now and then without a strike."""
 
 
 class Driver(Child):
@@ -79,7 +79,7 @@ class Driver(Child):
         return None if self.halved or self.failed_by_spark(code) else super().why_unexpected(code)
 
     def failed_by_spark(self, code: int) -> bool:
-        """Whether Spark ended by itself, without our doing. Whoever keeps it running starts it again."""
+        """Whether Spark ended without a strike. Its supervisor starts it again."""
         return code == 1 and any(reason in self.text for reason in SPARKS_OWN)
 
 

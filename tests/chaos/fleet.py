@@ -102,7 +102,7 @@ class Child:
 
 
 class Fleet:
-    """All processes of a run. As a context manager it kills whatever is left, however the block ends."""
+    """All processes of a run. As a context manager it kills all remaining processes at the end of the block."""
 
     def __init__(self, logs: Path) -> None:
         self.children: list[Child] = []

@@ -171,7 +171,7 @@ class Forwarding:
 
 
 def without_copies(messages: Sequence[Message], faults: list[str]) -> tuple[list[Message], int]:
-    """One message of each pair of headers, and the number of the others, which must be equal to it."""
+    """One message of each pair of headers, and the number of its copies, which must be equal to it."""
     first: dict[tuple[object, object], Message] = {}
     for message in messages:
         headers = dict(message.headers() or ())

@@ -206,7 +206,7 @@ def _put_in_order(
 
 
 def _fill(silent: Sequence[_Note], room: int) -> list[Sent]:
-    """All of these that were accepted, and as many of the others as there is room for."""
+    """All accepted messages of these, and as many other messages as there is room for."""
     others = room - sum(note.accepted for note in silent)
     chosen = []
     for note in silent:

@@ -70,7 +70,7 @@ class Beside(Protocol):
         """Whether it has had the trouble without which a run would prove nothing."""
 
     async def finish(self) -> None:
-        """All is committed, nobody commits any more: read the rest and end."""
+        """Everything is committed and no host commits any more: read the rest and end."""
 
     def judge(self, verdict: Verdict) -> list[str]:
         """The faults of the records that were read."""

@@ -75,7 +75,7 @@ class Storm:
             self._strike()
 
     def end(self) -> None:
-        """No more trouble: whoever is paused goes on, whoever is missing comes back."""
+        """No more trouble: paused processes go on, and missing ones start again."""
         for _, what in self._due:
             what()
         self._due.clear()

@@ -14,7 +14,7 @@ from actorproc.runtime.clock import SYSTEM
 from tests.chaos.verdict import Row
 
 UNNOTED = 0.2
-"""Seconds for which a batch is in the table before Spark is told: some are killed just then."""
+"""Seconds between the write of a batch to the table and the return to Spark, so that some kills fall in between."""
 
 
 class Table:

@@ -268,7 +268,7 @@ class Delays(PartitionHandler):
 
 
 @pytest.mark.parametrize("handler", [SWALLOWS, HANGS], ids=["swallows its cancellation", "blocks the event loop"])
-def test_a_second_signal_ends_the_process_whatever_its_handler_does(run: Run, folder: Path, handler: str) -> None:
+def test_a_second_signal_ends_the_process_even_if_its_handler_hangs(run: Run, folder: Path, handler: str) -> None:
     (folder / "flights_app.py").write_text(handler)
     produce(run)
     with served() as (process, log):

@@ -1,4 +1,4 @@
-"""Secrets never stand among the arguments of a process, which every user of the machine can read."""
+"""Secrets never appear among the arguments of a process, which every user of the machine can read."""
 
 from __future__ import annotations
 

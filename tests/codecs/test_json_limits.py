@@ -74,7 +74,7 @@ def in_all_places(decoder: Decoder, schema: str, value: bytes) -> str:
 
 @pytest.mark.parametrize("objects", [False, True])
 @pytest.mark.parametrize("name", DECODERS)
-def test_the_limit_of_depth_is_the_same_whatever_parses(name: str, objects: bool) -> None:
+def test_the_limit_of_depth_is_the_same_for_each_parser(name: str, objects: bool) -> None:
     decoder = DECODERS[name]
     for levels in (10, MOST_LEVELS - 1, MOST_LEVELS, MOST_LEVELS + 100, 1_100, 100_000):
         value = b'{"c": 1, "o": ' + nested(levels, objects=objects) + b"}"

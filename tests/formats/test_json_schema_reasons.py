@@ -32,7 +32,7 @@ class Rule(BaseModel):
 
 
 def reason(schema: Any, value: Any) -> str:
-    """Why the value is not valid; checks that it is told soon."""
+    """The reason why the value is not valid; checks that it is found quickly."""
     decoder = JsonSchemaDecoder(json.dumps(schema))
     given, begun = json.dumps(value).encode(), time.perf_counter()
     with pytest.raises(DecodeError) as caught:

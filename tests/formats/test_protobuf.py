@@ -1,4 +1,4 @@
-"""Protobuf as Google's library reads it, whatever was written, alone and among others."""
+"""Protobuf decodes as with Google's library, for any bytes, alone and in a batch."""
 
 from __future__ import annotations
 
@@ -176,7 +176,7 @@ def test_absent_fields_are_null_if_they_can_be_absent() -> None:
         (PROTO3, "Days", field(3, field(1, 10**18)), "a time is out of range"),
     ],
 )
-def test_a_value_that_is_no_such_message_is_refused_alone(text: str, message: str, value: bytes, why: str) -> None:
+def test_a_value_that_is_not_the_message_is_refused_alone(text: str, message: str, value: bytes, why: str) -> None:
     of = decoder(text, message)
     with pytest.raises(DecodeError, match=why):
         of.values().parse(value)

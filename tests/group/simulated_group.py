@@ -141,7 +141,7 @@ class Node:
         return {p: lease.epoch for p, lease in self.view.mine.items() if (p, lease.epoch) not in self._drained}
 
     async def stop(self) -> None:
-        """Leave in good order; returns when gone."""
+        """Leave in good order. Returns once the host has left."""
         self._stop.set()
         self._poked.set()
         await self.task

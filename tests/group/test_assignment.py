@@ -56,7 +56,7 @@ def fewest_moves(counts: Iterable[int], partitions: int) -> int:
 
 
 def check_reasons(result: Plan, before: Mapping[str, Lease]) -> None:
-    """Whatever changed is in the moves, once, with a reason; and nothing else is."""
+    """Each change is in the moves once, with a reason. The moves contain nothing else."""
     changed = {p for p, lease in result.leases.items() if lease != before.get(p)}
     assert {move.partition for move in result.moves} == changed
     assert len(result.moves) == len(changed)
@@ -118,7 +118,7 @@ def test_one_call_gives_even_counts() -> None:
     order=st.randoms(use_true_random=False),
 )
 @settings(max_examples=400, deadline=None)
-def test_a_plan_is_sound_whatever_comes_together(
+def test_a_plan_is_sound_for_any_combination_of_events(
     hosts: set[str],
     owners: list[tuple[str | None, str | None]],
     away: set[str],

@@ -80,7 +80,7 @@ def test_an_earlier_heartbeat_that_lands_again_is_a_change() -> None:
     assert observer.watch.why_dead(B) is None
 
 
-def test_the_first_time_the_stores_own_clock_tells_who_is_long_dead() -> None:
+def test_at_the_first_look_the_stores_clock_shows_long_dead_hosts() -> None:
     for age, dead in ((119, False), (123, True)):
         observer = Observer()
         observer.beat(ago=age)

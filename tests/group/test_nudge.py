@@ -61,7 +61,7 @@ async def b() -> AsyncIterator[Listener]:
         yield listener
 
 
-async def test_a_host_tells_another_to_look(a: Listener, b: Listener) -> None:
+async def test_a_host_nudges_another_to_look(a: Listener, b: Listener) -> None:
     a.nudges.send(b.address)
     await b.told_times(1)
     b.nudges.send(a.address)
@@ -98,7 +98,7 @@ async def test_a_flood_is_bounded_and_the_last_of_it_is_not_lost(a: Listener, b:
 async def test_addresses_that_make_no_sense_are_passed_over(a: Listener, b: Listener) -> None:
     for address in ("", "nowhere", "localhost:99", "127.0.0.1:", "127.0.0.1:x", "127.0.0.1:99999999", "[::1]:9", ":9"):
         a.nudges.send(address)
-    a.nudges.send("127.0.0.1:9")  # nobody there
+    a.nudges.send("127.0.0.1:9")  # no listener there
     a.nudges.send(b.address)
     await b.told_times(1)
 

@@ -96,7 +96,7 @@ async def _cancelled() -> None:
 @pytest.mark.parametrize("awaited", [False, True])
 @pytest.mark.parametrize("delivery", ["at-least-once", "at-most-once"])
 @pytest.mark.parametrize("raised", [SystemExit(1), Panic("at once"), asyncio.CancelledError(), None])
-async def test_whatever_a_record_raises_is_its_failure_alone(
+async def test_any_exception_fails_only_the_record_that_raised_it(
     raised: BaseException | None, delivery: str, awaited: bool
 ) -> None:
     seen: Counter[int] = Counter()

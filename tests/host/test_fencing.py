@@ -81,7 +81,7 @@ class Host:
         self.store = Store(backend, clock=clock)
 
     def told(self, event: str) -> int:
-        """How often the log has told of it."""
+        """The number of log events about it."""
         return sum(log["event"] == event for log in self._logs)
 
     async def until_told(self, event: str) -> None:

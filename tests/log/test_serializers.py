@@ -1,4 +1,4 @@
-"""The producer refuses unusual or huge records by name, and sends the others."""
+"""The producer refuses unusual or huge records by name, and sends all other records."""
 
 from __future__ import annotations
 

@@ -257,7 +257,7 @@ async def test_killed_twice_at_any_two_writes_repeats_and_loses_nothing() -> Non
 
 @pytest.mark.parametrize("seed", range(8))
 async def test_concurrent_drivers_with_different_splits_append_one_of_them(world: World, seed: int) -> None:
-    """Whoever decides first, the batch is in the log as that one has staged it, and in whole."""
+    """The log has the whole batch as the driver staged it that decided first."""
     CLOCK.random.seed(seed)
 
     def store() -> Store:
@@ -354,7 +354,7 @@ def test_abandoned_staged_files_are_deleted_after_a_week() -> None:
         world.truth = MemoryStore(clock=clock)
         store = Store(world.truth, clock=clock)
         await create_log(store, PARTITIONS)
-        await world.stage(store, 0, BATCH)  # its transaction will come to be unfinished
+        await world.stage(store, 0, BATCH)  # its transaction will stay unfinished
         with pytest.raises((Killed, BaseExceptionGroup)):
             await world.commit(0, BATCH, store=Store(Fragile(world.truth, Fate(4, "before")), clock=clock))
         needed = await world.staged()

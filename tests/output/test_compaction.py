@@ -251,7 +251,7 @@ async def test_a_merge_of_replaced_files_is_refused(store: Store, fleet: Fleet) 
     assert await rows(store) == fleet.expected()
 
 
-async def test_who_slept_while_his_file_was_swept_cannot_lead_readers_to_it(store: Store, fleet: Fleet) -> None:
+async def test_a_compactor_whose_file_was_swept_cannot_publish_it(store: Store, fleet: Fleet) -> None:
     found = (await planned(store))[0]
     made = await merged(store, found.groups[0])
     assert len(await sweep(store, LAYOUT, "0", keep=0)) == 1
@@ -287,7 +287,7 @@ class Meddled(MemoryStore):
 
 
 @pytest.mark.parametrize("turns", [("01",), (None, "01"), (None, None, "01"), ("1", "0"), ("0", None, "1")])
-async def test_a_plan_is_of_one_moment_whatever_another_compaction_switches_meanwhile(
+async def test_a_plan_is_of_one_moment_despite_another_compaction(
     turns: tuple[str | None, ...],
 ) -> None:
     backend = Meddled()
@@ -312,7 +312,7 @@ async def test_a_plan_is_of_one_moment_whatever_another_compaction_switches_mean
     assert await rows(store) == fleet.expected()
 
 
-async def test_a_merge_gives_up_when_an_original_is_another_or_gone(store: Store, fleet: Fleet) -> None:
+async def test_a_merge_ends_when_an_original_was_replaced_or_deleted(store: Store, fleet: Fleet) -> None:
     one, other = await planned(store)
     body = await store.get(LAYOUT.output_file("0", 1))
     assert body is not None

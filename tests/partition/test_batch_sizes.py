@@ -18,7 +18,7 @@ from tests.partition.world import World
 
 
 @pytest.mark.parametrize("column", ["value", "keys", "headers"])
-def test_a_batch_keeps_both_limits_whatever_its_bytes_are_in(column: str) -> None:
+def test_a_batch_keeps_both_limits_for_bytes_of_any_column(column: str) -> None:
     large: list[Any] = [b"x" * 200] * 1000
     if column == "headers":
         large = [[("h", content)] for content in large]

@@ -148,7 +148,7 @@ async def test_an_unawaited_commit_loses_and_repeats_no_row(begun: bool, fails: 
     assert bool(saved) == begun
 
 
-async def test_a_handler_that_has_gone_through_the_batch_commits_all_of_it() -> None:
+async def test_a_handler_that_has_read_the_whole_batch_commits_all_of_it() -> None:
     class Twice(PartitionHandler):
         output_schema = "n long"
 

@@ -128,7 +128,7 @@ async def test_a_computing_handler_takes_turns_in_a_busy_process(
 async def test_a_thread_ends_where_anyio_sees_no_task(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """As with `sniffio` installed, since anyio tells its worker threads that they run in no loop."""
+    """As with `sniffio` installed: anyio marks its worker threads as running in no loop."""
     get = anyio.lowlevel.RunVar.get
 
     def only_in_tasks(self: anyio.lowlevel.RunVar[object], *default: object) -> object:

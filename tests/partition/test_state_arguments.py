@@ -73,7 +73,7 @@ async def results(use: Use, base: type[PartitionHandler], **traits: Any) -> tupl
 
 
 async def failure(use: Use, base: type[PartitionHandler] = RecordHandler, **traits: Any) -> str:
-    """The message of the dead letter of the second record; the others are done, and its change is not."""
+    """The message of the dead letter of the second record. Checks that only its change to the state is missing."""
     run, found = await results(use, base, **traits)
     assert list(found.letters) == [101]
     assert column(found, "n") == [1, 3]

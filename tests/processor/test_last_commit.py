@@ -79,7 +79,7 @@ class Listening(PartitionHandler):
         raise RuntimeError("which is only logged")
 
 
-def test_committed_is_told_of_each_commit_and_of_one_that_fails() -> None:
+def test_committed_is_called_for_each_commit_and_for_a_failed_one() -> None:
     clock, back = VirtualClock("a"), 0.0
 
     class OneOutage(MemoryStore):

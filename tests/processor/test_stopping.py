@@ -48,7 +48,7 @@ async def test_processed_records_are_committed_while_the_source_waits_in_a_threa
         hang.set()
 
 
-async def test_a_partition_that_fails_while_draining_holds_nobody_up() -> None:
+async def test_a_partition_that_fails_while_draining_delays_no_other() -> None:
     at_work, stopping = anyio.Event(), anyio.Event()
 
     class Failing(Double):

@@ -140,7 +140,7 @@ class Model:
         return {n: file for n, file in s.files if not self.rules.boundary or n >= s.boundary}
 
     def void(self, s: State, n: int) -> bool:
-        """Whether a file in `output/` under number `n` counts for nothing, as far as rules tell."""
+        """Whether a file in `output/` under number `n` is void by the rules."""
         return self.rules.look and self.below_boundary(s, n)
 
     def below_boundary(self, s: State, n: int) -> bool:

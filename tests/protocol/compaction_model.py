@@ -96,7 +96,7 @@ class CompactionRules(Rules):
     order: bool = True
     """Originals are deleted only once the document says that they count no more."""
     bump: bool = True
-    """Before leftovers are deleted the document is changed, so that nobody names one of them."""
+    """The document is changed before leftovers are deleted, so that no compactor names one of them."""
     after: bool = True
     """A reader takes the document that it finds after it has listed `output/`."""
     tag: bool = True
@@ -182,7 +182,7 @@ class CompactionModel(Model):
                 yield f"original {n} is deleted", s._replace(files=tuple(item for item in s.files if item[0] != n))
 
     def _begin(self, s: State, k: int) -> Iterator[Step]:
-        """Plan to compact originals, or ranges, or both, that lie side by side."""
+        """Plan to compact adjacent originals or ranges."""
         c = _of(s)
         if not c.starts_left:
             return

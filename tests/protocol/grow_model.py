@@ -315,7 +315,7 @@ def _has_ended(s: State, partition: int) -> bool:
 
 
 def _land(s: State, partition: int, base: int, entry: int) -> State:
-    """The entry is at `base` now, unless another one is, or the partition has not come to this base."""
+    """The entry is at `base` now, unless another entry is there, or the partition has not reached this base."""
     chain = s.chains[partition]
     if len(chain) != base or SEAL in chain:
         return s

@@ -43,7 +43,7 @@ HOMES: Mapping[str, tuple[int, ...]] = {"P": (0, 1), "C": (0,), "D": (1,), "E": 
 
 
 class File(NamedTuple):
-    """A commit. `counted`: the record that changed state; `fired`: the timers (nobody stores them)."""
+    """A commit. `counted`: the record that changed state; `fired`: the timers. Both serve only the checks."""
 
     next: int
     changes: Memory

@@ -84,7 +84,7 @@ class State(NamedTuple):
     gone: Messages = ()
     """Removed by the broker, since they were acknowledged."""
     between: Messages = ()
-    """Of a consumer that is gone, and not yet back; without the rule `returned`."""
+    """Messages of a lost consumer that are not back yet; only without the rule `returned`."""
     files: tuple[File, ...] = ()
     checkpoint: Checkpoint = Checkpoint()
     silent: Messages = ()
@@ -94,7 +94,7 @@ class State(NamedTuple):
     """Creates that are under way although their sender died."""
     late_left: int = 0
     stored: int = 0
-    """So many of `gone` a broker that is killed does not forget."""
+    """The number of messages of `gone` that a killed broker does not forget."""
 
 
 Step = tuple[str, State]
@@ -133,7 +133,7 @@ class Rules:
     returned: bool = True
     """It is back before the next consumer gets anything."""
     whole: bool = True
-    """Messages come back all together, when their consumer is gone, not one by one."""
+    """All messages of a lost consumer come back together, not one by one."""
     keep: bool = True
     """The broker keeps messages that come back, however often and long."""
     unique: bool = True

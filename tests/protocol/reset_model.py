@@ -109,7 +109,7 @@ class Source(NamedTuple):
 
 
 class State(NamedTuple):
-    """`path`: the commits that were decided, in order, which nobody sees."""
+    """`path`: the decided commits, in order. It serves the checks; no process sees it."""
 
     checkpoint: Checkpoint = Checkpoint()
     files: tuple[tuple[int, File], ...] = ()

@@ -1,4 +1,4 @@
-"""Breadth-first search through all states of a model, and how a table of models is tried and told of."""
+"""Breadth-first search through all states of a model, and a runner for a table of models."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ Part = tuple[Name, Content]
 
 class File(NamedTuple):
     """A commit. `delta`: the object that its footer names, if state changed. `whole`: the delta holds all of the state,
-    and nothing before it counts. `counted`: the records that changed state (nobody stores them)."""
+    and nothing before it counts. `counted`: the records that changed state, for the checks."""
 
     first: int
     next: int

@@ -57,12 +57,12 @@ class State(NamedTuple):
     """Commits so far: numbers below it are decided."""
     files: tuple[int, ...] = ()
     void: tuple[int, ...] = ()
-    """Numbers at which a late file lies where a committed one was deleted."""
+    """Numbers with a late file at the place of a deleted committed one."""
     checkpoint: int = 0
     version: int = 0
     """Of readers.json."""
     decided: int = 0
-    """In readers.json: lower numbers are kept for nobody."""
+    """In readers.json: lower numbers are kept for no reader."""
     boundary: int = 0
     trimmers: tuple[Trimmer | None, ...] = (None, None)
     readers: tuple[Reader, ...] = ()

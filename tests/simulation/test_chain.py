@@ -60,7 +60,7 @@ class OutputStream(KnownStream):
         self._rows: dict[str, list[bytes]] = {partition: [] for partition in source.names()}
 
     def take(self, ended: RecordResult) -> None:
-        """The judge of the first cluster: told of each record as it is committed, in order."""
+        """The judge of the first cluster: called with each record as it is committed, in order."""
         self._rows[ended.partition] += [orjson.dumps({"n": row["n"], "copy": row["copy"]}) for row in ended.rows]
 
     def names(self) -> Sequence[str]:

@@ -218,7 +218,7 @@ def test_moving_leases_repeat_no_record_and_keep_the_order() -> None:
 
 
 def test_a_handoff_pauses_only_the_partitions_that_move() -> None:
-    """Eight busy partitions, a second a batch; of those that move one has a batch of 20 s in hand as it is to go."""
+    """Eight busy partitions, a second a batch. One of those that move runs a batch of 20 s as it is to move."""
     batches: dict[str, list[tuple[str, float, float]]] = {str(partition): [] for partition in range(8)}
 
     class Busy(Numbers):
@@ -283,7 +283,7 @@ def test_a_host_that_was_paused_for_long_gets_its_share_again() -> None:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_a_host_that_renews_again_starts_no_lease_it_lost(seed: int) -> None:
-    """Its look began while it was fenced, and ends after it has renewed; in between the others wrote it out."""
+    """Its look begins while it is fenced, and ends after it has renewed. In between other hosts remove it."""
 
     async def story() -> None:
         source = numbers(6)

@@ -1,4 +1,4 @@
-"""A processor's output as the next one's source: each row once, in order, whatever is trimmed, late, or comes later."""
+"""A processor's output as the next one's source: each row once, in order, despite trims and late files."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ LAYOUT = ProcessorLayout("numbers")
 
 
 class Twice(PartitionHandler):
-    """Two rows for each record, with its upstream partition and key."""
+    """Two rows for each record, with the sequence of its upstream record."""
 
     output_schema = "n long, upstream string, copy int"
 
@@ -118,7 +118,7 @@ async def test_a_chain_of_processors_keeps_partitions_order_and_each_row_once(st
 
 async def test_a_start_at_the_time_of_a_record_includes_it(store: Store) -> None:
     fleet = Fleet(store)
-    for _ in range(12):  # a time is stored in seconds, and a record's in whole microseconds, which may lie after it
+    for _ in range(12):  # a stored time has seconds, a record's has whole microseconds, so it may be later
         await fleet.commit(p0=1)
     source = OutputSource(store, "numbers")
     await source.open()

@@ -76,7 +76,7 @@ async def test_a_log_is_refused_for_state_without_a_recorded_source(tmp_path: Pa
     assert await rows(store) == [0, 2, 4, 6]
 
 
-async def test_sources_without_an_identity_are_told_apart_by_their_class() -> None:
+async def test_sources_without_an_identity_are_distinguished_by_class() -> None:
     store = Store(MemoryStore())
     await run(fed(1, 3), store)
     with pytest.raises(UsageError, match=r"Other is of class Other, not MemorySource \(neither has an identity"):
@@ -310,7 +310,7 @@ async def test_a_method_that_is_cancelled_from_within_is_named(method: str) -> N
         await CALLS[method](Failing.by(method, cancelled))
 
 
-async def test_an_error_on_closing_is_told_and_hides_nothing() -> None:
+async def test_an_error_on_closing_is_logged_and_hides_no_other_error() -> None:
     async def closing(_: object) -> None:
         raise OSError("gone")
 

@@ -101,8 +101,8 @@ async def test_a_stream_reads_on_in_the_middle_of_a_compacted_file(spark: SparkS
 
 
 async def until_past(fleet: Fleet) -> None:
-    """Until all that is committed is older than no time. MinIO tells its own time to the second, and that of files
-    better."""
+    """Wait until the store's time is not before any commit. MinIO reports its own time in seconds, and that of files
+    more precisely."""
     async with open_store(str(fleet.container), fleet.settings) as store:
         while (listing := await store.list(LAYOUT.output)).now < max(entry.modified for entry in listing.entries):
             await anyio.sleep(0.05)

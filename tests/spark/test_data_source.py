@@ -35,7 +35,7 @@ async def test_only_the_requested_columns_of_a_log_are_decoded(tmp_path: Path) -
     described = pq.ParquetFile(path).metadata.row_group(0)
     (value,) = (c for c in map(described.column, range(described.num_columns)) if c.path_in_schema == "value")
     end = value.data_page_offset + value.total_compressed_size
-    body[end - 9] ^= 1  # within its page, whose checksum tells
+    body[end - 9] ^= 1  # within its page, whose checksum fails then
     path.write_bytes(body)
 
     def read(**columns: DataType) -> dict[str, list[Any]]:

@@ -56,7 +56,7 @@ async def test_each_closed_hour_of_an_airport_is_emitted_once(spark: SparkSessio
     assert Counter(Window(*row) for row in table.run()) == Counter(first)
 
     await flights.commit(departures[3_000:])  # open windows go on from the checkpoint
-    await flights.commit(departures[:1])  # after its hour was told
+    await flights.commit(departures[:1])  # after the window of its hour was closed
     assert Counter(Window(*row) for row in table.run()) == Counter(closed(departures))
 
 

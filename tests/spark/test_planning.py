@@ -353,7 +353,7 @@ def test_files_are_split_into_tasks_of_similar_size(tasks: int) -> None:
 
 
 def test_a_file_across_two_tasks_goes_to_the_larger_share() -> None:
-    sizes = {"a": 1_877_000, "b": 1_877_000, "c": 1_877_100, "d": 1_877_000}  # the border lies in the first bytes of c
+    sizes = {"a": 1_877_000, "b": 1_877_000, "c": 1_877_100, "d": 1_877_000}  # the border is in the first bytes of c
     spans = [
         Span(p, [DataFile(0, 9, "", large, 0.0), DataFile(9, 10, "", 211_000, 0.0)], 10) for p, large in sizes.items()
     ]

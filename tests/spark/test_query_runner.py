@@ -31,7 +31,7 @@ def report(batch: int, second: int, *, ran: bool) -> Any:
 
 
 class Query:
-    """One of Spark's: at each look it has come to the next of `reports`, counted from 1; then it ends, with
+    """A query like Spark's. At each look it has reached the next of `reports`, counted from 1. Then it ends with
     `error`."""
 
     def __init__(self, reports: list[Any], looks: list[int], error: Exception | None = None) -> None:
@@ -59,7 +59,7 @@ class Query:
 
 
 Told = list[tuple[int, bool]]
-"""Number of each micro-batch that is told of, and whether it ran."""
+"""Number of each reported micro-batch, and whether it ran."""
 
 
 def attended(start: Callable[[bool], Any], limits: RunLimits | None = None) -> Told:

@@ -178,7 +178,7 @@ def test_a_python_traceback_is_cut_to_the_users_frames() -> None:
 
 
 @pytest.mark.parametrize("folder", ["/home/me/actorproc/examples", "/home/me/pyspark", "/srv/python/app"])
-def test_the_users_frames_stay_whatever_their_folder_is_called(folder: str) -> None:
+def test_the_users_frames_stay_for_any_name_of_their_folder(folder: str) -> None:
     trace = PYTHON.replace("/home/me", folder).format(error="ValueError: boom")
     assert f'File "{folder}/app.py", line 17, in boom' in shorten(trace)
 

@@ -134,7 +134,7 @@ async def test_a_task_that_fails_and_is_tried_again_repeats_nothing(spark: Spark
 async def test_a_job_that_fails_appends_nothing_and_leaves_nothing(spark: SparkSession, tmp_path: Path) -> None:
     url = str(tmp_path / "events")
 
-    def after_the_others(task: TaskContext) -> bool:  # a file staged after the job has failed stays for a week
+    def after_the_others(task: TaskContext) -> bool:  # files staged after the job has failed stay for a week
         while task.partitionId() == 2 and len(list((tmp_path / "events" / LOG_STAGED).rglob("*.arrow"))) < 2:
             time.sleep(0.01)
         return task.partitionId() == 2

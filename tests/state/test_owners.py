@@ -253,7 +253,7 @@ class Visits(PartitionHandler):
             ctx.emit(record, {"n": n, "count": count})
 
 
-def test_keys_expire_by_commit_time_whatever_the_clock_of_the_store() -> None:
+def test_keys_expire_by_commit_time_with_any_clock_of_the_store() -> None:
     async def main() -> None:
         clock = VirtualClock(0)
         world = World(Visits, clock=lambda epoch: VirtualClock(epoch) if epoch else clock)

@@ -131,7 +131,7 @@ def test_an_object_with_a_foreign_name_is_not_ours(name: str) -> None:
 
 @pytest.mark.parametrize("partition", ["0", "", "a/b", "é %2F", "._0", ".json"])
 @pytest.mark.parametrize("number", [0, 7, 2**64])
-def test_whatever_is_named_as_we_do_is_ours(partition: str, number: int) -> None:
+def test_objects_with_names_of_our_form_are_ours(partition: str, number: int) -> None:
     keys = ProcessorLayout("p")
     assert layout.number_in(keys.output_dir(partition), keys.output_file(partition, number)) == number
     compacted = keys.compacted_file(partition, number, "a-b")

@@ -22,7 +22,7 @@ from actorproc.stores.folder_metadata import HIDDEN
 async def test_a_folder_that_is_away_is_unavailable_and_not_made_again(
     tmp_path: Path, instead: str | None, met: str
 ) -> None:
-    """As with a mount that is gone, below which there may be a folder, from an earlier such hour too."""
+    """As with a lost mount. The folder of the mount point may have objects of an earlier such loss."""
     root = tmp_path / "store"
     files = FolderStore(root)
     if instead == "older":

@@ -80,7 +80,7 @@ class NeverMatches(MemoryStore):
 
 
 class ContentTags(MemoryStore):
-    """Whose tags do not tell versions apart."""
+    """A store whose tags are equal for different versions."""
 
     async def put(self, key: str, body: bytes) -> str:
         await super().put(key, body)
@@ -221,7 +221,7 @@ async def test_a_store_that_ignores_one_condition_is_unsafe() -> None:
 
 
 class Refusing(MemoryStore):
-    """Lets nobody write, or nobody in."""
+    """Refuses writes, or every request."""
 
     def __init__(self, error: StoreRefused, verb: str) -> None:
         super().__init__()

@@ -173,7 +173,7 @@ async def test_a_swap_that_was_overwritten_before_the_read_back_conflicts() -> N
 
 
 @pytest.mark.parametrize("verb", ["create", "swap"])
-async def test_a_conditional_write_that_stays_in_doubt_is_reported_as_such(verb: str) -> None:
+async def test_a_conditional_write_with_an_unknown_outcome_is_reported(verb: str) -> None:
     wire = Wire(*[lost_request, ok] * 3_000)
     tag = await wire.far.put("old", b"old")
     store = Store(wire, limits=StoreLimits(patience=0.05, backoff=Backoff(0.001, 0.001)))

@@ -203,7 +203,7 @@ class OneCursor(MemorySource):
 
 
 class Unordered(MemorySource):
-    """It takes records in whatever order they come, as a listing or a query without `order by` has them."""
+    """It takes records in any order, like a listing or a query without `order by`."""
 
     def ordered(self, values: Sequence[bytes | None]) -> Sequence[bytes | None]:
         return random.sample(values, len(values))
@@ -340,4 +340,4 @@ WRONG: dict[type[MemorySource], str] = {
 }
 
 
-SLOW_TO_FIND = {Silent, Snapshot, Cancelled, Hanging}  # nothing comes; the others are given time on a busy machine
+SLOW_TO_FIND = {Silent, Snapshot, Cancelled, Hanging}  # no record comes; other sources get time on a busy machine

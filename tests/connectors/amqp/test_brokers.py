@@ -1,4 +1,4 @@
-"""Queues of real AMQP 1.0 brokers as a source: each message has one row, whatever host, network and broker do."""
+"""Queues of real AMQP 1.0 brokers as a source: each message has one row, despite faults of host, network and broker."""
 
 from __future__ import annotations
 

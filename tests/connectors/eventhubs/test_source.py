@@ -51,7 +51,7 @@ pytestmark = [  # the client leaves the sockets of lost connections to the garba
 
 _NUMBERS = count()
 LIST_AS_KEY = {"TYPE": "MAP", "VALUE": [([1], 2)]}
-"""A map, as the client's encoder is told of one."""
+"""A map as the client's encoder expects it."""
 
 
 @pytest.fixture(autouse=True)

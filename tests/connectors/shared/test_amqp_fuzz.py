@@ -1,4 +1,4 @@
-"""Generated AMQP messages: each becomes columns or is refused, and each id has one identity, whoever encodes it."""
+"""Generated AMQP messages: each becomes columns or is refused. An id has one identity with each encoder."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ def from_proton(value: Any) -> Any:
 
 
 @given(st.lists(IDS, min_size=2, max_size=20, unique_by=lambda one: (type(one), one)))
-def test_different_ids_have_different_identities_whoever_encodes_them(ids: list[Any]) -> None:
+def test_different_ids_have_different_identities_with_each_encoder(ids: list[Any]) -> None:
     identities = deliveries_of("q", [encoded(Message(id=one)) for one in ids], identity_by("message-id")).identities
     names = [name for name in identities if name is not None]
     assert len(set(names)) == len(ids) - sum(one in ("", b"") for one in ids)
