@@ -1,4 +1,4 @@
-"""Which worker of the test run gets which tests, and in which order."""
+"""Assigns tests to the workers of a test run, and orders them."""
 
 from __future__ import annotations
 

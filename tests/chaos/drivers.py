@@ -195,7 +195,7 @@ class Drivers:
         return self._finished > before
 
     def _see_it_end(self, driver: Driver) -> None:
-        """One of its processes was killed: the other must notice."""
+        """End a driver after one of its processes was killed: the other process must notice."""
         if time.monotonic() - driver.asked_at > STOP_PATIENCE:
             self._fleet.faults.append(f"{driver.name} lives {STOP_PATIENCE:g} s after half of it was killed")
             driver.kill()

@@ -52,7 +52,7 @@ class Child:
     asked_at: float = 0.0
     contested: bool = False
     paused: bool = False
-    """Has ever been."""
+    """Whether the process was ever paused."""
     until_end: bool = False
     """Ends by itself when its work is done."""
 
@@ -129,7 +129,7 @@ class Fleet:
         return child
 
     def reap(self) -> list[Child]:
-        """Those that have ended since, judged."""
+        """Judge the processes that have ended since the last call."""
         ended = [child for child in self.children if child.process.exitcode is not None]
         for child in ended:
             self.children.remove(child)

@@ -204,7 +204,7 @@ class _Play:
         self._random = Random(orders.seed)
 
     async def run(self, store: Store, source: Source) -> tuple[Storm, float]:
-        """Until the last process has ended; the storm, and how long calm took."""
+        """Run until the last process has ended. Returns the storm, and how long calm took."""
         orders = self._orders
         self._show(self._scene)
         for slot in self._producers:

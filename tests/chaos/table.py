@@ -63,7 +63,7 @@ class Table:
 
 
 def check_table(table: Sequence[Row], output: Mapping[str, Sequence[Row]]) -> list[str]:
-    """The table holds each row of the output once, and no other. (The output was held against the raw events.)
+    """Check that the table holds exactly the rows of the output, each once. The output was compared with the events.
 
     Args:
         output: by partition.

@@ -34,7 +34,7 @@ class Acks:
 
 
 def read_acks(folder: Path) -> dict[str, Acks]:
-    """By producer. The last line of one that was killed may be torn: it does not count."""
+    """Acknowledgements by producer. The last line of a killed producer may be torn: it does not count."""
     found = {}
     for path in sorted(folder.glob("*.acks")):
         acks = found[path.stem] = Acks()

@@ -57,7 +57,7 @@ class Verdict:
     stood_still: tuple[float, str, int] = (0.0, "", 0)
     """Seconds, partition, number of the commit that ended it."""
     waits: list[float] = field(default_factory=list)
-    """For each commit, seconds since the one before or since the oldest record in it was sent, the smaller of both."""
+    """For each commit: seconds since the commit before it, or since its oldest record was sent, the smaller of both."""
 
 
 @dataclass

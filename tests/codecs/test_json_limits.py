@@ -41,7 +41,7 @@ def nested(levels: int, *, objects: bool = False) -> bytes:
 
 
 def read(decoder: Decoder, schema: str, values: list[bytes], at: int) -> Any:
-    """One row of the columns, or why there is none."""
+    """The row of the columns, or the reason why there is none."""
     columns = decoder.columns(parse_schema(schema))
     table, errors = columns.parse(pa.array(values, pa.binary()), pa.array(range(len(values)), pa.int64()))
     rows = {row.pop("_sequence"): row for row in table.to_pylist()}

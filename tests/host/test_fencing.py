@@ -74,7 +74,7 @@ UNAVAILABLE = StoreUnavailable("no heartbeat is taken")
 
 
 class Host:
-    """One that runs a partition."""
+    """A host that runs a partition."""
 
     def __init__(self, processor: Processor, backend: Trouble, clock: VirtualClock, logs: Sequence[Any]) -> None:
         self.processor, self.backend, self.clock, self._logs = processor, backend, clock, logs

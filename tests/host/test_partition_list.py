@@ -19,7 +19,7 @@ from actorproc.testing.memory_source import MemorySource
 
 
 class Flaky(MemorySource):
-    """Has these partitions, and fails to list them while `away`."""
+    """A source that has these partitions, and fails to list them while `away`."""
 
     away = False
 

@@ -30,7 +30,7 @@ LAYOUT = ProcessorLayout("p")
 
 
 class OwnedPartitions(dict[str, Any]):
-    """Those of this host, none of which runs."""
+    """The partitions of this host, none of which runs."""
 
     failed: dict[str, str]
     rows_lost: dict[str, str]

@@ -356,7 +356,7 @@ def test_a_failing_listing_of_partitions_is_reported_until_it_works() -> None:
 
 
 def test_a_moving_lease_that_does_not_run_is_handed_over_at_once() -> None:
-    """As where the mark is seen in the very look that would have started it."""
+    """As if the same look that would have started the partition found the mark."""
 
     async def main() -> None:
         clock = VirtualClock("a")

@@ -157,7 +157,7 @@ def test_a_producer_suspended_at_any_request_confirms_only_readable_records(
 
 
 def test_the_age_of_the_end_counts_from_before_a_slow_append() -> None:
-    """Another's file came right after it, and is trimmed when it is an hour old: less than that after the reply."""
+    """Another producer's file came right after it, and is trimmed when it is an hour old."""
 
     async def main() -> None:
         world = World()

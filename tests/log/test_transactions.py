@@ -99,7 +99,7 @@ class World:
             await opened.commit("t", batch, staged)
 
     async def values(self) -> dict[str, list[bytes | None]]:
-        """By partition, without others'. Sequences have no gaps."""
+        """The values by partition, without those of other writers. Checks that sequences have no gaps."""
         source = LogSource(Store(self.truth))
         await source.open()
         found = {}

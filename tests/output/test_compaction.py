@@ -79,7 +79,7 @@ async def compact(store: Store, target_size: int = LARGE) -> list[CompactedRange
 
 
 async def rows(store: Store) -> committing.Rows:
-    """As `actorproc output` finds them; none twice, and in order."""
+    """The rows as `actorproc output` reads them. Checks that none is there twice, and their order."""
     found = []
     async for piece in all_slices(store, LAYOUT, await partitions_with_state(store, LAYOUT)):
         async for batch in read_rows(store, piece):

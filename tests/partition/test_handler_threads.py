@@ -91,7 +91,7 @@ class Measured(Clock):
 
 
 async def begun_together(threads: HandlerThreads) -> list[str]:
-    """Which of two partitions begin at once, after three attempts have been measured; both do in the end."""
+    """The partitions, of two, that begin at once after three measured attempts. Checks that both begin in the end."""
     for _ in range(3):
         await threads.run("0", lambda: None, lambda: None)
     go_on, begun = threading.Event(), list[str]()

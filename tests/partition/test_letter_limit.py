@@ -39,7 +39,7 @@ def stops(limit: DeadLetterLimit, failed: list[int]) -> bool:
 
 
 def too_many(failed: set[int], records: int, share: float, window: int) -> bool:
-    """By looking at every window."""
+    """The result by a look at every window."""
     return any(
         len(failed & set(range(end - window, end))) > share * min(window, max(end, 100))
         for end in range(1, records + 1)

@@ -1,4 +1,4 @@
-"""`run(until_end=True)` that does not get there, or loses rows on the way, says so: where, and why."""
+"""`run(until_end=True)` that does not reach the end, or loses rows, raises an error with place and reason."""
 
 from __future__ import annotations
 

@@ -241,7 +241,7 @@ async def test_a_stuck_handler_that_swallows_its_cancellation_is_reported_all_th
                     await asyncio.sleep(0.01)
 
     async def shown() -> object:
-        """In the heartbeat, which is where other hosts and `status` see it."""
+        """The hang is in the heartbeat, where other hosts and `status` read it."""
         beats = await read_heartbeats(store, ProcessorLayout("Double"))
         return beats[0][0].report.failing if beats else None
 

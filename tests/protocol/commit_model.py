@@ -344,10 +344,10 @@ BREAKS = {
     "taking another's commit for one's own": Model("FR", rules=replace(ALL, put_id=False)),
     "committing over what is there": Model("RR", rules=replace(ALL, absent=False)),
 }
-"""One rule left out each."""
+"""Models with one rule left out: each must break."""
 
 BREAKS_LONG = {"running after a walk that began below the boundary"}
-"""Of these, those that take half a minute."""
+"""The names in `BREAKS` of models that take half a minute."""
 
 
 if __name__ == "__main__":

@@ -50,7 +50,7 @@ class Compactor(NamedTuple):
 
 
 class Sweeper(NamedTuple):
-    """Has seen `bodies` that the document did not name; `ready`: may delete them."""
+    """A sweep of leftovers: it has seen `bodies` that the document did not name. `ready`: it may delete them."""
 
     document: Document
     lowest: int
@@ -363,7 +363,7 @@ BREAKS = {
     "a reader takes the document, then lists": _without("RR", reader=True, after=False),
     "a reader takes whatever is there": _without("RR", reader=True, tag=False),
 }
-"""One rule left out each."""
+"""Models with one rule left out: each must break."""
 
 if __name__ == "__main__":
     sys.exit(report({**HOLDS, **({} if "quick" in sys.argv else HOLDS_LONG)}, BREAKS))

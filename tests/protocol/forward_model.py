@@ -124,7 +124,7 @@ class Rules:
     reset: bool = True
     """Records that a reset repeats are sent again."""
     later: bool = True
-    """Of those, the ones that were sent and not committed before the reset are not sent again."""
+    """Messages that were sent and not committed before the reset are not sent again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,7 +217,7 @@ class Model:
         return f"w{w} commits {worker.number}, empty", fenced._replace(chain=(*s.chain, empty))
 
     def _work(self, s: State, w: int, worker: Worker) -> Iterator[Step]:
-        """One batch: records from `done` to any end."""
+        """Process one batch: records from `done` to any end."""
         for end in range(worker.done + 1, len(self.kinds) + 1):
             sent, failed = self._results(w, worker, end)
             known = worker.known
@@ -325,7 +325,7 @@ BREAKS = {
     "a position that stays at a reset": Model("MM", opens=3, late=0, resets=1, rules=replace(ALL, reset=False)),
     "a position that is dropped at a reset": Model("MM", opens=3, late=0, resets=1, rules=replace(ALL, later=False)),
 }
-"""One rule left out each."""
+"""Models with one rule left out: each must break."""
 
 
 if __name__ == "__main__":

@@ -62,11 +62,11 @@ class State(NamedTuple):
     metadata: Metadata = Metadata()
     acknowledged: frozenset[int] = frozenset()
     earlier: tuple[frozenset[int], ...] = ()
-    """Of each record: those that a reader must read before it."""
+    """For each record: the records that a reader must read before it."""
     flagged: frozenset[int] = frozenset()
     """Partitions that ended without a file, which only happens without the rule `place`."""
     ends: tuple[int | None, ...] = ()
-    """Of each partition: the number of its entries when it ended."""
+    """For each partition: the number of its entries when it ended."""
     late: frozenset[tuple[int, int, int]] = frozenset()
     """Writes that may still be applied: partition, base, entry."""
     late_left: int = 0
@@ -362,7 +362,7 @@ BREAKS = {
     "moving a record that may be in the log": Model((1,), rules=replace(ALL, settle=False)),
     "not waiting for the queue before": Model((3,), rules=replace(ALL, drain=False)),
 }
-"""One rule left out each."""
+"""Models with one rule left out: each must break."""
 
 
 if __name__ == "__main__":

@@ -397,7 +397,7 @@ BREAKS = {
     "timers for each child": Model(TIMER, word=True, rules=replace(ALL, word=False)),
     "timers that stay behind": Model(TIMER, rules=replace(ALL, fire=False)),
 }
-"""One rule left out each."""
+"""Models with one rule left out: each must break."""
 
 
 if __name__ == "__main__":

@@ -391,7 +391,7 @@ BREAKS = {
     "a broker that discards": Model("R", rules=replace(ALL, keep=False)),
     "two messages with one identity": Model("RR", rules=replace(ALL, unique=False)),
 }
-"""One rule left out each."""
+"""Models with one rule left out: each must break."""
 
 
 if __name__ == "__main__":

@@ -269,7 +269,7 @@ BREAKS = {
     "processing a batch as a whole again": Model("SSS", apart=False, rules=replace(ALL, cut=False)),
     "beginning with the failed record": Model("SSS", apart=False, rules=replace(ALL, order=False)),
 }
-"""One rule left out each."""
+"""Models with one rule left out: each must break."""
 
 
 if __name__ == "__main__":

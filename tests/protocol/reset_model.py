@@ -32,14 +32,14 @@ from typing import NamedTuple
 from tests.protocol.search import Found, explore, report
 
 Id = tuple[int, int]
-"""Of a command: operator and index in its script."""
+"""Id of a command: operator and index in its script."""
 
 Command = tuple[str, int]
 """`("to", position)` or `("undo", 0)`."""
 
 
 class Reset(NamedTuple):
-    """In the footer. `expected`, the newest reset of the dry run, is for the checks only."""
+    """A reset in a footer. `expected`, the newest reset of the dry run, is for the checks only."""
 
     id: Id
     clears: bool
@@ -496,10 +496,10 @@ BREAKS = {
     "an undo after commits": Model("RR", ((_TO_1, _UNDO),), rules=replace(ALL, untouched=False)),
     "a source that is trimmed meanwhile": Model("RR", ((_BACK,),), source=True, rules=replace(ALL, hold=False)),
 }
-"""One rule left out each."""
+"""Models with one rule left out: each must break."""
 
 BREAKS_LONG = {"a walk below the boundary", "a source that is trimmed meanwhile"}
-"""Of these, those that take some seconds."""
+"""The names in `BREAKS` of models that take some seconds."""
 
 
 if __name__ == "__main__":

@@ -620,7 +620,7 @@ BREAKS: Mapping[str, Model] = {
     "at most once, the checkpoint after the handler": Model(ONE, "R", once=True, forget=False, rules=_without("ahead")),
     "at most once, an end that is only a checkpoint": Model(ONE, "R", once=True, forget=False, rules=_without("seal")),
 }
-"""One rule left out each."""
+"""Models with one rule left out: each must break."""
 
 
 if __name__ == "__main__":

@@ -170,7 +170,7 @@ class Rules:
     again: bool = True
     """After its walk an owner reads the boundary, and opens again if it has passed the walk's first number."""
     again_too: bool = True
-    """So does a reader."""
+    """A reader reads the boundary after its walk, too, and opens again if it has passed."""
     first: bool = True
     """At most once, the checkpoint passes the records before the handler sees them."""
 
@@ -561,10 +561,10 @@ BREAKS = {
     ),
     "at most once, the checkpoint after the handler": Model("CC", once=True, rules=replace(ALL, first=False)),
 }
-"""One rule left out each."""
+"""Models with one rule left out: each must break."""
 
 BREAKS_LONG = frozenset(name for name, model in BREAKS.items() if model.most == 1)
-"""Those that take long to find."""
+"""The names in `BREAKS` of models that take long."""
 
 
 if __name__ == "__main__":

@@ -156,7 +156,7 @@ BREAKS = {
     "the time of records in hand": Model(_FEW, rules=replace(ALL, covered=False)),
     "a reset that keeps stream time": Model(_FEW, resets=1, rules=replace(ALL, reset=False)),
 }
-"""One rule left out each."""
+"""Models with one rule left out: each must break."""
 
 
 if __name__ == "__main__":

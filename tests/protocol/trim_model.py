@@ -274,7 +274,7 @@ BREAKS = {
     "trimming the newest file": Model(3, (), rules=replace(ALL, keep_last=False)),
     "deleting only what one has trimmed oneself": Model(3, (), rules=replace(ALL, sweep=False)),
 }
-"""One rule left out each."""
+"""Models with one rule left out: each must break."""
 
 if __name__ == "__main__":
     sys.exit(report({**HOLDS, **({} if "quick" in sys.argv else HOLDS_LONG)}, BREAKS))

@@ -99,7 +99,7 @@ class Refusing(MemoryStore):
 
 
 class World:
-    """One host with two partitions, five records each five seconds in both, and somebody who looks from elsewhere."""
+    """One host with two partitions, five records each five seconds in both, and a viewer elsewhere."""
 
     def __init__(self) -> None:
         self.clock = VirtualClock("a")

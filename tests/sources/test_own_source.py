@@ -32,7 +32,7 @@ from tests.processor.doubling import QUICK, Double, fed, rows
 
 
 class Other(MemorySource):
-    """Another class, and no identity either."""
+    """Another class without an identity."""
 
 
 class Named(MemorySource):
@@ -149,7 +149,7 @@ async def test_an_identity_of_ones_own_guards_the_name() -> None:
 
 
 class Failing(MemorySource):
-    """One of its methods is replaced."""
+    """A source of which one method is replaced."""
 
     @classmethod
     def by(cls, method: str, function: object) -> Source:

@@ -22,7 +22,7 @@ from tests.spark.committing import LAYOUT, Fleet
 
 
 def lines(error: BaseException) -> list[str]:
-    """As Spark's workers put them into its own error; without the test's own call."""
+    """Frames of the traceback that Spark's workers put into their error, without the test's own call."""
     assert error.__traceback__ is not None
     return "".join(traceback.format_exception(type(error), error, error.__traceback__.tb_next)).splitlines()
 

@@ -20,7 +20,7 @@ from actorproc.spark.session import finished_within
 
 
 def report(batch: int, second: int, *, ran: bool) -> Any:
-    """One of Spark's on a query."""
+    """A progress report of Spark about a query."""
     document = {
         "batchId": batch, "batchDuration": 1, "sources": [], "sink": {"description": "NoopTable"},
         "durationMs": {"addBatch": 1} if ran else {"latestOffset": 1},
