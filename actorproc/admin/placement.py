@@ -135,7 +135,7 @@ class Placement:
         change: Callable[[GroupDocument], Wishes],
         names: Collection[str] = (),
     ) -> GroupDocument:
-        """Change the wishes, record it, and nudge the hosts. `names`: what begins to be so, for its reason."""
+        """Change the wishes, record it, and nudge the hosts. `names`: the wishes that begin, to store their reason."""
         acts = [f"{what} {name}" for name in names] or [what]
 
         def changed(found: GroupDocument | None) -> GroupDocument:

@@ -58,7 +58,7 @@ def list_processors(container: Container, as_json: Json = False, config: Config 
 def describe_processor(
     name: Name, container: Container, as_json: Json = False, config: Config = None, settings: Set = None
 ) -> None:
-    """Show what a processor reads, who reads its output, and how much it has stored.
+    """Show the source of a processor, the readers of its output, and the size of its stored data.
 
     \b
       actorproc processors describe --name Delays --container state

@@ -1,4 +1,4 @@
-"""The storage formats of a group: hosts of two releases run in one group, and write only what all of them read."""
+"""The storage formats of a group: hosts of two versions run in one group, and write a format that all of them read."""
 
 from __future__ import annotations
 

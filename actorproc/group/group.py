@@ -53,7 +53,7 @@ class GroupView:
     look_again_in: float | None
     """Seconds; None: the usual interval will do."""
     wishes: Wishes = NO_WISHES
-    """What operators ask for."""
+    """The wishes of operators."""
 
 
 class Group:
@@ -326,7 +326,7 @@ class Group:
             )
 
     async def _check_formats(self) -> None:
-        """Stop where this host cannot read what the group writes, or other members cannot read what it writes."""
+        """Stop if this host cannot read the group's format, or other members cannot read this host's."""
         members, gone = self._known.document.members, self._gone()
         others = {host: member.incarnation for host, member in members.items() if host not in (self.host, *gone)}
         if why := self._formats.refusal(self._known.document.writes, others):

@@ -96,7 +96,7 @@ class GroupDocument(Document, frozen=True, dict=True):
         return lease.owner, self.members[lease.owner].incarnation
 
     def may_join(self, newcomers: Mapping[str, str]) -> dict[str, str]:
-        """Those of the newcomers, host -> incarnation, that are not `out`, and read what the group writes."""
+        """The newcomers, host -> incarnation, that are not `out` and read the group's format."""
         return {
             host: incarnation
             for host, incarnation in newcomers.items()

@@ -1,4 +1,4 @@
-"""`Hooks`: callbacks of an application for what happens to the partitions of a host."""
+"""`Hooks`: callbacks of an application for events of the partitions of a host."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ async def open_log(store: Store, *, instead: str = "", create: str = _HOW_TO_CRE
     """The log in this store.
 
     Args:
-        instead: what the caller accepts besides a log, for the error when a processor's container is found: text with
+        instead: the alternative that the caller accepts, for the error when a processor's container is found: text with
             `{container}` and `{processor}`.
         create: how to create a log, for the error when there is none: text with `{url}`.
 

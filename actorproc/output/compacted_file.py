@@ -29,7 +29,7 @@ from actorproc.storage.parquet import (
 
 _COMPACTED = "actorproc.compacted"
 
-_GROUP_BYTES = 64 * 2**20  # of rows in Arrow memory: the size of a row group, and what the writer buffers
+_GROUP_BYTES = 64 * 2**20  # of rows in Arrow memory: the size of a row group, and of the writer's buffer
 _GROUP_ROWS = 2**20
 
 

@@ -24,7 +24,7 @@ _KEPT = frozenset(
         pa.date32(),
     }
 )  # fmt: skip
-_REPLACED = {  # by what Spark reads without loss
+_REPLACED = {  # by types that Spark reads without loss
     pa.uint8(): pa.int16(),
     pa.uint16(): pa.int32(),
     pa.uint32(): pa.int64(),

@@ -24,7 +24,7 @@ GRACE = 200.0
 """Seconds after which a host that does not stop is killed, as orchestrators do."""
 
 FATES = ("lost_request", "late_write", "lost_reply")
-"""What becomes of a request whose process fails with it."""
+"""The fate of a request whose process fails with it."""
 
 Fault = Callable[[], None]
 
@@ -99,7 +99,7 @@ class HostFaults:
             process.view.interfere = partial(self.fail, process, self.cluster.layout.output)
 
     def fail(self, process: Process, prefix: str, verb: str, key: str) -> str | None:
-        """Crash or pause the process if it writes below `prefix`. Returns what becomes of the request."""
+        """Crash or pause the process if it writes below `prefix`. Returns the fate of the request."""
         if not key.startswith(prefix) or verb in ("get", "list") or not process.host.running:
             return None
         process.view.interfere = None

@@ -31,7 +31,7 @@ class TimerRows(Protocol):
         """Whether `on_wake` has returned this row."""
 
     def fired(self, partition: str, sequence: int, row: Row) -> str | None:
-        """Called in the order of commits and rows. Returns what is wrong, or None."""
+        """Called in the order of commits and rows. Returns the fault, or None."""
 
 
 class OutputChecks:

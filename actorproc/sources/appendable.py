@@ -15,7 +15,7 @@ class Appendable(ABC):
     """Dead letters of one `append`. If its outcome is unknown, it is repeated, so as many may come twice."""
 
     def check_appendable(self) -> None:
-        """Raises UsageError: what is appended would not be read as a new record."""
+        """Raises UsageError: appended records would not be read as new records."""
 
     @abstractmethod
     async def append(self, partition: str, records: Batch, transaction: str) -> Mapping[int, str]:
@@ -23,7 +23,7 @@ class Appendable(ABC):
 
         Args:
             partition: from which they came. A source that chooses partitions by key ignores it.
-            records: with key, value, headers and timestamp. What the stream cannot keep is left out.
+            records: with key, value, headers and timestamp. Parts that the stream cannot keep are left out.
             transaction: a name that no sender can know. With the header `actorproc.dead_letter.sequence` it names a
                 record, in each repetition the same.
 

@@ -207,4 +207,4 @@ class StreamWriter(_LogWriter, DataSourceStreamArrowWriter):
 
     @called_by_spark
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Do nothing: the micro-batch runs again, finishes what was begun, and removes what it does not need."""
+        """Do nothing: the micro-batch runs again, finishes the commit, and removes unneeded objects."""

@@ -248,7 +248,7 @@ def check_start_sequence(given: str, start: object) -> None:
 
 
 def checked_names(what: str, given: object) -> list[str]:
-    """The names in the list given as `what`: at least one, each once.
+    """The names in the list, which the message calls `what`: at least one, each once.
 
     Raises:
         UsageError: it is something else.

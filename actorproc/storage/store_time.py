@@ -8,7 +8,7 @@ _GRAIN = 1.0  # S3 tells whole seconds
 
 
 class StoreTime:
-    """This host's wall clock, corrected by what the latest listing said about the store's.
+    """This host's wall clock, corrected by the store's time in the latest listing.
 
     Args:
         clock: this host's own.

@@ -87,7 +87,7 @@ def to_text(value: Value, integer: str = "long") -> str:
 
 
 def _plain(value: Value) -> object:
-    """What orjson writes."""
+    """The JSON that orjson writes."""
     kind, content = value
     match kind:
         case "float" | "double" | "decimal32" | "decimal64" | "decimal128":
