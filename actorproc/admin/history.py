@@ -224,7 +224,7 @@ def _differences(before: Life | None, life: Life) -> list[str]:
 
 
 def _value(name: str, settings: Mapping[str, Value]) -> str:
-    """A setting of a host, whose release may know other settings than this one."""
+    """A setting of a host, whose version of actorproc may know other settings than this one."""
     field = Settings.model_fields.get(name)
     value = settings.get(name, field.default if field else "default")
     return f"{value:g}" if isinstance(value, float) else str(value)

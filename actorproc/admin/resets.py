@@ -101,7 +101,7 @@ class Resets:
             short can be run again. Default: a new one.
 
     Raises (every method):
-        UsageError: there is no such partition, the source is a queue, or a host runs an earlier release.
+        UsageError: there is no such partition, the source is a queue, or a host runs an earlier version.
         CorruptObject: a checkpoint or commit is corrupt.
         StoreError: the store failed. After StoreUnavailable a partition may be reset, or will be within minutes.
         SourceError: the source does not answer.
@@ -301,7 +301,7 @@ class Resets:
     async def _checked_schema(self) -> pa.Schema:
         group = await read_group(self._store, self._layout) or GroupDocument.of()
         if older := sorted(h for h, m in group.members.items() if highest_of(m.incarnation) < WITH_RESETS):
-            raise UsageError(f"these hosts run an earlier release, which knows no reset: {', '.join(older)}")
+            raise UsageError(f"these hosts run an earlier version, which knows no reset: {', '.join(older)}")
         columns = await read_schema(self._store, self._layout)
         return pa.schema([*(columns or ()), SEQUENCE])
 

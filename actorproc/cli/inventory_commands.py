@@ -181,7 +181,7 @@ def grow_log(
       actorproc logs grow s3://streams/events --partitions 16
       actorproc logs grow s3://streams/events --partitions 16 --yes
 
-    Producers and hosts may run meanwhile, if all of them have this release. If it is interrupted, run it again.
+    Producers and hosts may run meanwhile, if all of them have this version. If it is interrupted, run it again.
     """
     from actorproc.cli.inventory import grow
 

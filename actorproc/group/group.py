@@ -66,7 +66,7 @@ class Group:
     Args:
         host: name of this host, which no other host may have.
         nudges: may be opened later: its address is read at each `renew`.
-        formats: the storage formats that this host understands.
+        formats: the format versions that this host understands.
     """
 
     def __init__(
@@ -140,7 +140,7 @@ class Group:
 
         Raises:
             Fenced: another host with this name has joined later. This host must stop for good.
-            ReleaseRefused: the other members run a release that does not go with this one. This host must stop, too.
+            ReleaseRefused: the other members run a version incompatible with this one. This host must stop, too.
             RemovedFromGroup: the other hosts considered this one dead. Stop its partitions, then call `rejoin`.
             CorruptObject: `group.json` is corrupt.
             StoreError: the store failed. It is unknown whether the group has changed; the next look starts over.

@@ -38,7 +38,7 @@ class GroupDocument(Document, frozen=True, dict=True):
     out: tuple[Incarnation, ...] = ()
     """Former members, the latest last. None of these incarnations may join again."""
     writes: int = 1
-    """The storage format that members may write, because every member reads it. It only grows."""
+    """The format version that members may write, because every member reads it. It only grows."""
     wishes: Wishes = NO_WISHES
 
     def __post_init__(self) -> None:

@@ -23,7 +23,7 @@ _HOW_TO_CREATE = (
 class LogMetadata(Document, frozen=True):
     """The content of `log.json`. It is written once, and then by growths only.
 
-    Format 2 has grown. Releases that know format 1 only would misplace records, and refuse it.
+    Format version 2: the log has grown. Versions that know only format version 1 would misplace records, and refuse it.
     """
 
     newest_format: ClassVar[int] = 2

@@ -38,7 +38,7 @@ class SegmentFooter(Document, frozen=True):
     the race for a base creates the same bytes at the next one. So `covers` may be lower than the segment's own base,
     and readers take the segments in between into account.
 
-    Format 2 is a seal, which ends its partition: it has no records, and no segment follows it.
+    Format version 2 is a seal, which ends its partition: it has no records, and no segment follows it.
     """
 
     newest_format: ClassVar[int] = 2

@@ -54,7 +54,7 @@ EXPECTED = (Fenced, ReleaseRefused)
 
 
 class NextRelease(Processor):
-    """A host of the next release, which also reads a storage format that this release does not."""
+    """A host of the next version, which also reads a newer format version."""
 
     formats = FORMATS._replace(highest=FORMATS.highest + 1)
 
@@ -107,7 +107,7 @@ class Cluster:
         self._checks: dict[str, OutputChecks] = {}
         self._births = 0
         self.releases: dict[str, type[Processor]] = {}
-        """Host -> the release that its next process runs, if it is another one than this."""
+        """Host -> the version that its next process runs, if it is not this one."""
         self._processes: list[Process] = []
         self._violations: list[str] = []
         self._violation_found = anyio.Event()

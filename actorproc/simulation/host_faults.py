@@ -130,7 +130,7 @@ class HostFaults:
         self.revive(process.host.name)
 
     def _upgrade(self) -> None:
-        """Stop a host, and start it again with the next release."""
+        """Stop a host, and start it again with the next version."""
         behind = [process for process in self.cluster.processes if process.release is not NextRelease]
         if process := self.some(behind):
             self.cluster.releases[process.host.name] = NextRelease
@@ -138,7 +138,7 @@ class HostFaults:
             start_outside(self._stop_or_kill(process))
 
     def _install_this_release(self) -> None:
-        """The next process of a host runs this release, even if the group has gone on to the next one."""
+        """The next process of a host runs this version, even if the group has gone on to the next one."""
         self.cluster.releases.pop(self.random.choice(self.wanted), None)
 
     def _join(self) -> None:

@@ -228,7 +228,7 @@ async def test_without_transactions_letters_of_a_failed_request_hold_up_no_other
 
 
 async def test_a_refused_part_of_a_letter_refuses_the_whole_letter() -> None:
-    """Records that were given up together are one letter."""
+    """Several records may be one letter."""
     backend = MemoryStore()
     batch = Batch.of("1", [b"1", b"4", b"2"], [10, 11, 12])
     site = PartitionInfo("flights", "host-a", "1", 3)

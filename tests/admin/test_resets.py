@@ -361,7 +361,7 @@ async def test_ended_and_new_partitions_and_earlier_releases_are_refused() -> No
     await SharedDocument(world.store, world.layout.group, GroupDocument).swap(
         GroupDocument.of({"old": Member("1-f3-60s")})
     )
-    with pytest.raises(UsageError, match="earlier release"):
+    with pytest.raises(UsageError, match="earlier version"):
         await reset(world, "earliest")
     with pytest.raises(UsageError, match="no partition 'x'"):
         await resets_of(world).plan("earliest", ["x"])

@@ -136,7 +136,7 @@ def _arguments() -> argparse.Namespace:
         "--spark", choices=["source", "native"], help="a stream of the output into a table, killed, too"
     )
     parser.add_argument("--operators", action="store_true", help="pause, drain, move and reset meanwhile")
-    parser.add_argument("--upgrade", action="store_true", help="replace hosts of an earlier release meanwhile")
+    parser.add_argument("--upgrade", action="store_true", help="replace hosts of an earlier version meanwhile")
     parser.add_argument("--back", action="store_true", help="and from Spark into a log that a second processor reads")
     parser.add_argument("--cluster", action="store_true", help="on a standalone cluster of two workers")
     parser.add_argument(

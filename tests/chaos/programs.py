@@ -42,7 +42,7 @@ def host(folder: str, output: str, environment: dict[str, str], arguments: Seque
 
 
 def earlier_host(folder: str, output: str, environment: dict[str, str], arguments: Sequence[str]) -> None:
-    """A host of the release before: it announces the storage format before the newest one, and reads no later one."""
+    """A host of the version before: it announces the format version before the newest one, and reads no later one."""
     Processor.formats = FORMATS._replace(highest=FORMATS.highest - 1)
     for kind in (Checkpoint, Commit, GroupDocument):
         kind.newest_format = min(kind.newest_format, Processor.formats.highest)

@@ -52,7 +52,7 @@ class Orders:
     pace: float = 0.8
     seed: int = 0
     upgrade: bool = False
-    """Hosts of an earlier release begin, and are replaced meanwhile."""
+    """Hosts of an earlier version begin, and are replaced meanwhile."""
 
 
 class Beside(Protocol):

@@ -38,7 +38,7 @@ def test_a_rolling_upgrade_raises_the_format_with_its_last_host() -> None:
         for name in "abc":
             assert fleet.versions[-1].document.writes == 2
             await nodes[name].stop()
-            fleet.start(f"{name} of the next release", name=name, formats=NEW)
+            fleet.start(f"{name} of the next version", name=name, formats=NEW)
             await fleet.until_even("a", "b", "c", within=120)
         assert fleet.versions[-1].document.writes == 3
         fleet.check_steps()
@@ -54,7 +54,7 @@ def test_a_refused_host_leaves_no_trace() -> None:
         old = fleet.start("old", formats=OLD)
         await fleet.until(lambda: old.error is not None, 5, "is refused")
         assert isinstance(old.error, ReleaseRefused)
-        assert "the group writes storage format 3, and this actorproc" in str(old.error)
+        assert "the group writes format version 3, and this actorproc" in str(old.error)
         await anyio.sleep(200)
         assert fleet.members == {"new"}
         assert await fleet.heartbeats() == ["new"]

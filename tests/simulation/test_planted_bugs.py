@@ -92,7 +92,7 @@ def test_taking_over_early_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_writing_in_a_host_that_cannot_read_the_group_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story() -> None:
-        """A host of this release joins one of the next release."""
+        """A host of this version joins one of the next version."""
         cluster = Cluster(Numbers, numbers(2), check=judge_number)
         cluster.releases["b"] = NextRelease
         cluster.start("b")

@@ -178,7 +178,7 @@ async def test_bad_files_only_stop_the_compaction_of_files_after_them(
         compact(spark, str(tmp_path), "numbers", older_than=0, began=found.append)
     assert damaged in str(caught.value)
     assert missing in str(caught.value)
-    assert (found[0].files_after, found[0].swept, found[0].given_up) == (1 + 2 + 4, 1, set())
+    assert (found[0].files_after, found[0].swept, found[0].contested) == (1 + 2 + 4, 1, set())
     assert not leftover.exists()
     async with open_store(str(tmp_path), fleet.settings) as store:
         reached = [(await read_boundary(store, LAYOUT.boundary(partition))).originals for partition in "012"]

@@ -131,7 +131,7 @@ async def test_an_error_of_a_query_that_ran_is_retried() -> None:
     def start(_: bool) -> Any:
         raise StreamingQueryException("[STREAM_FAILED] Query terminated with exception: no table SQLSTATE: 42P01")
 
-    with pytest.raises(QueryFailed, match="given up: 2 failures"):
+    with pytest.raises(QueryFailed, match="stopped after 2 failures"):
         await runner(start).run()
 
 

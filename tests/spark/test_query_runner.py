@@ -116,7 +116,7 @@ def failed() -> Query:
 def test_an_unavailable_store_at_a_restart_is_one_more_failure() -> None:
     last = Query([report(5, 1, ran=True)], [1])
     assert attended(starting(failed(), AWAY, AWAY, last), RunLimits(failures=4)) == [(5, True)]
-    with pytest.raises(QueryFailed, match=r"^given up: 3 failures in a row, the last one: http://minio: no answer"):
+    with pytest.raises(QueryFailed, match=r"^stopped after 3 failures in a row, the last one: http://minio: no answer"):
         attended(starting(failed(), AWAY, AWAY, last), RunLimits(failures=3))
 
 

@@ -282,7 +282,7 @@ class Remote(ConnectSession):
         return SimpleNamespace(client=SimpleNamespace(set_retry_policies=self.asked.append), stop=stop)
 
 
-def test_a_connect_server_that_never_answers_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_connect_server_that_never_answers_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("grpc", reason="Spark Connect: install the extra 'connect'")
     monkeypatch.setattr(actorproc.spark.session, "_CONNECT_TIMEOUT", 0.02)
     with pytest.raises(

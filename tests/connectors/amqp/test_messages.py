@@ -274,7 +274,7 @@ def test_ids_of_different_types_differ() -> None:
     ("given", "identity"),
     [("order:7", "order:7"), ("int:7", "str:int:7"), (7, "int:7"), (NAME, f"UUID:{NAME}"), ("\xe9 ", "\xe9 ")],
 )
-def test_identities_are_those_of_earlier_releases(given: Any, identity: str) -> None:
+def test_identities_are_those_of_earlier_versions(given: Any, identity: str) -> None:
     """Commits carry hashes of them."""
     assert read(Message(id=given)).identities == [identity]
 
@@ -295,7 +295,7 @@ def test_properties_and_annotations_of_different_types_differ(place: str) -> Non
     identities = read(*messages, identity=f"{place}:id").identities
     assert None not in identities
     assert len(set(identities)) == len(PROPERTIES)
-    assert identities[2] == "int:1", "as in earlier releases"
+    assert identities[2] == "int:1", "as in earlier versions"
 
 
 @pytest.mark.parametrize(
