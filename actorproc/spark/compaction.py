@@ -26,7 +26,7 @@ from actorproc.rows.schema import output_schema
 from actorproc.runtime.tasks import gather
 from actorproc.spark.blocking_store import BlockingStore, open_blocking
 from actorproc.spark.errors import translated
-from actorproc.spark.output import check_processor, declared_schema
+from actorproc.spark.output_dataset import check_processor, declared_schema
 from actorproc.spark.session import is_connect, parallelism
 from actorproc.storage.names import ProcessorLayout
 from actorproc.storage.store import Store

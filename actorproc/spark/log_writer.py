@@ -28,9 +28,9 @@ from actorproc.log.transactions import UNNAMED, Transactions, abandon, is_begun,
 from actorproc.records import RECORD_SCHEMA
 from actorproc.runtime.clock import SYSTEM
 from actorproc.spark.blocking_store import BlockingStore, open_blocking
+from actorproc.spark.columns import check_record_columns, to_records
 from actorproc.spark.options import WriteOptions
 from actorproc.spark.python_worker import QuickAck, called_by_spark
-from actorproc.spark.schema import check_record_columns, to_records
 from actorproc.storage.names import log_staged
 from actorproc.storage.store import Store
 

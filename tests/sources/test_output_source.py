@@ -134,7 +134,7 @@ async def test_a_start_at_the_time_of_a_record_includes_it(store: Store) -> None
 async def test_reading_from_any_position_gives_the_rest_with_the_same_sequences(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("actorproc.sources.output._CHUNK_ROWS", 4)
+    monkeypatch.setattr("actorproc.sources.output_source._CHUNK_ROWS", 4)
     await Fleet(store).commit(p0=33)
     source = OutputSource(store, "numbers")
     first = await source.start("0", "earliest")
@@ -237,7 +237,7 @@ async def read_all(source: OutputSource, position: str) -> list[tuple[int, bytes
 
 
 async def test_compacted_output_is_read_from_any_position(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("actorproc.sources.output._CHUNK_ROWS", 4)
+    monkeypatch.setattr("actorproc.sources.output_source._CHUNK_ROWS", 4)
     await Fleet(store).commit(p0=60)
     source = OutputSource(store, "numbers")
     whole = await read_all(source, "0+0")

@@ -16,7 +16,7 @@ from pyspark.sql.types import BinaryType, DataType, IntegerType, LongType, Strin
 from actorproc import Producer
 from actorproc.errors import CorruptObject, UsageError
 from actorproc.spark.data_source import ActorprocSource
-from actorproc.spark.dead_letters import DeadLetters
+from actorproc.spark.dead_letter_dataset import DeadLetters
 from actorproc.storage.names import log_dir
 from tests.spark.committing import LAYOUT, Fleet
 

@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from actorproc.config.settings import Settings
 from actorproc.errors import HandlerDefinitionError, QueryFailed, UsageError
-from actorproc.spark.output import Output
+from actorproc.spark.output_dataset import Output
 from actorproc.spark.progress import Progress, read_lag
 from actorproc.spark.query import Query
 from actorproc.spark.query import Sink as To

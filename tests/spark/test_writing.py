@@ -27,10 +27,10 @@ from actorproc.records import Record
 from actorproc.sources.log import LogSource
 from actorproc.sources.protocol import list_partitions
 from actorproc.spark import read_output
+from actorproc.spark.columns import check_record_columns, to_records
 from actorproc.spark.log_writer import Message, StreamWriter
 from actorproc.spark.options import parse_write_options
 from actorproc.spark.query import Sink
-from actorproc.spark.schema import check_record_columns, to_records
 from actorproc.storage.document import SharedDocument
 from actorproc.storage.names import LOG_STAGED, log_transaction
 from actorproc.stores import open_store
