@@ -141,7 +141,7 @@ async def test_refused_letters_without_a_name_are_found_by_bisection(container: 
 
 
 async def test_a_part_that_another_release_left_unfinished_is_settled(container: MemoryStore) -> None:
-    """Its document has format 2, and its letters were refused for as long as the part was tried whole."""
+    """Its document has format version 2, and its letters were refused for as long as the part was tried whole."""
     body = (
         b'{"parts":[{"claim":"","done":false,"log":"id","sequences":null,"value":null}],"put_id":"p",'
         b'"transaction":"replay-1","version":2}'
