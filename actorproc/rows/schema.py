@@ -47,7 +47,7 @@ def parse_schema(declared: str | pa.Schema | type | None) -> pa.Schema:
             or a class (see `columns_of_type`).
 
     Raises:
-        SchemaError: it does not parse, or a column cannot be stored. Names the column or position and the allowed types.
+        SchemaError: it does not parse, or a column cannot be stored. Names the column or position, and allowed types.
     """
     if declared is None:
         fields = []
