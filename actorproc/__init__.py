@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from actorproc.handler.base import CloseReason, Decision, PartitionHandler
     from actorproc.handler.context import PartitionContext
     from actorproc.handler.hooks import Event, Hooks
-    from actorproc.handler.info import ClosingContext, PartitionInfo
+    from actorproc.handler.info import PartitionInfo
     from actorproc.handler.wake_context import WakeContext
     from actorproc.handlers import (
         Capture,
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
         SequenceHandler,
         Sessions,
     )
-    from actorproc.log.producer import Producer
     from actorproc.processor import Processor, Statistics
+    from actorproc.produce.producer import Producer
     from actorproc.records import Batch, Cursor, ReadCost, Record
     from actorproc.sources.protocol import Chunk, End, Partition, Source
 
@@ -38,7 +38,6 @@ __all__ = [
     "Capture",
     "Chunk",
     "CloseReason",
-    "ClosingContext",
     "Cursor",
     "Decision",
     "DecodedRows",
@@ -74,7 +73,6 @@ _MODULES = {
     "Capture": "handlers",
     "Chunk": "sources.protocol",
     "CloseReason": "handler.base",
-    "ClosingContext": "handler.info",
     "Cursor": "records",
     "Decision": "handler.base",
     "DecodedRows": "handlers",
@@ -89,7 +87,7 @@ _MODULES = {
     "PartitionHandler": "handler.base",
     "PartitionInfo": "handler.info",
     "Processor": "processor",
-    "Producer": "log.producer",
+    "Producer": "produce.producer",
     "ReadCost": "records",
     "Record": "records",
     "RecordHandler": "handlers",

@@ -397,7 +397,7 @@ class Processor:
     def _supervisor_ended(self, supervisor: Supervisor) -> None:
         supervisor.close()
         self._last_statistics, self._supervisor = supervisor.statistics(running=False), None
-        did = self._last_statistics
+        did = self._last_statistics.counts
         self._log.info(
             "processor.stopped", records=did.records, rows=did.rows, dead_letters=did.dead_letters, skipped=did.skipped
         )

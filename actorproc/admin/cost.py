@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 from actorproc.config.settings import Settings
-from actorproc.log.hints import HINT_INTERVAL
 from actorproc.partition.committer import CHECKPOINT_EVERY
+from actorproc.produce.hint_writer import HINT_INTERVAL
 
 Verb = Literal["PUT", "GET", "LIST"]
 

@@ -91,11 +91,11 @@ def _state(view: PartitionView, now: float) -> str:
 
 
 def _attempt(view: PartitionView, now: float) -> str:
-    if view.retry is None:
+    if (retry := view.retry) is None:
         return ""
-    first, records, attempt, next_at = view.retry
-    then = "the next one runs now" if not next_at or next_at <= now else f"the next one begins in {next_at - now:.0f} s"
-    return f"Attempt {attempt} at {records:,} records from {first} on has failed; {then}."
+    wait = (retry.next_at or now) - now
+    then = f"the next one begins in {wait:.0f} s" if wait > 0 else "the next one runs now"
+    return f"Attempt {retry.attempt} at {retry.records:,} records from {retry.first} on has failed; {then}."
 
 
 def _ago(now: float, then: float | None) -> str:

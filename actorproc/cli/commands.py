@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
@@ -234,9 +233,6 @@ def demo(
         int,
         typer.Option(parser=between(5_000, ALL_FLIGHTS), metavar="N", help="Number of departures, from January 1 on."),
     ] = ALL_FLIGHTS,
-    record: Annotated[
-        Path | None, typer.Option(metavar="FILE.svg", help="Record the live picture as an animated SVG.")
-    ] = None,
     check: Annotated[
         bool, typer.Option("--check", help="Only check the output of the last run, in demo-data.")
     ] = False,
@@ -251,12 +247,11 @@ def demo(
       actorproc demo                   # under three minutes
       actorproc demo --events 40000    # a shorter one
       actorproc demo --check           # check it once more
-      actorproc demo --record demo.svg
 
     Empties ./demo-data first and keeps it afterwards. Needs Java 17 or newer.
     """
     from actorproc.cli.workers import PARENT_PIPE, command_line
     from actorproc.demo.main import run_demo
 
-    if not run_demo(None if check else events, serve=command_line(["serve"]), lifeline=PARENT_PIPE, record=record):
+    if not run_demo(None if check else events, serve=command_line(["serve"]), lifeline=PARENT_PIPE):
         raise typer.Exit(1)

@@ -9,13 +9,13 @@ from typing import Any
 import typer
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
+from actorproc.admin.compaction import CompactionPlan, FileGroup
+from actorproc.admin.java import check_java
 from actorproc.cli.common import load_settings, run_async
 from actorproc.cli.streams import warn
 from actorproc.cli.terminal import SafeConsole, console, counted, print_json, print_table, sized
 from actorproc.errors import ActorprocError
-from actorproc.output.compaction import CompactionPlan, FileGroup
 from actorproc.runtime.logger import get_logger
-from actorproc.runtime.requirements import check_java
 from actorproc.spark.compaction import Compaction, compact
 from actorproc.spark.session import Session
 from actorproc.spark.session_options import default_master, session_options

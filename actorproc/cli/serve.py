@@ -14,7 +14,7 @@ from actorproc.cli.exit_codes import FAILED, REACHED_END
 from actorproc.cli.loading import load_handler, load_hooks, load_source
 from actorproc.cli.spark import check
 from actorproc.cli.streams import conclude
-from actorproc.cli.worker_totals import Totals, report_of, report_pipe, send
+from actorproc.cli.worker_totals import Report, Totals, described, report_pipe, send
 from actorproc.cli.workers import Workers, command_line, deadline, end_soon, stop_with_parent
 from actorproc.errors import UsageError
 from actorproc.host.statistics import Statistics
@@ -103,7 +103,7 @@ def run(
             statistics = processor.statistics()
             if statistics.incarnation is not None:
                 if reports is not None:
-                    send(report_of(statistics), reports)
+                    send(Report(statistics.host, statistics.counts), reports)
                 _conclude(statistics, SYSTEM.monotonic() - began, look, until_end=until_end)
 
     run_async(work)
@@ -152,8 +152,8 @@ def _supervise(hosts: dict[str, list[str]], name: str, query: list[str] | None, 
 
 def _conclude(statistics: Statistics, seconds: float, look: Sequence[str], *, until_end: bool) -> None:
     """Print a summary of this host's work. `look`: options for a command that shows the dead letters."""
-    did, host = statistics, statistics.host
-    lines = [f"{did.processor} on {host}: {report_of(did)}, in {seconds:.1f} s"]
+    did, host = statistics.counts, statistics.host
+    lines = [f"{statistics.processor} on {host}: {described(did)}, in {seconds:.1f} s"]
     if did.dead_letters:
         lines.append(f"see why: actorproc dead-letters list {shlex.join(look)}")
     conclude("\n".join(lines))

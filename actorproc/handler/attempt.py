@@ -7,6 +7,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+import anyio
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -67,6 +68,12 @@ class Attempt:
     """Set when the handler emits after `process` has returned."""
     encoding_error: Exception | None = None
     """Why rows that a commit was to encode are gone."""
+    in_thread: tuple[list[pa.Table], dict[int, RowMismatch]] | None = None
+    """Rows that the handler's thread has encoded, and misfits, which `add_encoded` has not taken yet."""
+    committing: anyio.Lock = field(default_factory=anyio.Lock)
+    """Held by a commit of the handler: one at a time."""
+    fatal: Exception | None = None
+    """The error with which the partition has to stop: a commit was cut short, or rows were lost."""
     state: AttemptState = field(default_factory=AttemptState)
     """Keyed state, with the changes of this attempt."""
 

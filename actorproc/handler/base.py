@@ -11,7 +11,7 @@ import pyarrow as pa
 from pydantic import BaseModel, ConfigDict
 
 from actorproc.handler.context import PartitionContext
-from actorproc.handler.info import ClosingContext, PartitionInfo
+from actorproc.handler.info import PartitionInfo
 from actorproc.handler.returned_rows import Returned
 from actorproc.handler.state import Key
 from actorproc.handler.wake_context import WakeContext
@@ -140,7 +140,7 @@ class PartitionHandler:
                 the next owner finds out. None: it is durable.
         """
 
-    async def closing(self, ctx: ClosingContext, reason: CloseReason) -> None:
+    async def closing(self, ctx: PartitionInfo, reason: CloseReason) -> None:
         """The partition ends on this host. Called once, if `opened` has returned.
 
         For the reasons STOPPING, HANDOFF and ENDED the partition still belongs to this host: with `auto_commit` off,

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
-from datetime import datetime, timedelta
-from functools import cached_property, partial
+from functools import partial
 from itertools import count
 from typing import Any, TypeVar
 
@@ -14,11 +13,10 @@ import pyarrow as pa
 
 from actorproc.errors import DecodeError, HandlerError, HandlerMisuse, SchemaError
 from actorproc.handler.attempt import CUT_OFF, RETURNED, Attempt
+from actorproc.handler.call import HandlerCall
 from actorproc.handler.decoder import Decoder, columns_of, values_of
 from actorproc.handler.info import PartitionInfo
 from actorproc.handler.record_map import map_records
-from actorproc.handler.state import Key, KeyedState
-from actorproc.handler.timers import cancel_timer, set_timer
 from actorproc.records import Batch, Record
 from actorproc.rows.encoder import Row
 from actorproc.rows.row_buffer import PIECE
@@ -29,7 +27,7 @@ from actorproc.runtime.user_code import failure_of
 T = TypeVar("T")
 
 
-class PartitionContext(PartitionInfo):
+class PartitionContext(HandlerCall):
     """One attempt at one batch.
 
     `async def process` uses it on the event loop. A plain `def process` uses it in its worker thread, where
@@ -43,45 +41,12 @@ class PartitionContext(PartitionInfo):
         commit: Callable[[Attempt, int], Awaitable[None]],
         draining: anyio.Event,
     ) -> None:
-        self._copy(info)
-        self._attempt = attempt
+        super().__init__(info, attempt, draining)
         self._buffer = attempt.rows
         self._rows = attempt.rows.rows
         self._sequences = attempt.rows.sequences
-        self._commit = commit
-        self._draining = draining
+        self._commit_upto = commit
         self._trusted: Batch | None = attempt.batch  # records of it need no check; None once the attempt is closed
-        self.attempt = attempt.number
-        """Number of this attempt at these records, from 1."""
-
-    @cached_property
-    def state(self) -> KeyedState:
-        """Keyed state of the partition, committed with position and rows. `ctx.state("name")`: another one."""
-        return self._attempt.state.view("")
-
-    # Timers
-
-    def wake(self, key: Key, at: datetime | None = None, *, after: float | timedelta | None = None) -> None:
-        """Have `on_wake(key, ctx)` called once it is time. A key has one timer: a new one replaces it.
-
-        Timers are keyed state: committed with rows and position, or not at all. They are looked at between batches.
-
-        Args:
-            key: as of `ctx.state`; several timers of a thing have keys such as ("car", 7, "fuel").
-            at: in stream time, the greatest timestamp of the partition's processed records. If a partition has no new
-                record for `stream_idle_time`, its stream time follows the wall clock.
-            after: seconds from now on, by the wall clock; 0: right after this batch.
-
-        Raises:
-            StateMismatch: neither was given (`record.timestamp` may be None), `at` has no zone, `after` is negative or
-                more than a hundred years, or the key cannot be stored.
-            HandlerMisuse: both were given, or the handler has no `on_wake`.
-        """
-        set_timer(self._attempt.state, key, at, after)
-
-    def cancel_wake(self, key: Key) -> None:
-        """Remove the timer of `key`, if it has one."""
-        cancel_timer(self._attempt.state, key)
 
     # Rows
 
@@ -329,7 +294,7 @@ class PartitionContext(PartitionInfo):
             HandlerMisuse: the record is not of this batch, or the state has changed, and it is not the last record.
         """
         self._check_open()
-        await self._commit(self._attempt, self._attempt.batch.last if upto is None else self._up_to(upto))
+        await self._commit_upto(self._attempt, self._attempt.batch.last if upto is None else self._up_to(upto))
 
     def _up_to(self, record: Record) -> int:
         batch = self._attempt.batch
@@ -347,20 +312,6 @@ class PartitionContext(PartitionInfo):
                 "records set max_batch_records"
             )
         return record.sequence
-
-    # One long call
-
-    def alive(self) -> None:
-        """Report progress, in a call that works for long without a row: see `max_process_time`. From any thread."""
-        self._attempt.signs_of_life += 1
-
-    @property
-    def stopping(self) -> bool:
-        """Whether to return soon: the partition moves or the host stops, or this attempt was cut off.
-
-        A plain `process` looks at it from its thread. An `async def process` is cancelled by itself in the end.
-        """
-        return self._draining.is_set() or self._attempt.closed is not None
 
     # For the partition
 

@@ -1,4 +1,4 @@
-"""The partition that a handler works for, as `opened`, `committed` and `closing` get it."""
+"""`PartitionInfo`: the partition that a handler works for, as `opened`, `committed` and `closing` get it."""
 
 from __future__ import annotations
 
@@ -41,26 +41,22 @@ class PartitionInfo:
     key_decoder: Decoder | None = field(default=None, repr=False)
     """Decodes keys as the setting `decode_key` says; `ctx.decode_key` uses it."""
 
+    _commit: Callable[[], Awaitable[None]] | None = field(default=None, repr=False)
+
+    async def commit(self) -> None:
+        """Commit everything that is processed. Only in `closing`, for the reasons STOPPING, HANDOFF and ENDED.
+
+        Raises:
+            HandlerError: nothing can be committed here, or this host has lost the partition, or it has failed.
+            Fenced: another host runs this partition; nothing was committed.
+        """
+        if self._commit is None:
+            raise HandlerError(
+                "ctx.commit() outside of process: in closing alone, unless the partition was lost or has failed"
+            )
+        await self._commit()
+
     def _copy(self, info: PartitionInfo) -> None:
         """Take all fields of `info`."""
         for name in PartitionInfo.__slots__:
             setattr(self, name, getattr(info, name))
-
-
-class ClosingContext(PartitionInfo):
-    """The partition, as `closing` gets it."""
-
-    def __init__(self, info: PartitionInfo, commit: Callable[[], Awaitable[None]] | None) -> None:
-        self._copy(info)
-        self._commit = commit
-
-    async def commit(self) -> None:
-        """Commit everything that is processed. Only for the reasons STOPPING, HANDOFF and ENDED.
-
-        Raises:
-            HandlerError: this host does not have the partition any more, or it has failed.
-            Fenced: another host runs this partition; nothing was committed.
-        """
-        if self._commit is None:
-            raise HandlerError("ctx.commit() in closing: the partition was lost or has failed, and cannot be committed")
-        await self._commit()

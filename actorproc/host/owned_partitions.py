@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import anyio
 import anyio.abc
 
+from actorproc.counts import Counts
 from actorproc.errors import Fault, Fenced, HandlerError, PartitionGone, PartitionStuck, RowsLost, StaleEpoch, locate
 from actorproc.group.assignment import Lease
 from actorproc.handler.base import CloseReason
@@ -19,7 +20,6 @@ from actorproc.host.failure_log import FailureLog
 from actorproc.host.given_up import GivenUp
 from actorproc.host.origins import Origins
 from actorproc.host.partition_slot import PartitionSlot
-from actorproc.output.checkpoint import Totals
 from actorproc.partition.actor import PartitionActor
 from actorproc.partition.dead_letter_limit import DeadLetterLimit
 from actorproc.partition.host_context import HostContext
@@ -87,7 +87,7 @@ class OwnedPartitions(Mapping[str, PartitionSlot]):
         self._slots: dict[str, PartitionSlot] = {}
         self._turns: defaultdict[str, anyio.Lock] = defaultdict(anyio.Lock)  # by partition: one task at a time
         self._warm = anyio.Event()
-        self._former_totals = Totals()  # of actors that have ended
+        self._former_counts = Counts()  # of actors that have ended
         self._left_at: dict[str, str] = {}  # committed positions of partitions handed over as this host stops
         self._failures = FailureLog(context.clock, log)
         self._given_up = GivenUp(context.threads)
@@ -145,9 +145,9 @@ class OwnedPartitions(Mapping[str, PartitionSlot]):
         """All slots in the order of their partitions' names. May be called from any thread."""
         return sorted(self._slots.values(), key=lambda slot: natural(slot.partition))
 
-    def totals(self) -> Totals:
+    def counts(self) -> Counts:
         """Counts since the host started, including partitions that have moved away."""
-        return sum((slot.totals() for slot in self._slots.values()), self._former_totals)
+        return sum((slot.counts() for slot in self._slots.values()), self._former_counts)
 
     def positions(self) -> dict[str, str]:
         """Partition -> committed position, of those that run here or that left as the host stopped."""
@@ -259,7 +259,7 @@ class OwnedPartitions(Mapping[str, PartitionSlot]):
         except HandlerError:
             pass  # user code turned the cancellation of the scope into an error
         slot.ended = slot.actor is not None and slot.actor.ended
-        self._former_totals += slot.drop_actor()
+        self._former_counts += slot.drop_actor()
         if self._slots.get(slot.partition) is not slot:
             return  # the lease is gone
         if slot.ended:
@@ -277,7 +277,7 @@ class OwnedPartitions(Mapping[str, PartitionSlot]):
         slot.note_failure(error)
         if isinstance(error, RowsLost):
             self.rows_lost[slot.partition] = str(error)
-        self._former_totals += slot.drop_actor()
+        self._former_counts += slot.drop_actor()
         self._failures.log(slot, error, delay)
         if not isinstance(error, Fenced | PartitionStuck):  # `released` and `stuck` say these
             self._context.hooks.add_error(error, slot.partition, slot.epoch)

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field, replace
 
 import anyio
 
+from actorproc.counts import Counts
 from actorproc.errors import Fault, Fenced, HandlerMisuse, PartitionStuck, RowsLost, fault_of
-from actorproc.output.checkpoint import Totals
 from actorproc.partition.actor import PartitionActor
 from actorproc.partition.dead_letter_limit import DeadLetterLimit
 from actorproc.partition.statistics import PartitionState, PartitionStatistics, Trouble, TroubleKind
@@ -68,7 +68,7 @@ class PartitionSlot:
     blocked: str | None = None
     """Why no actor can be started: a call of an earlier one has not returned."""
     committed: Cursor = field(default_factory=lambda: Cursor(""))
-    ever: Totals | None = None
+    ever: Counts | None = None
     """Counts since the first record of the partition, as its latest actor knew them."""
     """Of the latest actor that has ended; empty before one has opened the partition."""
     acquired: bool = False
@@ -99,22 +99,19 @@ class PartitionSlot:
             error=error, totals=actor.statistics.totals or self.ever,
         )  # fmt: skip
 
-    def totals(self) -> Totals:
+    def counts(self) -> Counts:
         """Counts of the current actor."""
-        if self.actor is None:
-            return Totals()
-        done = self.actor.statistics
-        return Totals(done.records, done.rows, done.dead_letters, done.skipped)
+        return Counts() if self.actor is None else self.actor.statistics.counts
 
-    def drop_actor(self) -> Totals:
+    def drop_actor(self) -> Counts:
         """Forget the actor, which has ended. Returns its counts."""
-        totals = self.totals()
+        counts = self.counts()
         self.committed = self.committed_cursor()
         if self.actor is not None:
             self.ever = self.actor.statistics.totals or self.ever
         self.actor = None
         self._handling, self._reading = _Stillness(), _Stillness()
-        return totals
+        return counts
 
     def committed_cursor(self) -> Cursor:
         """As far as this host knows; empty before an actor has opened the partition."""
@@ -156,7 +153,7 @@ class PartitionSlot:
         """Whether the actor that was started after the latest failure has got on."""
         if self._kind == "stuck" and self._fault == "user":  # the records before the one that hangs prove nothing
             return done.cursor.sequence > self._reached
-        return done.records > 0 if self._failures <= 1 else done.committed.sequence > self._committed
+        return done.counts.records > 0 if self._failures <= 1 else done.committed.sequence > self._committed
 
     def trouble(self) -> Trouble | None:
         """Why it fails or does not start. None once an actor has processed records after the failure.

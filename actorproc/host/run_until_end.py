@@ -159,7 +159,7 @@ class RunUntilEnd:
             return False
         if done.caught_up is not None:
             return True
-        if not done.records and end.sequence is not None and done.cursor.sequence > end.sequence:
+        if not done.counts.records and end.sequence is not None and done.cursor.sequence > end.sequence:
             return False  # beyond the end from the start: the source has to confirm that it has such a position
         if self._sets_timers and end.sequence is not None and done.cursor.sequence <= end.sequence:
             return False  # the source has to say that there is no more: stream time may follow the wall clock then

@@ -95,12 +95,11 @@ class Supervisor(Actor[Message]):
     def statistics(self, *, running: bool = True) -> Statistics:
         context, error = self._context, self._failing()
         slots = self.partitions
-        done = slots.totals()
         return Statistics(
             processor=context.processor, host=context.host, running=running and not self._has_ended,
             incarnation=self._group.incarnation, fenced=slots.fenced, members=tuple(self._members),
             error=None if error is None else error.text, error_since=None if error is None else error.since,
-            records=done.records, rows=done.rows, dead_letters=done.dead_letters, skipped=done.skipped,
+            counts=slots.counts(),
             partitions=tuple(slot.statistics() for slot in slots.by_name()), given_up=slots.given_up(),
             store_requests=dict(context.store.requests), store_failures=dict(context.store.failures),
             source_requests=context.costs.requests, source_bytes=context.costs.bytes,
@@ -225,7 +224,7 @@ class Supervisor(Actor[Message]):
         """Log the dead letters of all partitions in one line, at most once a minute."""
         if new := self._context.dead_letter_summary.due(self._clock.monotonic(), at_once=at_once):
             self._log.warning(
-                "processor.dead_letters", new=new.total(), since_start=self.partitions.totals().dead_letters,
+                "processor.dead_letters", new=new.total(), since_start=self.partitions.counts().dead_letters,
                 errors=dict(new.most_common(5)), example=self._context.dead_letter_summary.example,
             )  # fmt: skip
 

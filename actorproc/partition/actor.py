@@ -21,13 +21,13 @@ from actorproc.errors import (
     RowsLost,
 )
 from actorproc.handler.base import CloseReason, PartitionHandler
-from actorproc.handler.info import PartitionInfo
-from actorproc.handler.state_kinds import wakes
 from actorproc.output.checkpoint import Checkpoint
 from actorproc.partition.batch_processor import BatchProcessor
 from actorproc.partition.batch_size import Pace
 from actorproc.partition.committer import Committer
 from actorproc.partition.dead_letter_limit import DeadLetterLimit
+from actorproc.partition.delivery import Delivery
+from actorproc.partition.handler_calls import HandlerCalls
 from actorproc.partition.handler_hooks import (
     CLOSING_TIME,
     call_committed,
@@ -39,22 +39,19 @@ from actorproc.partition.handler_hooks import (
 from actorproc.partition.hook_queue import PartitionHooks
 from actorproc.partition.host_context import HostContext
 from actorproc.partition.lag import Lag
-from actorproc.partition.opened_handler import OpenedHandler
-from actorproc.partition.queue_reader import QueueReader
+from actorproc.partition.queue_reader import Acknowledgements, queue_reader
 from actorproc.partition.read_ahead import Read, ReadAhead
-from actorproc.partition.retry_pause import Interrupted
+from actorproc.partition.retry_pause import Interrupted, RetryPause
 from actorproc.partition.start import check_source_has, is_followed, start_position
 from actorproc.partition.statistics import PartitionStatistics, Retry, Trouble
 from actorproc.partition.succession import Succession
 from actorproc.partition.time_spent import TimeSpent
 from actorproc.partition.wakes import Wakes
-from actorproc.records import SEQUENCE, Cursor
 from actorproc.runtime.actor import Restartable
 from actorproc.runtime.error_text import format_error
 from actorproc.runtime.logger import get_logger
 from actorproc.runtime.stacks import shown, task_stack, thread_stack
 from actorproc.runtime.tasks import first_cause
-from actorproc.sources.queue_protocol import QueueSource
 
 log = get_logger(__name__)
 
@@ -93,31 +90,21 @@ class PartitionActor(Restartable):
         """Whether the partition has ended: all that there ever will be is committed."""
         self._log = log.bind(processor=context.processor, host=context.host, partition=partition, epoch=epoch)
         self._hooks = PartitionHooks(context.hooks, self.statistics, context.dead_letter_summary)
-        self._info = PartitionInfo(
-            context.processor, context.host, partition, epoch, options=context.options, shared=context.shared,
-            log=self._log, decoder=context.decoder, key_decoder=context.key_decoder,
-            processor_id=context.processor_id,
-            output_schema=context.schema.remove(context.schema.get_field_index(SEQUENCE.name)),
-        )  # fmt: skip
-        self._behind_since = -math.inf  # the first record beyond the end was read then; inf: everything is processed
-        self._opened_at = Cursor("")
+        self._info = context.partition_info(partition, epoch, self._log)
         self._draining = anyio.Event()
         self._pace = Pace(clock, settings)
-        queue = None
-        if isinstance(context.source, QueueSource):
-            end_wait = settings.queue_end_wait if context.until_end else None
-            queue = QueueReader(context.source, partition, settings.max_unacknowledged, clock, self._log, end_wait)
+        self._delivery = Delivery.of(settings)
+        queue = queue_reader(context, partition, self._log)
         self._reads = ReadAhead(
             queue or context.source, partition, settings, context.budget, self._pace,
             prepare=context.prepare, epoch=epoch, costs=context.costs,
         )  # fmt: skip
         self.lag = Lag(context.source, self._reads, self.statistics, clock)
         self._committer = Committer(
-            self.statistics, host=context.host, schema=context.schema, store=context.store, layout=context.layout,
-            settings=settings, clock=clock, time=self.time, held=context.held,
-            dead_letter_summary=context.dead_letter_summary, log=self._log, queue=queue,
+            context, self.statistics, queue or Acknowledgements(),
+            time=self.time, log=self._log, hooks=self._hooks, committed=self._call_committed,
         )  # fmt: skip
-        self._opened: OpenedHandler | None = None
+        self._calls: HandlerCalls | None = None  # once the handler is opened
         self._wakes: Wakes | None = None  # of a handler with timers
         self._task: asyncio.Task[Any] | None = None
 
@@ -136,7 +123,7 @@ class PartitionActor(Restartable):
     @property
     def progress(self) -> tuple[object, ...] | None:
         """Changes whenever the handler makes progress; None while it has nothing to do."""
-        return self._opened.progress if self._opened else None
+        return self._calls.progress if self._calls else None
 
     def stack(self) -> str | None:
         """Where the handler's thread, or this actor, is; for the log."""
@@ -157,12 +144,12 @@ class PartitionActor(Restartable):
     @property
     def trouble(self) -> Trouble | None:
         """Why the current batch does not begin, or is tried again; None: neither."""
-        return self._opened.retries.trouble if self._opened else None
+        return self._calls.retries.trouble if self._calls else None
 
     @property
     def retry(self) -> Retry | None:
         """The records of the batch in hand that failed and are tried again."""
-        return self._opened.retries.retry if self._opened else None
+        return self._calls.retries.retry if self._calls else None
 
     @property
     def is_at_end(self) -> bool:
@@ -199,18 +186,18 @@ class PartitionActor(Restartable):
             if self._committer.ended or self._gone:
                 await self._end_partition()
                 return
-            self._opened_at = self._committer.committed
-            self._info.committed = self._opened_at.sequence
+            self.lag.opened(self._committer.committed)
+            self._info.committed = self._committer.committed.sequence
             self._info.resets = {reset.id: reset.first.sequence for reset in self._committer.resets}
-            opened = self._opened = await self._open_handler(handler)
-            if opened.handler.exclusive:
+            calls = await self._open_handler(handler)
+            if handler.exclusive:
                 await self._committer.fence()  # after `opened`: see tests/protocol/forward_model.py
             self.statistics.state = "running"
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self._reads.run, self._committer.cursor)
-                await self._work(opened)
+                await self._work(calls)
                 # Before the reader ends, which may be blocked in a thread for long.
-                await self._release(opened, succession)
+                await self._release(calls, succession)
                 tasks.cancel_scope.cancel()
             reason = self._closing_for
         except Exception as error:
@@ -225,13 +212,13 @@ class PartitionActor(Restartable):
     async def _end_run(self, reason: CloseReason) -> None:
         # A drain that took too long has cancelled this actor as well.
         cut_off = self.aborted is not None or (self._draining.is_set() and self.statistics.state == "running")
-        if cut_off and self._settings.delivery == "at-most-once" and self._opened is not None:
+        if cut_off and not self._delivery.repeats and self._calls is not None:
             await self._commit_after_abort()
         self._reads.close()
         self._committer.clear()
-        if self._opened is not None:
+        if self._calls is not None:
             if not self._is_closed:
-                await self._close(self._opened.handler, reason)
+                await self._close(self._calls.handler, reason)
             self._log.info("partition.closed", reason=reason.value, position=self._committer.committed.position)
 
     async def _first_checkpoint(self, succession: Succession) -> Checkpoint:
@@ -244,69 +231,74 @@ class PartitionActor(Restartable):
             position = ""
         return await succession.first_checkpoint(position, parents)
 
-    async def _open_handler(self, handler: PartitionHandler) -> OpenedHandler:
-        await open_handler(handler, self._context.settings, self._info)
-        if type(handler).committed is not PartitionHandler.committed:
-            self._committer.after_commit = partial(call_committed, handler, self._info)
-        self._committer.on_commit = self._hooks.committed
-        opened = OpenedHandler(
-            handler, self._info, self._context.schema, self._settings, self._clock,
-            committer=self._committer, reads=self._reads, pace=self._pace,
-            threads=self._context.threads, draining=self._draining, time=self.time,
+    async def _open_handler(self, handler: PartitionHandler) -> HandlerCalls:
+        await open_handler(handler, self._settings, self._info)
+        retries = RetryPause(handler, self._settings, self._clock, self._log, self._draining, self._hooks.failed)
+        self._calls = HandlerCalls(
+            handler, self._info, self._context.schema, self._clock, committer=self._committer,
+            threads=self._context.threads, retries=retries, draining=self._draining,
         )  # fmt: skip
-        opened.retries.on_failed = self._hooks.failed
-        if wakes(type(handler)):
-            self._wakes = Wakes(opened, self._committer, lambda: self._is_caught_up)
-        return opened
+        if self._committer.timers is not None:
+            self._wakes = Wakes(self._calls, self._committer.timers, self._settings, lambda: self._is_caught_up)
+        return self._calls
+
+    async def _call_committed(self, upto: int, rows: int, error: Exception | None) -> None:
+        """A commit has ended: tell the handler."""
+        calls = self._calls
+        if calls is not None and type(calls.handler).committed is not PartitionHandler.committed:
+            await call_committed(calls.handler, self._info, upto, rows, error)
 
     # Processing
 
-    async def _work(self, opened: OpenedHandler) -> None:
-        processor = BatchProcessor(opened, self._limit)
-        while not self._draining.is_set():
-            if self._wakes is not None:
-                await self._run_timers(self._wakes.fire())
-            try:
-                with self.time.at("wait" if self.is_at_end else "read"):
-                    read = await self._reads.next(self._seconds_until_due())
-            except Exception as error:
-                if isinstance(error, PartitionGone) and await self._note_if_lost(error):
-                    self._closing_for = CloseReason.ENDED
-                    return
-                await self._commit_before_failing()
-                raise
-            if read is not None:
-                try:
-                    await self._handle(processor, read)
-                except Interrupted:
-                    return
-                self._note_end(read)
-                if read.ended:
-                    self._closing_for = CloseReason.ENDED
-                    return
-                del read  # frees its memory before the wait for the next one
-            await self._check_late_rows(opened)
-            if self._committer.is_due():
-                await self._committer.commit()
-            if self.flushing:
-                await self._flush()
-            if self._committer.has_all_committed:
-                self.lag.oldest_time = None
+    async def _work(self, calls: HandlerCalls) -> None:
+        """Process and commit until a drain begins or the partition ends."""
+        processor = BatchProcessor(calls, self._settings, self._limit, partial(self._pause, calls.retries))
+        try:
+            while not self._draining.is_set() and await self._step(processor):
+                self._check_late_rows(calls)
+                await self._committer.commit_if_due()
+                if self.flushing:
+                    await self._flush()
+                if self._committer.has_all_committed:
+                    self.lag.oldest_time = None
+        except Interrupted:
+            pass
+        except Exception:
+            await self._commit_before_failing(calls)
+            raise
 
-    def _note_end(self, read: Read) -> None:
-        """Note whether everything that the source had is processed, and tell the hooks if the partition was behind."""
-        now = self._clock.monotonic()
-        if not read.at_end:
-            self._behind_since = min(self._behind_since, read.since)
-            return
-        reached = self._committer.cursor
-        if self.statistics.caught_up is None:
-            self.statistics.caught_up = reached
-            self.lag.note_reached(self._opened_at, reached)
-        since = min(self._behind_since, read.since) if read.records else self._behind_since
-        if now - since >= self._settings.commit_interval:
-            self._hooks.caught_up(reached)
-        self._behind_since = math.inf
+    async def _step(self, processor: BatchProcessor) -> bool:
+        """Fire the timers that are due, then process what is read next. Returns False at the partition's end."""
+        if self._wakes is not None:
+            with self.time.at("handle"):
+                await self._wakes.fire()
+        try:
+            with self.time.at("wait" if self.is_at_end else "read"):
+                read = await self._reads.next(self._seconds_until_due())
+        except PartitionGone as error:
+            if not await self._note_if_lost(error):
+                raise
+            self._closing_for = CloseReason.ENDED
+            return False
+        if read is None:
+            return True
+        await self._handle(processor, read)
+        if self.lag.processed(read, self._committer.cursor, self._settings.commit_interval):
+            self._hooks.caught_up(self._committer.cursor)
+        if read.ended:
+            self._closing_for = CloseReason.ENDED
+        return not read.ended
+
+    async def _pause(self, retries: RetryPause, attempt: int, records: int) -> None:
+        """Wait before the next attempt at a batch. Earlier batches are committed when they are due. Reading goes on.
+
+        Raises:
+            Interrupted: a drain began, and the pause is too long to wait for.
+        """
+        with self._pace.pause():
+            await self._committer.commit_if_due()
+            with self._reads.aside(), self.time.at("wait"):
+                await retries.pause(attempt, records)
 
     def _seconds_until_due(self) -> float | None:
         """Seconds until a commit or a timer is due; None: neither is to come."""
@@ -318,14 +310,6 @@ class PartitionActor(Restartable):
         wait = min(math.inf if due is None else due - self._clock.monotonic(), wake)
         return None if wait == math.inf else wait
 
-    async def _run_timers(self, firing: Awaitable[object]) -> None:
-        try:
-            with self.time.at("handle"):
-                await firing
-        except HandlerError:
-            await self._commit_before_failing()
-            raise
-
     async def _handle(self, processor: BatchProcessor, read: Read) -> None:
         if not read.pieces:
             self._committer.move(read.cursor)
@@ -336,26 +320,20 @@ class PartitionActor(Restartable):
             self.lag.oldest_time = batch.first_time
         begun = self._clock.monotonic()
         try:
-            if self._settings.delivery == "at-most-once":
-                await self._committer.go_ahead(read.cursor)  # before the handler sees the batch
+            await self._delivery.begin(self._committer.go_ahead, read.cursor)
             self._pace.begin()
             with self.time.at("handle"):
                 results = await processor.process(batch, read.cuts)
             self._pace.done(len(batch), len(batch) - len(results.letters) - results.skipped)
-        except HandlerError:
-            await self._commit_before_failing()
-            raise
         finally:
             self._reads.give_back(read)
         self._committer.add(batch, batch.last, read.cursor, results, begun)
         if not self._settings.auto_commit and processor.asked_for(batch, settled) >= batch.last:
             await self._committer.commit()  # the handler asked for it before all records of the batch were done
 
-    async def _check_late_rows(self, opened: OpenedHandler) -> None:
+    def _check_late_rows(self, calls: HandlerCalls) -> None:
         """Stop if rows came after `process` had returned. Uncommitted records are processed again."""
-        if opened.late.is_set():
-            if self._settings.delivery == "at-most-once":
-                await self._commit_before_failing()
+        if calls.late.is_set():
             raise RowsLost(
                 "rows were emitted or state was changed after process() had returned, too late for their commit: "
                 "await all work before process() returns"
@@ -363,26 +341,23 @@ class PartitionActor(Restartable):
 
     async def _flush(self) -> None:
         if self._wakes is not None:
-            await self._run_timers(self._wakes.settle())
-        self._check_all_committed()
+            with self.time.at("handle"):
+                await self._wakes.settle()
+        self._committer.check_all_committed()
         await self._committer.commit()
         await self._committer.checkpoint()
         self.flushing = False
 
-    def _check_all_committed(self) -> None:
-        committer = self._committer
-        if not self._settings.auto_commit and not committer.has_all_committed:
-            raise HandlerError(
-                f"the end is processed, but the handler has not committed the records after "
-                f"{committer.committed.sequence}: with auto_commit off, call ctx.commit() at the end of each batch"
-            )
-
     # Ending
 
-    async def _commit_before_failing(self) -> None:
-        """Commit the earlier batches before a failure ends the actor, so that they are not processed again."""
-        wanted = self._settings.auto_commit or self._settings.delivery == "at-most-once"
-        if wanted and self._committer.settled:  # else a commit was cut short, and only a new start can find out
+    async def _commit_before_failing(self, calls: HandlerCalls) -> None:
+        """Commit the earlier batches before a failure ends the actor, so that they are not processed again.
+
+        Not if some of their rows came too late, and could still be made again; nor after a commit was cut short: only a
+        new start can find out whether it was made.
+        """
+        is_whole = not (calls.late.is_set() and self._delivery.repeats)
+        if is_whole and self._committer.settled and self._delivery.keeps_early(self._settings):
             await self._committer.commit()
 
     async def _commit_after_abort(self) -> None:
@@ -396,19 +371,24 @@ class PartitionActor(Restartable):
                 why = format_error(error)
         self._log.warning("partition.not_kept", error=why)
 
-    async def _release(self, opened: OpenedHandler, succession: Succession) -> None:
+    async def _release(self, calls: HandlerCalls, succession: Succession) -> None:
         """Commit the processed records, and write the checkpoint, so that the next owner does not have to walk."""
-        await self._check_late_rows(opened)
         self.statistics.state = "draining"
-        if self._closing_for is CloseReason.ENDED and self._wakes is not None:
-            await self._run_timers(self._wakes.fire(idle=False))
-            await self._run_timers(self._wakes.fire_all(succession.goes_on))
+        try:
+            self._check_late_rows(calls)
+            if self._closing_for is CloseReason.ENDED and self._wakes is not None:
+                with self.time.at("handle"):
+                    await self._wakes.fire(idle=False)
+                    await self._wakes.fire_all(succession.goes_on)
+        except HandlerError:
+            await self._commit_before_failing(calls)
+            raise
         if self._settings.auto_commit:
             await self._committer.commit()
-        await self._close(opened.handler, self._closing_for, self._committer.commit)
+        await self._close(calls.handler, self._closing_for, self._committer.commit)
         self.statistics.state = "draining"
         if self._closing_for is CloseReason.ENDED:
-            self._check_all_committed()
+            self._committer.check_all_committed()
             await self._end_partition()
         else:
             await self._committer.checkpoint()
@@ -424,11 +404,11 @@ class PartitionActor(Restartable):
         """Whether the source lists a partition that follows this one, which it has forgotten: then its rest is lost."""
         if not await is_followed(self._context, self.partition):
             return False
+        self._gone = True
         self._log.error(
             "partition.records_lost", after=self._committer.cursor.sequence, error=str(gone),
             why="the source has forgotten the partition before its end was read; those that follow it begin now",
         )  # fmt: skip
-        self._gone = True
         return True
 
     async def _close(

@@ -2,36 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+from collections.abc import Awaitable, Callable, Sequence, Set
 
+from actorproc.config.settings import Settings
 from actorproc.errors import HandlerError
 from actorproc.handler.attempt import Attempt
 from actorproc.handler.base import Decision
-from actorproc.handler.state import AttemptState
-from actorproc.partition.attempt_run import AttemptRun, cut_short, misuse_in
-from actorproc.partition.batch_results import BatchResults
+from actorproc.output.dead_letters import render_letter, was_dead
 from actorproc.partition.bisection import GivenUp, Part, Parts
 from actorproc.partition.dead_letter_limit import DeadLetterLimit
-from actorproc.partition.opened_handler import OpenedHandler
-from actorproc.partition.pending import Pending
+from actorproc.partition.delivery import Delivery
+from actorproc.partition.handler_calls import HandlerCalls, cut_short, misuse_in
+from actorproc.partition.results import Results
 from actorproc.records import Batch, Cursor
-from actorproc.rows.row_buffer import RowBuffer
+from actorproc.rows.sequence_order import rows_after, rows_upto
 from actorproc.runtime.error_text import format_error
 
 UNREADABLE = "UnreadableRecord"
 """Error type of the dead letter of a record that its source refuses. See `Batch.refused`."""
 
+Pause = Callable[[int, int], Awaitable[None]]
+"""Waits after an attempt, given its number and the records of the batch."""
+
 
 class BatchProcessor:
-    """Processes the batches of one partition, one at a time."""
+    """Processes the batches of one partition, one at a time.
 
-    def __init__(self, opened: OpenedHandler, limit: DeadLetterLimit) -> None:
-        self.opened = opened
-        self._limit = limit
+    Args:
+        pause: raises `Interrupted` if a drain began, and the pause is too long to wait for.
+    """
+
+    def __init__(self, calls: HandlerCalls, settings: Settings, limit: DeadLetterLimit, pause: Pause) -> None:
+        self.calls = calls
+        self.settings = settings
+        self.delivery = Delivery.of(settings)
+        self.limit = limit
+        self.pause = pause
         self._wanted = -1
         self._given_up: Set[int] = frozenset()
 
-    async def process(self, batch: Batch, cuts: Sequence[int] | None = None) -> Pending:
+    async def process(self, batch: Batch, cuts: Sequence[int] | None = None) -> Results:
         """The results of the batch that the handler has not committed itself.
 
         Args:
@@ -41,10 +51,10 @@ class BatchProcessor:
             HandlerError: `on_error` returned `Decision.STOP`, too many records failed, or the handler is wrong.
             Interrupted: a drain began in the pause before another attempt.
         """
-        run = BatchRun(batch, self.opened, self._limit, cuts)
+        run = BatchRun(batch, self, cuts)
         results = await run.process()
-        self._wanted, self._given_up = run.wanted, run.results.given_up
-        self.opened.retries.batch_done()
+        self._wanted, self._given_up = run.wanted, run.given_up
+        self.calls.retries.batch_done()
         return results
 
     def asked_for(self, batch: Batch, settled: bool) -> int:
@@ -64,44 +74,45 @@ class BatchProcessor:
         return upto
 
 
-class BatchRun(AttemptRun):
+class BatchRun:
     """Processes one batch until each of its records is done, given up or skipped."""
 
-    def __init__(self, batch: Batch, opened: OpenedHandler, limit: DeadLetterLimit, cuts: Sequence[int] | None) -> None:
-        super().__init__(batch, opened, opened.handler.process)
+    def __init__(self, batch: Batch, processor: BatchProcessor, cuts: Sequence[int] | None) -> None:
+        self._batch = batch
+        self._calls = calls = processor.calls
+        self._repeats = processor.delivery.repeats
+        self._limit = processor.limit
+        self._pause = processor.pause
         self._cuts = cuts
-        self._at_most_once = opened.settings.delivery == "at-most-once"
         readable, self._refused = batch.without_refused()
-        self._parts = Parts(readable, opened.settings, opened.handler.on_error, opened.info.log)
-        self.results = BatchResults(batch, opened, limit)
+        self._parts = Parts(readable, processor.settings, processor.delivery, calls.handler.on_error, calls.info.log)
+        self._done = Results()  # of the records that are done and that the handler has not committed itself
         self._committed = -1  # sequence up to which the handler has committed the batch
+        self.given_up: set[int] = set()
+        """Sequences of the records that will not be tried again, committed ones included."""
         self.wanted = -1
         """Sequence up to which the handler asked for a commit."""
 
-    async def process(self) -> Pending:
+    async def process(self) -> Results:
+        """The results of the records that the handler has not committed."""
+        self._limit.begin(self._batch)
         for sequence, reason in self._refused.items():
-            self.results.give_up(0, sequence, reason, Decision.DEAD_LETTER, UNREADABLE)
+            self._give_up(0, sequence, reason, Decision.DEAD_LETTER, UNREADABLE)
         for part in self._parts:
             await self._attempt(part)
-        return self.results.take()
+        done, self._done = self._done, Results()  # a traceback may keep this object alive, but not its rows
+        done.join()
+        return done
 
     # An attempt
 
     async def _attempt(self, part: Part) -> None:
         batch = part.batch[:]  # a copy, which the handler may change: another attempt needs the original
-        rows = RowBuffer(self._on.encoder)
-        committer = self._on.committer
-        state = AttemptState(committer.state.held, self._on.state_kinds, self.results.changes, committer.now)
-        attempt = Attempt(
-            batch, rows, part.attempt, committed=self._committed, late=self._on.late, state=state,
-            may_stop=not self._at_most_once,
-        )  # fmt: skip
-        error = await self._call(attempt)
-        async with self._committing:  # wait for a commit that the handler has begun and not awaited
-            pass
-        if self._fatal is not None:
-            raise self._fatal
-        if not self._at_most_once:  # with at-most-once delivery a stop would lose the batch
+        attempt = self._calls.attempt(
+            batch, part.attempt, self._done.changes, committed=self._committed, may_stop=self._repeats
+        )
+        error = await self._calls.call(attempt, self._calls.handler.process, self._commit)
+        if self._repeats:  # else a stop would lose the batch
             for found in (error, *attempt.failures.values()):
                 if (misuse := misuse_in(found)) is not None:
                     raise misuse
@@ -112,18 +123,20 @@ class BatchRun(AttemptRun):
 
     async def _returned(self, part: Part, attempt: Attempt) -> None:
         failures = attempt.failed()
-        if failures.keys() - attempt.traceless and attempt.state.used and not self._at_most_once:
+        if failures.keys() - attempt.traceless and attempt.state.used and self._repeats:
             # Later records saw the changes of failed ones, so nothing of the attempt counts.
-            self._on.retries.log_rerun(len(part.batch), attempt.number)
+            self._calls.retries.log_rerun(len(part.batch), attempt.number)
             part.batch = part.batch.after(attempt.committed)
             await self._failed_alone(part, failures, attempt, others=True)
             return
-        self.results.add(attempt)
+        self._done.changes = attempt.state.changes()
+        if (table := attempt.good_rows()) is not None:
+            self._done.add_rows(table)
         if attempt.stopped is not None:
             self._parts.put_off(part.batch.after(attempt.stopped))
         for sequence, (reason, kind) in attempt.uncommitted(attempt.letters).items():
             if sequence not in failures and attempt.counts(sequence):
-                self.results.give_up(attempt.number, sequence, reason, Decision.DEAD_LETTER, kind)
+                self._give_up(attempt.number, sequence, reason, Decision.DEAD_LETTER, kind)
         if failures:
             await self._failed_alone(part, failures, attempt, others=False)
 
@@ -135,13 +148,13 @@ class BatchRun(AttemptRun):
             part.attempt = 1  # earlier attempts failed at records that are done
         part.batch = rest = part.batch.after(attempt.committed)
         if not len(rest):
-            self._on.info.log.error(
+            self._calls.info.log.error(
                 "partition.failed_after_commit", sequence=attempt.committed, error=format_error(error),
                 why="ctx.commit had already committed the whole batch",
             )  # fmt: skip
             return
         failures = attempt.failed()
-        if failures and self._at_most_once:  # the handler sees no record twice
+        if failures and not self._repeats:
             failures = dict.fromkeys(rest.sequences, error) | failures
         if failures:  # they may be why it raised: the other records are tried without them
             await self._failed_alone(part, failures, attempt, others=True)
@@ -149,32 +162,55 @@ class BatchRun(AttemptRun):
         seeking = part.isolating
         given_up = self._parts.failed(part, error)
         if given_up is None or not (seeking or given_up):
-            self._on.retries.log_failed(attempt.number, rest.sequences, error)
+            self._calls.retries.log_failed(attempt.number, rest.sequences, error)
         await self._follow(given_up or {}, attempt, pause=given_up is None)
 
     async def _failed_alone(
         self, part: Part, failures: dict[int, Exception], attempt: Attempt, *, others: bool
     ) -> None:
-        in_order = others and attempt.state.used and not self._at_most_once
+        in_order = others and attempt.state.used and self._repeats
         given_up = self._parts.failed_alone(part, failures, hopeless=attempt.hopeless, others=others, in_order=in_order)
         again = sorted(failures.keys() - given_up.keys())
         if again:
-            self._on.retries.log_failed(attempt.number, again, failures[again[0]])
+            self._calls.retries.log_failed(attempt.number, again, failures[again[0]])
         await self._follow(given_up, attempt, pause=bool(again))
 
     async def _follow(self, given_up: GivenUp, attempt: Attempt, *, pause: bool) -> None:
         for sequence, (error, decision) in given_up.items():
-            self.results.give_up(attempt.number, sequence, error, decision)
+            self._give_up(attempt.number, sequence, error, decision)
         if pause:
-            await self._on.pause(attempt.number, len(self._batch))
+            await self._pause(attempt.number, len(self._batch))
+
+    def _give_up(
+        self, attempts: int, sequence: int, error: Exception | str, decision: Decision, kind: str | None = None
+    ) -> None:
+        """The record is skipped, or becomes a dead letter.
+
+        Args:
+            attempts: at this record; 0 if the handler was never called for it.
+
+        Raises:
+            TooManyDeadLetters: the limit is exceeded.
+        """
+        self.given_up.add(sequence)
+        if decision is Decision.SKIP:
+            self._done.skipped += 1
+            self._calls.retries.log_skipped(sequence, error)
+            return
+        index = int(self._batch.sequence_array.to_numpy().searchsorted(sequence))
+        (record,) = self._batch[index : index + 1]
+        letter = render_letter(record, error, attempts, self._calls.info, self._calls.clock, kind=kind)
+        self._done.add_letter(sequence, letter)
+        if not was_dead(record):  # a replay before the cause is fixed must not stop the partition
+            self._limit.failed(sequence, error, kind)
 
     # The handler's commits
 
     async def _commit(self, attempt: Attempt, upto: int) -> None:
         """`ctx.commit`: commit the finished records up to `upto`, as far as there is no gap. One commit at a time."""
-        async with self._committing:
-            if self._fatal is not None:
-                raise self._fatal
+        async with attempt.committing:
+            if attempt.fatal is not None:
+                raise attempt.fatal
             if attempt.closed is not None:
                 raise HandlerError("committed after process() had returned or failed")
             await self._commit_alone(attempt, upto)
@@ -182,21 +218,21 @@ class BatchRun(AttemptRun):
     async def _commit_alone(self, attempt: Attempt, upto: int) -> None:
         self.wanted = max(self.wanted, upto)
         unfinished = attempt.unfinished()  # before the await: rows that come meanwhile are not encoded
-        await self._encode(attempt)
+        await self._calls.encode(attempt)
         unfinished |= attempt.failed().keys()
         limit = self._cut_before(min([upto, *(sequence - 1 for sequence in (*unfinished, *self._parts.waiting))]))
         if limit < max(attempt.committed + 1, self._batch.first):
             return
         if attempt.state.changed and limit < attempt.batch.last:
             return  # changes are not known by record
-        committer, began = self._on.committer, self._on.clock.monotonic()  # the commit follows at once
+        committer, began = self._calls.committer, self._calls.clock.monotonic()  # the commit follows at once
         try:
-            now = self.results.take_upto(attempt, limit)
+            now = self._take_upto(attempt, limit)
             self._committed = attempt.committed = limit
             committer.add(self._batch, limit, Cursor(committer.cursor.position, limit), now, began)
             await committer.commit()
         except BaseException as error:  # only a new start can find out whether it is committed, so no attempt follows
-            self._fatal = cut_short(error)
+            attempt.fatal = cut_short(error)
             raise
 
     def _cut_before(self, sequence: int) -> int:
@@ -204,3 +240,20 @@ class BatchRun(AttemptRun):
         if self._cuts is None:
             return sequence
         return max((cut for cut in self._cuts if cut <= sequence), default=-1)
+
+    def _take_upto(self, attempt: Attempt, upto: int) -> Results:
+        """Take the results of records up to `upto`, of this attempt and of earlier ones.
+
+        Raises:
+            TooManyDeadLetters: the limit is exceeded.
+        """
+        for sequence, (reason, kind) in attempt.letters.items():
+            if attempt.committed < sequence <= upto:
+                self._give_up(attempt.number, sequence, reason, Decision.DEAD_LETTER, kind)
+        now, self._done = self._done.split(upto)
+        now.changes = attempt.state.take()
+        if (table := attempt.good_rows()) is not None:
+            now.add_rows(rows_upto(table, upto))
+            attempt.encoded = [rows_after(table, upto)]
+        now.join()
+        return now

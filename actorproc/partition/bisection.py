@@ -10,6 +10,7 @@ from typing import Any
 from actorproc.config.settings import Settings
 from actorproc.errors import ActorprocError, HandlerError, fault_of
 from actorproc.handler.base import Decision
+from actorproc.partition.delivery import Delivery
 from actorproc.records import Batch
 from actorproc.runtime.error_text import describe_error, format_error, safe_repr
 from actorproc.runtime.user_code import user_code
@@ -46,10 +47,10 @@ class Parts:
     goes on failing is all that is called again. Each has `max_attempts` of its own, whatever happens to the rest.
     """
 
-    def __init__(self, batch: Batch, settings: Settings, decide: Decide, log: Any) -> None:
+    def __init__(self, batch: Batch, settings: Settings, delivery: Delivery, decide: Decide, log: Any) -> None:
         self._left = deque([Part(batch)] if len(batch) else [])
         self._max_attempts = settings.max_attempts
-        self._at_most_once = settings.delivery == "at-most-once"
+        self._repeats = delivery.repeats
         self._decide = decide
         self._log = log
         self._tried: Counter[str] = Counter()  # failed attempts by type of error
@@ -88,7 +89,7 @@ class Parts:
             part.attempt += 1
             self._left.appendleft(part)
             return {}
-        if len(part.batch) == 1 or self._at_most_once:
+        if len(part.batch) == 1 or not self._repeats:
             return dict.fromkeys(part.batch.sequences, (error, decision or Decision.DEAD_LETTER))
         middle = len(part.batch) // 2
         for half in (part.batch[middle:], part.batch[:middle]):
@@ -97,7 +98,7 @@ class Parts:
 
     def _is_tried_once_more(self, part: Part, decision: Decision | None) -> bool:
         is_new = part.isolating and len(part.batch) == 1 and not part.is_found
-        return is_new and decision is None and self._max_attempts > 1 and not self._at_most_once
+        return is_new and decision is None and self._max_attempts > 1 and self._repeats
 
     def failed_alone(
         self,
@@ -156,7 +157,7 @@ class Parts:
         try:
             return self._asked(error, failed, attempt)
         except ActorprocError as stopping:
-            if not self._at_most_once:
+            if self._repeats:
                 raise
             why = "with at-most-once delivery a stop would lose the records, so they become dead letters"
             self._log.error("partition.not_stopped", error=str(stopping), why=why)
@@ -178,8 +179,8 @@ class Parts:
         ) from error
 
     def _tries_again(self, decision: Decision | None, attempts: int, *, helps: bool = True) -> bool:
-        if self._at_most_once or decision is Decision.RETRY:
-            return not self._at_most_once
+        if not self._repeats or decision is Decision.RETRY:
+            return self._repeats
         return helps and decision is None and attempts < self._max_attempts
 
 

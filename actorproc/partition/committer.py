@@ -12,25 +12,29 @@ from typing import Any
 
 import pyarrow as pa
 
-from actorproc.config.settings import Settings
-from actorproc.errors import Fenced, StoreUnavailable
+from actorproc.counts import Counts
+from actorproc.errors import Fenced, HandlerError, StoreUnavailable
+from actorproc.handler.state import TIMERS
+from actorproc.handler.state_kinds import wakes
 from actorproc.output.attachments import Attachment
-from actorproc.output.chain import ChainEnd, Commit, OutputChain, encode_commit
-from actorproc.output.checkpoint import WITH_END, WITH_STATE, Checkpoint, CheckpointKeeper, Reset, Totals
-from actorproc.partition.dead_letter_summary import DeadLetterSummary, summarize
-from actorproc.partition.pending import Pending
-from actorproc.partition.queue_reader import QueueReader
+from actorproc.output.chain import Commit, OutputChain, encode_commit
+from actorproc.output.checkpoint import WITH_END, WITH_STATE, Checkpoint, CheckpointKeeper, Reset
+from actorproc.partition.claim import claim
+from actorproc.partition.commit_due import CommitDue
+from actorproc.partition.dead_letter_summary import summarize
+from actorproc.partition.hook_queue import PartitionHooks
+from actorproc.partition.host_context import HostContext
+from actorproc.partition.queue_reader import Acknowledgements
+from actorproc.partition.results import Results
 from actorproc.partition.statistics import PartitionStatistics
 from actorproc.partition.time_spent import TimeSpent
-from actorproc.partition.uncommitted import Uncommitted
+from actorproc.partition.timers import Timers
 from actorproc.records import Batch, Cursor
-from actorproc.runtime.budget import BufferTotal
-from actorproc.runtime.clock import Clock
-from actorproc.state.partition_state import MissingState, PartitionState
+from actorproc.runtime.logger import LogThrottle
+from actorproc.state.partition_state import PartitionState
 from actorproc.state.sweeping import StateSweeper
-from actorproc.storage.names import STATE, ProcessorLayout
+from actorproc.storage.names import STATE
 from actorproc.storage.parquet import encoding_cost
-from actorproc.storage.store import Store
 
 _CLOCK_LEAD_MAX = 86_400.0  # seconds ahead of another host's clock
 
@@ -42,53 +46,51 @@ class Committer:
     """One partition under one epoch, from its claim on.
 
     Args:
-        held: counts the bytes that wait for a commit, over all partitions of the host.
+        acknowledgements: tell the source what is committed.
         log: a structlog logger that names the partition.
-        queue: acknowledges what is committed, if the source is a queue.
+        hooks: of the application, told about each commit that was made. They must not wait.
+        committed: called after each commit, as `PartitionHandler.committed` is.
     """
 
     def __init__(
         self,
+        context: HostContext,
         statistics: PartitionStatistics,
+        acknowledgements: Acknowledgements,
         *,
-        host: str,
-        schema: pa.Schema,
-        store: Store,
-        layout: ProcessorLayout,
-        settings: Settings,
-        clock: Clock,
         time: TimeSpent,
-        held: BufferTotal,
-        dead_letter_summary: DeadLetterSummary,
         log: Any,
-        queue: QueueReader | None = None,
+        hooks: PartitionHooks,
+        committed: Callable[[int, int, Exception | None], Awaitable[None]],
     ) -> None:
+        store, layout, settings, clock = context.store, context.layout, context.settings, context.clock
         self._statistics = statistics
-        self._host = host
-        self._schema = schema
+        self._host = context.host
+        self._schema = context.schema
         self._settings, self._clock = settings, clock
         self._time_spent = time
-        self._dead_letter_summary = dead_letter_summary
+        self._dead_letter_summary = context.dead_letter_summary
         self._log = log
-        self._queue = queue
+        self._acknowledgements = acknowledgements
+        self._hooks = hooks
+        self._call_committed = committed
+        self._sets_timers = wakes(context.handler)
         self._chain = OutputChain(store, layout, statistics.partition)
         self._store_time = store.time
-        self._keeper = CheckpointKeeper(store, layout, statistics.partition, host=host, epoch=statistics.epoch)
+        self._keeper = CheckpointKeeper(store, layout, statistics.partition, host=context.host, epoch=statistics.epoch)
         self.state = PartitionState(store, layout, statistics.partition, settings.state_bytes)
         self._sweeper = StateSweeper(store, layout, statistics.partition)
         self._number = 0
-        self._totals = Totals()
+        self._totals = Counts()
         self._time = 0.0  # of the latest commit; no later commit gets an earlier time
-        self._uncommitted = Uncommitted(settings, clock, held, queue)
-        self._identities: tuple[str, ...] = ()  # that the walk has found
+        self._waiting = Results()  # of processed records; `PartitionState` has their changes of state
+        self._due = CommitDue(settings, clock, context.held, acknowledgements)
+        self._counted = -1  # sequence up to which records are counted
+        self._ahead = LogThrottle()
         self.settled = True
         """False once a commit was cut short: only a new start can find out whether it was made."""
-        self.after_commit: Callable[[int, int, Exception | None], Awaitable[None]] = _ignore
-        """Called after each commit, as `PartitionHandler.committed` is."""
-        self.on_commit: Callable[[int], None] = _ignore_rows
-        """Called after each commit that was made, with its rows. It must not wait."""
-        self.on_processed: Callable[[Batch, int], None] = _ignore_records
-        """Called with a batch of which the records up to a sequence are processed, before they are committed."""
+        self.timers: Timers | None = None
+        """Of a handler that sets timers, once the partition is open."""
         self.ended = False
         """The partition has ended: nothing may be committed any more."""
         self.resets: tuple[Reset, ...] = ()
@@ -110,59 +112,28 @@ class Committer:
             Fenced: another host runs this partition.
             CorruptObject: commits are missing.
         """
-        boundary = 0
-        while True:
-            checkpoint = await self._keeper.claim(first)
-            self._chain.check_not_below(boundary, checkpoint.number)
-            try:
-                await self.state.load(checkpoint.state, checkpoint.stream_time)
-                walked = await self._walk(checkpoint)
-            except MissingState as missing:  # another owner has gone on and swept it, or somebody deleted it
-                await self._keeper.check()
-                raise missing.corrupt() from None
-            boundary = await self._chain.boundary()
-            if boundary <= checkpoint.number:
-                break
-            # The checkpoint was outdated: the walk may have met a file that was created too late, below the boundary.
-        if walked and (gap := await self._chain.gap(self._number)) is not None:
-            raise gap  # later commits exist: to fill the gap could repeat their rows
-        self.state.restored(self._time)
+        found = await claim(self._keeper, self._chain, self.state, first)
+        end, self._time = found.end, found.time
+        self._number, self.cursor, self._totals = end.number, end.cursor, end.totals
+        self.resets, self.ended = end.resets, end.ended
         await check(self.cursor)
         self.committed = self.cursor
-        self._uncommitted.counted = self.cursor.sequence
-        if self._queue is not None:
-            self._queue.begin(self.cursor.sequence, self._identities, self._check_is_last)
-        self._statistics.cursor = self._statistics.committed = self.cursor
+        self._counted = self.cursor.sequence
+        self._acknowledgements.begin(self.cursor.sequence, found.identities, self._check_is_last)
+        if self._sets_timers:
+            held, latest = self.state.held(TIMERS), self.state.stream_time
+            self.timers = Timers(held, latest, self._settings, self._clock, self.now)
+        statistics = self._statistics
+        statistics.cursor = statistics.committed = self.cursor
+        statistics.totals = end.totals
+        if found.last_commit is not None:
+            statistics.last_commit = _utc(found.last_commit)
         if self._keeper.cut_off:
             self._log.warning(
                 "partition.batch_cut_off", upto=self.cursor.sequence,
                 why="at-most-once delivery: the former owner ended in the batch up to there, and its rows may be lost",
             )  # fmt: skip
         self._log.info("partition.opened", position=self.cursor.position, next_output=self._number)
-
-    async def _walk(self, checkpoint: Checkpoint) -> bool:
-        """Read the commits from the checkpoint to the end of the chain; False if the partition is new."""
-        end, self._time, self._identities = ChainEnd.at(checkpoint), checkpoint.time, checkpoint.identities
-        previous, new = Cursor(""), not checkpoint.time  # new: never moved, or an earlier checkpoint was deleted
-        walked: dict[str, int] = {}
-        walking = not new or await self._chain.begun()
-        while walking and (commit := await self._chain.read(end.number)) is not None:
-            if walked or commit.first.sequence < end.cursor.sequence:
-                await self._chain.check_is_no_copy(end.number, commit, walked)
-            self._chain.check_follows(end.number, commit, previous, None if new else end.cursor)
-            previous = commit.next
-            walked[commit.put_id] = end.number
-            if commit.letters_size:
-                await self._chain.publish(end.number, await self._chain.letters(end.number))
-            await self.state.follow(end.number, commit)
-            end = end.after(commit)
-            self._time = max(self._time, commit.time)
-            self._statistics.last_commit = _utc(commit.time)
-            if end.cursor == commit.next:
-                self._identities = commit.identities or self._identities
-        self._number, self.cursor, self._totals = end.number, end.cursor, end.totals
-        self.resets, self.ended, self._statistics.totals = end.resets, end.ended, end.totals
-        return walking
 
     async def _check_is_last(self) -> None:
         """Raises Fenced: another owner has claimed the checkpoint, or committed, since this one walked the chain."""
@@ -175,13 +146,22 @@ class Committer:
         """Whether everything that is processed is committed."""
         return self.committed.sequence == self.cursor.sequence
 
+    def check_all_committed(self) -> None:
+        """Raises HandlerError: the end is processed, but the handler, which alone commits, has left records."""
+        if not self._settings.auto_commit and not self.has_all_committed:
+            raise HandlerError(
+                f"the end is processed, but the handler has not committed the records after "
+                f"{self.committed.sequence}: with auto_commit off, call ctx.commit() at the end of each batch"
+            )
+
     def clear(self) -> None:
-        """Drop the results that wait for a commit."""
-        self._uncommitted.clear()
+        """Drop the results that wait for a commit: they are committed, or never will be."""
+        self._waiting = Results()
+        self._due.clear()
 
     # Processed
 
-    def add(self, batch: Batch, upto: int, cursor: Cursor, results: Pending, begun: float) -> None:
+    def add(self, batch: Batch, upto: int, cursor: Cursor, results: Results, begun: float) -> None:
         """Add the results of the records of `batch` up to sequence `upto`. They wait for a commit.
 
         Args:
@@ -191,28 +171,53 @@ class Committer:
             HandlerError: the keyed state would be too large; nothing was added.
         """
         changed = self.state.add(results.changes) if results.changes else 0  # may refuse, and then nothing counts
-        self._statistics.records += self._uncommitted.add(batch, upto, results, changed, begun)
-        self.on_processed(batch, upto)
+        records = batch.count_upto(upto) - batch.count_upto(self._counted)
+        self._counted = max(self._counted, upto)
+        self._statistics.counts += Counts(records)
+        self._waiting.add(results, records, changed)
+        self._due.added(results.row_bytes + changed + results.letter_bytes, begun, has_results=self._has_results)
+        if self.timers is not None:
+            self.timers.changed(results.changes)
+            self._pass_time(self.timers, batch[: batch.count_upto(upto)])
         self.move(cursor)
+
+    @property
+    def _has_results(self) -> bool:
+        """Whether a commit needs a file. Without results it only moves the checkpoint."""
+        return bool(self._waiting.rows or self._waiting.letters or self.state.pending)
+
+    def _pass_time(self, timers: Timers, processed: Batch) -> None:
+        """Stream time goes on with these records, and is committed with them."""
+        if not len(processed):
+            return
+        too_far = timers.passed(processed)
+        self.state.stream_time = timers.latest
+        if too_far is not None and self._ahead.due("", self._clock.monotonic()):
+            self._log.warning(
+                "partition.timestamp_ahead", upto=processed.last, ahead=round(too_far - self.now()),
+                why="it is further ahead than max_timestamp_ahead allows, so stream time and timers pass over it",
+            )  # fmt: skip
 
     def move(self, cursor: Cursor) -> None:
         """Note that everything up to `cursor` is processed."""
         cursor = max(cursor, self.cursor, key=lambda c: c.sequence)  # with at-most-once delivery it is ahead already
         if cursor != self.committed:
-            self._uncommitted.moved()
+            self._due.moved()
         self.cursor = self._statistics.cursor = cursor
 
     def due_at(self) -> float | None:
         """When the next commit is due, on the clock's `monotonic`. None: nothing waits, or the handler commits."""
-        return self._uncommitted.due_at()
+        return self._due.at(self._waiting)
 
-    def is_due(self) -> bool:
-        """Whether to commit now: enough rows wait, here or on this host, or they have waited long enough.
+    async def commit_if_due(self) -> None:
+        """Commit if enough rows wait, here or on this host, or if they have waited long enough.
 
         Raises:
             HandlerError: too much waits on this host, but only the handler may commit (`auto_commit` is off).
+            Fenced, StoreUnavailable: as of `commit`.
         """
-        return self._uncommitted.is_due(self.cursor.sequence)
+        if self._due.is_now(self._waiting, self.cursor.sequence):
+            await self.commit()
 
     # Committing
 
@@ -223,31 +228,30 @@ class Committer:
             Fenced: another host runs this partition. Nothing is committed.
             StoreUnavailable: the outcome is unknown; only a new start can find it out.
         """
-        upto, rows = self.cursor.sequence, self._uncommitted.new.rows
-        is_empty = not self._uncommitted.has_results and self.cursor == self.committed
+        upto, rows = self.cursor.sequence, self._waiting.rows
+        is_empty = not self._has_results and self.cursor == self.committed
         try:
             await self._commit()
         except Exception as error:
-            await self.after_commit(upto, rows, error)
+            await self._call_committed(upto, rows, error)
             raise
-        if self._queue is not None:
-            await self._queue.committed(self.committed.sequence)
+        await self._acknowledgements.committed(self.committed.sequence)
         if not is_empty:
-            self.on_commit(rows)
-            await self.after_commit(upto, rows, None)
+            self._hooks.committed(rows)
+            await self._call_committed(upto, rows, None)
         if self._number - self._keeper.current.number >= CHECKPOINT_EVERY:
             await self.checkpoint()
 
     async def _commit(self) -> None:
-        waiting, statistics = self._uncommitted, self._statistics
-        totals = self._totals + waiting.new
+        waiting, statistics = self._waiting, self._statistics
+        totals = self._totals + waiting.counts
         with self._settling():
-            if waiting.has_results:
-                await self._write(waiting.results, totals)
+            if self._has_results:
+                await self._write(waiting, totals)
             elif self.cursor != self.committed:
                 await self._advance(self.cursor, totals)
                 statistics.last_commit = _utc(self._time)
-        statistics.skipped += waiting.new.skipped
+        statistics.counts += Counts(skipped=waiting.skipped)
         self._totals = statistics.totals = totals
         self.clear()
         self.committed = statistics.committed = self.cursor
@@ -259,7 +263,7 @@ class Committer:
             Fenced: another host has committed since the chain was walked.
         """
         with self._settling():
-            await self._write(Pending(), self._totals)
+            await self._write(Results(), self._totals)
 
     async def end(self, *, vanished: bool = False) -> None:
         """Commit an empty file that ends the partition, unless it has one, and say so in the checkpoint at once.
@@ -275,31 +279,32 @@ class Committer:
         """
         if not self.ended:
             with self._settling():
-                await self._write(Pending(), self._totals, ended=True, vanished=vanished)
+                await self._write(Results(), self._totals, ended=True, vanished=vanished)
             self.ended = True
             self.committed = self._statistics.committed = self.cursor
         await self.checkpoint()
 
-    async def _write(self, pending: Pending, totals: Totals, *, ended: bool = False, vanished: bool = False) -> None:
+    async def _write(self, results: Results, totals: Counts, *, ended: bool = False, vanished: bool = False) -> None:
         """Create the next file of the chain, with rows, dead letters, state and position, and publish the letters."""
         statistics = self._statistics
-        letters = [letter for _, letter in sorted(pending.letters.items())]
+        letters = [letter for _, letter in sorted(results.letters.items())]
         time = self._next_time()
-        size = self._uncommitted.row_bytes
-        delta = await self._clock.run_cpu_work(size, self.state.delta, time) if self.state.pending else None
+        delta = (
+            await self._clock.run_cpu_work(results.row_bytes, self.state.delta, time) if self.state.pending else None
+        )
         commit = Commit(
             put_id=self._clock.nonce(), host=self._host, epoch=statistics.epoch,
             first=self.committed, next=self.cursor, totals=totals, time=time,
-            rows=pending.rows, state_size=delta.size if delta else 0,
+            rows=results.rows, state_size=delta.size if delta else 0,
             format=WITH_END if ended else WITH_STATE if delta else 1,
-            stream_time=self.state.stream_time, identities=self._identities_of(self.cursor),
+            stream_time=self.state.stream_time, identities=self._acknowledgements.identities(self.cursor.sequence),
             ended=ended, vanished=vanished,
         )  # fmt: skip
         lines = b"".join(letters)
-        table = pa.concat_tables(pending.tables) if pending.tables else self._schema.empty_table()
+        table = pa.concat_tables(results.tables) if results.tables else self._schema.empty_table()
         cost = encoding_cost(table) + len(lines)
         body, attached = await self._clock.run_cpu_work(cost, encode_commit, table, commit, lines)
-        summary = await self._clock.run_cpu_work(self._uncommitted.letter_bytes, summarize, letters)
+        summary = await self._clock.run_cpu_work(results.letter_bytes, summarize, letters)
         if delta:
             attached = (*attached, Attachment(STATE, delta.body))
         await self._chain.create(self._number, commit.put_id, body, attached)
@@ -309,8 +314,7 @@ class Committer:
         self.state.expire(time)
         self._number += 1
         statistics.commits += 1
-        statistics.rows += commit.rows
-        statistics.dead_letters += len(letters)
+        statistics.counts += Counts(rows=commit.rows, dead_letters=len(letters))
         statistics.last_commit = _utc(commit.time)
         self._dead_letter_summary.add(*summary)
         self._log.debug("partition.committed", number=self._number - 1, rows=commit.rows, letters=len(letters))
@@ -325,20 +329,17 @@ class Committer:
             await self._advance(cursor, self._totals, ahead=True)
         self.cursor = cursor
 
-    async def _advance(self, cursor: Cursor, totals: Totals, *, ahead: bool = False) -> None:
+    async def _advance(self, cursor: Cursor, totals: Counts, *, ahead: bool = False) -> None:
         if self.state.unmerged >= CHECKPOINT_EVERY:
             await self._merge_state()
         time = self._next_time()
         await self._keeper.advance(
             self._number, cursor, totals, time, ahead=ahead, state=self.state.manifest,
-            stream_time=self.state.stream_time, identities=self._identities_of(cursor),
+            stream_time=self.state.stream_time, identities=self._acknowledgements.identities(cursor.sequence),
             ended=self.ended, resets=self.resets,
         )  # fmt: skip
         self.state.expire(time)
         await self._sweeper.sweep(self._keeper.current)
-
-    def _identities_of(self, cursor: Cursor) -> tuple[str, ...]:
-        return () if self._queue is None else self._queue.identities(cursor.sequence)
 
     async def _merge_state(self) -> None:
         """Only for a checkpoint with a new number: a merged object below the stored number would be garbage."""
@@ -383,15 +384,3 @@ class Committer:
 
 def _utc(time: float) -> datetime:
     return datetime.fromtimestamp(time, UTC)
-
-
-def _ignore_rows(rows: int) -> None:
-    pass
-
-
-def _ignore_records(batch: Batch, upto: int) -> None:
-    pass
-
-
-async def _ignore(upto: int, rows: int, error: Exception | None) -> None:
-    pass

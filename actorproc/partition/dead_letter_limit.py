@@ -9,6 +9,7 @@ import numpy as np
 
 from actorproc.config.settings import Settings
 from actorproc.errors import TooManyDeadLetters
+from actorproc.partition.delivery import Delivery
 from actorproc.records import Batch
 from actorproc.runtime.error_text import error_message
 
@@ -31,8 +32,7 @@ class DeadLetterLimit:
     """
 
     def __init__(self, settings: Settings) -> None:
-        # With at-most-once delivery a stop would lose records, because the handler does not see them again.
-        self._share = 1.0 if settings.delivery == "at-most-once" else settings.dead_letter_limit
+        self._share = Delivery.of(settings).dead_letter_share(settings)
         self._window = settings.dead_letter_window
         self._sequences = _NONE  # of the current batch
         self._before = 0  # number of its first record

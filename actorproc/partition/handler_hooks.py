@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import anyio
 
 from actorproc.config.settings import Settings
 from actorproc.errors import Fault, PartitionStuck
 from actorproc.handler.base import CloseReason, PartitionHandler
-from actorproc.handler.info import ClosingContext, PartitionInfo
+from actorproc.handler.info import PartitionInfo
 from actorproc.partition.handler_threads import HandlerThreads
 from actorproc.partition.host_context import HostContext
 from actorproc.runtime.user_code import user_code
@@ -72,7 +73,7 @@ async def close_handler(
         await threads.ended(info.partition)  # a plain `process` that was cut off still runs
         try:
             with user_code("closing"):
-                await handler.closing(ClosingContext(info, commit), reason)
+                await handler.closing(replace(info, _commit=commit), reason)
         except Exception:  # the partition ends all the same
             info.log.exception("partition.closing_failed")
     if scope.cancelled_caught:

@@ -10,13 +10,14 @@ import pyarrow as pa
 from actorproc.config.settings import Settings
 from actorproc.handler.base import PartitionHandler
 from actorproc.handler.decoder import Decoder
+from actorproc.handler.info import PartitionInfo
 from actorproc.partition.dead_letter_summary import DeadLetterSummary
 from actorproc.partition.handler_threads import HandlerThreads
 from actorproc.partition.hook_queue import HookQueue
 from actorproc.partition.openings import Openings
 from actorproc.partition.read_costs import ReadCosts
 from actorproc.partition.time_spent import HostTimes
-from actorproc.records import Batch
+from actorproc.records import SEQUENCE, Batch
 from actorproc.runtime.budget import BufferTotal, ByteBudget
 from actorproc.runtime.clock import Clock
 from actorproc.sources.protocol import Source, Start
@@ -64,3 +65,11 @@ class HostContext:
         await self.decoder.prepare(batch.data.column("value"))
         if self.key_decoder is not None:
             await self.key_decoder.prepare(batch.data.column("key"))
+
+    def partition_info(self, partition: str, epoch: int, log: Any) -> PartitionInfo:
+        """A partition as its handler sees it."""
+        return PartitionInfo(
+            self.processor, self.host, partition, epoch, options=self.options, shared=self.shared, log=log,
+            decoder=self.decoder, key_decoder=self.key_decoder, processor_id=self.processor_id,
+            output_schema=self.schema.remove(self.schema.get_field_index(SEQUENCE.name)),
+        )  # fmt: skip

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from actorproc.partition.read_ahead import ReadAhead
+import math
+
+from actorproc.partition.read_ahead import Read, ReadAhead
 from actorproc.partition.statistics import PartitionStatistics
 from actorproc.records import Cursor
 from actorproc.runtime.clock import Clock
@@ -21,6 +23,8 @@ class Lag:
         self._begin = -1  # sequence of the last record before the first one to process
         self._unread: tuple[int | None, int] = None, 0  # `progress` of the reads then, and records not yielded
         self._most: int | None = None  # `records` at its highest since `take_most`
+        self._opened_at = Cursor("")
+        self._behind_since = -math.inf  # the first record beyond the end was read then; inf: everything is processed
         self.oldest_time: float | None = None
         """Timestamp of the oldest record that is read and not committed."""
 
@@ -35,15 +39,28 @@ class Lag:
             self._begin = -1 if before is None else before
         self._note(self.records)
 
-    def note_reached(self, opened_at: Cursor, reached: Cursor) -> None:
-        """The end was reached for the first time since the partition was opened, at `opened_at`.
+    def opened(self, at: Cursor) -> None:
+        """The partition was opened here, with everything up to this cursor committed."""
+        self._opened_at = at
 
-        If the source was not asked meanwhile, only this tells how far behind the partition was.
-        """
+    def processed(self, read: Read, reached: Cursor, behind: float) -> bool:
+        """A read is processed. Returns whether that ends a backlog of at least `behind` seconds, or the first one."""
+        if not read.at_end:
+            self._behind_since = min(self._behind_since, read.since)
+            return False
+        if self._statistics.caught_up is None:
+            self._statistics.caught_up = reached
+            self._note_first_end(reached)
+        since = min(self._behind_since, read.since) if read.records else self._behind_since
+        self._behind_since = math.inf
+        return self._clock.monotonic() - since >= behind
+
+    def _note_first_end(self, reached: Cursor) -> None:
+        """If the source was not asked for its end, only this tells how far behind the partition was."""
         if self._end is None:
-            before = opened_at.sequence
+            before = self._opened_at.sequence
             if before < 0:
-                before = self._source.sequence_before(self._statistics.partition, opened_at.position) or -1
+                before = self._source.sequence_before(self._statistics.partition, self._opened_at.position) or -1
             self._note(self._source.records_between(before, reached.sequence) if reached.sequence > before else 0)
 
     def _note(self, records: int | None) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 import pyarrow as pa
 
 from actorproc.errors import SourceError
+from actorproc.partition.host_context import HostContext
 from actorproc.records import Batch
 from actorproc.runtime.budget import ReadBudget
 from actorproc.runtime.clock import Clock
@@ -30,7 +31,28 @@ stored them. Artemis forgot up to 225."""
 _RECOGNIZED = -1  # in place of a sequence: the message was committed before
 
 
-class QueueReader:
+class Acknowledgements:
+    """Tells a source what is committed. Only a queue wants to know: a stream keeps its records."""
+
+    wanted = False
+    """Whether the source keeps records until they are acknowledged."""
+
+    def begin(self, sequence: int, identities: tuple[str, ...], look: Look) -> None:
+        """Go on behind the committed messages. See `QueueReader.begin`."""
+
+    def identities(self, upto: int) -> tuple[str, ...]:
+        """Identities that a commit up to sequence `upto` carries."""
+        return ()
+
+    async def committed(self, upto: int) -> None:
+        """Everything up to sequence `upto` is committed."""
+
+    def is_full(self, processed: int, share: float = 1.0) -> bool:
+        """Whether messages that are processed up to this sequence, and not committed, fill a share of the window."""
+        return False
+
+
+class QueueReader(Acknowledgements):
     """The messages of one queue under one epoch, from delivery to acknowledgement.
 
     Args:
@@ -40,6 +62,8 @@ class QueueReader:
         end_wait: seconds without a first message after which the queue counts as empty, although another consumer may
             have it. None: never.
     """
+
+    wanted = True
 
     def __init__(
         self,
@@ -165,3 +189,12 @@ class QueueReader:
 def fingerprint(identity: str) -> str:
     """A short name of an identity: 96 bits in 16 characters, since commits carry many."""
     return b64encode(hashlib.blake2b(identity.encode("utf-8", "surrogatepass"), digest_size=12).digest()).decode()
+
+
+def queue_reader(context: HostContext, partition: str, log: Any) -> QueueReader | None:
+    """The reader of the partition, if the source is a queue."""
+    source, settings = context.source, context.settings
+    if not isinstance(source, QueueSource):
+        return None
+    end_wait = settings.queue_end_wait if context.until_end else None
+    return QueueReader(source, partition, settings.max_unacknowledged, context.clock, log, end_wait)

@@ -31,23 +31,29 @@ class RetryPause:
         handler: its class says how a failure can be undone for one record.
         log: bound to the partition.
         draining: set when the partition should end soon.
+        failed: called with the error of each attempt that is followed by another one.
     """
 
     def __init__(
-        self, handler: PartitionHandler, settings: Settings, clock: Clock, log: Any, draining: anyio.Event
+        self,
+        handler: PartitionHandler,
+        settings: Settings,
+        clock: Clock,
+        log: Any,
+        draining: anyio.Event,
+        failed: Callable[[Exception], object],
     ) -> None:
         self._advice = _advice(handler)
         self._backoff = Backoff(settings.retry_backoff, settings.retry_backoff_max)
         self._clock = clock
         self._log = log
         self._draining = draining
+        self._failed = failed
         self._waited = 0.0  # seconds of pauses since a drain began
         self._rerun = False  # logged
         self._repeats, self._skips = LogThrottle(), LogThrottle()
         self._again: Trouble | None = None
         self._no_thread: Trouble | None = None  # none is free
-        self.on_failed: Callable[[Exception], object] = _ignore
-        """Called with the error of each attempt that is followed by another one."""
         self.retry: Retry | None = None
         """The records of the current batch that failed and are tried again."""
 
@@ -55,7 +61,7 @@ class RetryPause:
         """Log that these records failed and are tried again. A repeated warning is logged only now and then."""
         records = f"record {failed[0]}" if len(failed) == 1 else f"{len(failed):,} records from {failed[0]} on"
         text = f"tries {records} again, after attempt {attempt}: {format_error(error)}"
-        self.on_failed(error)
+        self._failed(error)
         now = self._clock.wall()
         self._again = Trouble("retrying", text, now if self._again is None else self._again.since)
         self.retry = Retry(failed[0], len(failed), attempt, None)
@@ -139,7 +145,3 @@ def _advice(handler: PartitionHandler) -> str:
         "Its row was given to ctx.emit, and does not fit output_schema, which is found after later records are "
         "processed: return rows from process_record, which are checked before the next record"
     )
-
-
-def _ignore(error: Exception) -> None:
-    pass

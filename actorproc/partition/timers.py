@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from heapq import heappop, heappush
 from typing import NamedTuple
 
+from actorproc.config.settings import Settings
 from actorproc.handler.state import TIMERS, StateChanges
 from actorproc.handler.timers import unpack_timer
 from actorproc.records import Batch
@@ -59,24 +60,20 @@ class Timers:
         held: the timers in state, packed. It changes with each batch.
         latest: the greatest timestamp that has moved stream time before.
         wall: the wall clock: seconds since 1970 by the store.
-        idle: seconds without a record after which stream time follows the wall clock of a partition at its end.
-        ahead: seconds by which a timestamp may be ahead of the wall clock, and still move stream time.
     """
 
     def __init__(
         self,
         held: Mapping[bytes, bytes],
         latest: float | None,
+        settings: Settings,
         clock: Clock,
         wall: Callable[[], float],
-        idle: float,
-        ahead: float,
-        backoff: Backoff,
     ) -> None:
         self._held = held
         self._clock, self._wall = clock, wall
-        self._idle, self._ahead = idle, ahead
-        self._backoff = backoff
+        self._idle, self._ahead = settings.stream_idle_time, settings.max_timestamp_ahead
+        self._backoff = Backoff(settings.retry_backoff, settings.retry_backoff_max)
         self.latest = latest
         """The greatest timestamp of the processed records that moves stream time; None: there was none."""
         self._stream_time = -math.inf if latest is None else latest

@@ -10,7 +10,8 @@ from typing import Any
 import anyio
 import msgspec
 
-from actorproc.admin.fleet import ErrorGroup, Fleet, FleetWatch, HostView, PartitionView, changed
+from actorproc.admin.fleet import ErrorGroup, Fleet, HostView, PartitionView, changed
+from actorproc.admin.fleet_watch import FleetWatch
 from actorproc.admin.history import HistoryReader, Series
 from actorproc.admin.scaling import BETWEEN, Progress, Scale, useful_hosts
 from actorproc.config.settings import Settings

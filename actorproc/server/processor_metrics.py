@@ -17,11 +17,13 @@ from starlette.routing import Route
 
 from actorproc.admin.fleet import PartitionView
 from actorproc.admin.own_source import own_source
+from actorproc.admin.partition_reader import PartitionReader
 from actorproc.admin.processors import list_processors
-from actorproc.admin.status import PartitionStatus, read_lags
+from actorproc.counts import Counts
 from actorproc.errors import ActorprocError
 from actorproc.runtime.clock import SYSTEM
 from actorproc.runtime.logger import LogThrottle, get_logger
+from actorproc.runtime.tasks import gather
 from actorproc.server.answers import with_json_errors
 from actorproc.server.feeds import Feeds, View
 from actorproc.storage.names import ProcessorLayout
@@ -32,7 +34,7 @@ log = get_logger(__name__)
 ASKING = 8.0
 """Seconds for which a scrape waits for a source. Prometheus gives up after ten."""
 
-Lags = Mapping[str, PartitionStatus]
+Lags = Mapping[str, PartitionView]
 
 
 class ProcessorMetrics:
@@ -90,7 +92,7 @@ class ProcessorMetrics:
             open_store(self._feeds.container, settings) as store,
             own_source(store, layout, settings) as source,
         ):
-            return await read_lags(store, layout, partitions, source)
+            return await gather(partitions, PartitionReader(store, layout, source).read)
 
     def _log_unknown(self, processor: str, why: str) -> None:
         if times := self._repeats.due(f"{processor}: {why}", SYSTEM.monotonic()):
@@ -125,9 +127,9 @@ class _Collected:
         self._gauge("lag_unknown_partitions", "Partitions whose lag is not known.", name, len(found) - len(known))
         if seconds or not found:
             self._gauge("lag_seconds", "Of the partition furthest behind.", name, max(seconds, default=0.0))
+        counts = sum((one.counts for one in partitions if one.counts), Counts())
         for key in ("records", "rows", "dead_letters", "skipped"):
-            total = sum(getattr(one, key) for one in partitions)
-            self._gauge(key, "Committed in all, since the first record.", name, total)
+            self._gauge(key, "Committed in all, since the first record.", name, getattr(counts, key))
 
     def _gauge(self, name: str, text: str, processor: str, value: float) -> None:
         self._add(name, text, {"processor": processor}, value)

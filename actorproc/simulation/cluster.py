@@ -17,7 +17,7 @@ from actorproc.group.formats import FORMATS
 from actorproc.group.heartbeat import Incarnation
 from actorproc.handler.base import CloseReason, PartitionHandler
 from actorproc.handler.context import PartitionContext
-from actorproc.handler.info import ClosingContext, PartitionInfo
+from actorproc.handler.info import PartitionInfo
 from actorproc.handler.options import load_options
 from actorproc.processor import Processor
 from actorproc.records import Batch
@@ -29,9 +29,8 @@ from actorproc.simulation.faults import LATENCY_ONLY, Faults, FaultyBackend
 from actorproc.simulation.group_checks import GroupChecks
 from actorproc.simulation.loop import SimulationError, call_outside, current_loop
 from actorproc.simulation.nudges import NudgeNetwork
-from actorproc.simulation.output_checks import OutputChecks, TimerRows
+from actorproc.simulation.output_checks import OutputChecks, RecordCheck, TimerRows
 from actorproc.simulation.process import Process
-from actorproc.simulation.reference_records import RecordCheck
 from actorproc.simulation.split_checks import SplitChecks
 from actorproc.simulation.streams import KnownStream
 from actorproc.storage.names import ProcessorLayout
@@ -311,7 +310,7 @@ class Cluster:
             checks_of(ctx.partition).handler_opened(self, ctx)
             await handler.opened(self, ctx)
 
-        async def closing(self: Any, ctx: ClosingContext, reason: CloseReason) -> None:
+        async def closing(self: Any, ctx: PartitionInfo, reason: CloseReason) -> None:
             checks_of(ctx.partition).handler_closing(self, reason)
             await handler.closing(self, ctx, reason)
 

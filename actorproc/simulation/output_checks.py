@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import io
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Protocol
 
@@ -17,11 +18,25 @@ from actorproc.output.chain import Commit, letters_of
 from actorproc.output.checkpoint import RESETS_KEPT, Checkpoint, Reset
 from actorproc.records import Batch
 from actorproc.retention.boundary import Boundary
-from actorproc.simulation.reference_records import RecordCheck, RecordResult
 from actorproc.storage.parquet import Footer, parse_footer
 
 Row = Mapping[str, Any]
 Report = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class RecordResult:
+    """A record with its output rows and its dead letters."""
+
+    partition: str
+    sequence: int
+    value: bytes
+    rows: Sequence[Row]
+    letters: Sequence[Row]
+
+
+RecordCheck = Callable[[RecordResult], "str | None"]
+"""Returns what is wrong with the result of a record, or None."""
 
 
 class TimerRows(Protocol):

@@ -16,10 +16,10 @@ from msgspec.structs import asdict
 from pyspark.sql import SparkSession
 
 from actorproc.admin.audit import record_now
+from actorproc.admin.compaction import CompactionPlan, FileGroup, merge, plan, sweep, switch
 from actorproc.config.settings import Settings
 from actorproc.config.units import count_of_bytes, duration
 from actorproc.errors import CorruptObject, SourceError, UsageError
-from actorproc.output.compaction import CompactionPlan, FileGroup, merge, plan, sweep, switch
 from actorproc.output.row_reader import partitions_with_state
 from actorproc.retention.boundary import RETENTION, CompactedRange
 from actorproc.rows.schema import output_schema

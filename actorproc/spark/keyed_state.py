@@ -8,6 +8,7 @@ from functools import partial
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
+from actorproc.admin.state_table import state_batch, table_schema
 from actorproc.config.settings import Settings
 from actorproc.output.row_reader import partitions_with_state
 from actorproc.output.schema import read_state_type
@@ -15,7 +16,6 @@ from actorproc.rows.ddl import schema_to_ddl
 from actorproc.spark.blocking_store import open_blocking
 from actorproc.spark.output_dataset import check_processor
 from actorproc.state import reading
-from actorproc.state.table import state_batch, table_schema
 from actorproc.storage.names import ProcessorLayout
 
 

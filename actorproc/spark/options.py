@@ -12,7 +12,7 @@ import orjson
 
 from actorproc.config.settings import Settings
 from actorproc.errors import UsageError
-from actorproc.log.transactions import UNNAMED
+from actorproc.produce.transactions import UNNAMED
 from actorproc.spark.dataset import SparkDataset
 from actorproc.spark.dead_letter_dataset import DeadLetters
 from actorproc.spark.log_dataset import Log

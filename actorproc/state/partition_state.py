@@ -5,7 +5,7 @@ Protocol: docs/protocol.md. Model: tests/protocol/state_model.py.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from itertools import chain
@@ -94,8 +94,6 @@ class PartitionState:
         """Bytes of keys and values."""
         self.stream_time: float | None = None
         """Greatest timestamp of the processed records that moves stream time. None: unknown, or nothing has timers."""
-        self.on_change: Callable[[StateChanges], None] | None = None
-        """Called with the changes of processed records."""
 
     def held(self, name: str) -> Mapping[bytes, bytes]:
         """The packed values of one named state, as processed so far. It changes with each batch."""
@@ -202,8 +200,6 @@ class PartitionState:
             self._apply(self._held(name), some)
             self._pending.setdefault(name, Changes()).add(some)
         self.size = size
-        if self.on_change is not None:
-            self.on_change(changes)
         return sum(some.size for some in changes.values())
 
     def _growth(self, values: Mapping[bytes, bytes], changes: Changes) -> int:

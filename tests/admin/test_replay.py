@@ -18,8 +18,8 @@ from actorproc.admin.replay_target import LogTarget
 from actorproc.errors import CorruptObject, StoreUnavailable, UsageError
 from actorproc.handler.info import PartitionInfo
 from actorproc.log.metadata import open_log
-from actorproc.log.producer import Producer
 from actorproc.output.dead_letters import HISTORY, letter_files, read_letters, render_letter
+from actorproc.produce.producer import Producer
 from actorproc.records import Batch, Record
 from actorproc.runtime.clock import Clock
 from actorproc.sources.log import LogSource

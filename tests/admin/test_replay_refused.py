@@ -16,8 +16,7 @@ from actorproc.errors import SourceError
 from actorproc.handler.info import PartitionInfo
 from actorproc.output.dead_letters import read_letters, render_letter
 from actorproc.runtime.clock import Clock
-from actorproc.sources.appendable import Appendable
-from actorproc.sources.replay_target import Outcome
+from actorproc.sources.replay_target import Appendable, Outcome
 from actorproc.storage.document import SharedDocument
 from actorproc.storage.names import ProcessorLayout
 from actorproc.storage.store import Store, StoreLimits

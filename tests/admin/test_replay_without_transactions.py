@@ -17,7 +17,7 @@ from actorproc.output.dead_letters import letter_files, render_letter
 from actorproc.runtime.clock import Clock
 from actorproc.simulation.clock import VirtualClock
 from actorproc.simulation.loop import current_loop, run
-from actorproc.sources.appendable import Appendable
+from actorproc.sources.replay_target import Appendable
 from actorproc.storage.names import ProcessorLayout
 from actorproc.storage.store import Store
 from actorproc.stores.memory import MemoryStore

@@ -14,9 +14,9 @@ from actorproc.admin.replay_target import LogTarget
 from actorproc.admin.retained import RetainedLog
 from actorproc.admin.trim import Trim, plan_trim, trim
 from actorproc.errors import CorruptObject, SourceError, StoreRefused, StoreUnavailable
-from actorproc.log.growth import grow_log
 from actorproc.log.positions import end_base, first_base
-from actorproc.log.transactions import Transactions
+from actorproc.produce.growth import grow_log
+from actorproc.produce.transactions import Transactions
 from actorproc.retention.boundary import raise_boundary, read_boundary
 from actorproc.retention.readers import Reader, decide, read_registry, register
 from actorproc.sources import LogSource
@@ -26,7 +26,7 @@ from actorproc.stores.memory import MemoryStore
 from tests.admin.conftest import HOUR, LAYOUT, SETTINGS, Later, Place
 from tests.fragile import Killed
 from tests.log.reading import values
-from tests.log.test_append_faults import Tampered
+from tests.produce.test_append_faults import Tampered
 from tests.spark.committing import QUICK, Numbers
 
 LOG = log_dir("0")

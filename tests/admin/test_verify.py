@@ -13,9 +13,9 @@ import pytest
 from msgspec import structs
 
 from actorproc import Batch, PartitionContext, PartitionHandler, Processor, Producer
+from actorproc.admin.compaction import merge, plan, switch
 from actorproc.admin.verify import repair, verify
 from actorproc.output.checkpoint import Checkpoint
-from actorproc.output.compaction import merge, plan, switch
 from actorproc.output.dead_letters import purge
 from actorproc.output.schema import read_schema
 from actorproc.retention.boundary import raise_boundary

@@ -21,9 +21,9 @@ from actorproc.cli import main, serve
 from actorproc.cli.logging import set_up_logging
 from actorproc.group.formats import FORMATS
 from actorproc.group.membership import GroupDocument
-from actorproc.log.batches import Deliveries
 from actorproc.output.chain import Commit
 from actorproc.output.checkpoint import Checkpoint
+from actorproc.produce.batches import Deliveries
 from actorproc.stores import s3
 from tests.chaos import workload
 

@@ -11,7 +11,8 @@ from typing import Protocol
 
 import anyio
 
-from actorproc.admin.status import ProcessorStatus, read_status
+from actorproc.admin.fleet import Fleet as FleetView
+from actorproc.admin.fleet_watch import FleetWatch
 from actorproc.errors import SourceError, StoreError, UsageError
 from actorproc.sources import open_source
 from actorproc.sources.protocol import Source
@@ -106,7 +107,7 @@ class Scene:
     fleet: Fleet
     phase: str = "warming up"
     began: float = field(default_factory=time.monotonic)
-    status: ProcessorStatus | None = None
+    status: FleetView | None = None
     troubles: dict[str, int] = field(default_factory=dict)
     beside: Sequence[Beside] = ()
 
@@ -288,26 +289,26 @@ class _Play:
         status, names = self._scene.status, sorted(child.name for child in self._fleet.children)
         if status is None:
             return "nothing was seen yet"
-        members = {member.host: member.leases for member in status.members if member.in_group}
-        late = [p for p in status.partitions if p.lag != 0]
+        members = {member.host: member.leases for member in status.hosts if member.in_group}
+        late = [p for p in status.partitions.values() if p.lag != 0]
         if isinstance(self._place.broker, AmqpBroker):
             if (left := self._left_in_queues(status)) is not None:
                 return left
         elif late:
             p = max(late, key=lambda p: p.lag or 0)
-            lagging = f"{p.partition} of {p.owner} (next: {p.next_owner}) at {p.cursor}, end {p.end}, {p.error or ''}"
+            lagging = f"{p.partition} of {p.owner} (next: {p.next_owner}) at {p.sequence}, end {p.end}, {p.error or ''}"
             return f"{len(late)} partitions lag, such as {lagging}"
-        if any(p.next_owner for p in status.partitions):
-            return f"leases are on their way: {[p.partition for p in status.partitions if p.next_owner]}"
+        if any(p.next_owner for p in status.partitions.values()):
+            return f"leases are on their way: {[p.partition for p in status.partitions.values() if p.next_owner]}"
         if sorted(members) != names:
             return f"members are {sorted(members)}, processes {names}"
         if max(members.values()) - min(members.values()) > 1:
             return f"leases are not even: {members}"
         return None
 
-    def _left_in_queues(self, status: ProcessorStatus) -> str | None:
-        """The sign that queues are not empty: too few messages are committed, or the last commit was just now."""
-        committed = sum(p.cursor.sequence + 1 for p in status.partitions if p.cursor is not None)
+    def _left_in_queues(self, status: FleetView) -> str | None:
+        """What shows that queues are not empty: too few messages are committed, or were still committed just now."""
+        committed = sum(p.sequence + 1 for p in status.partitions.values() if p.sequence is not None)
         accepted = sum(len(acks.places) for acks in read_acks(self._place.folder / "acks").values())
         if committed != self._committed:
             self._committed, self._grew_at = committed, time.monotonic()
@@ -327,7 +328,7 @@ class _Play:
     async def _tick(self) -> None:
         await anyio.sleep(TICK)
         status, beside = self._scene.status, self._scene.beside
-        if status and any(p.totals.rows for p in status.partitions):
+        if status and status.counts.rows:
             for other in beside:
                 other.tick(storm=self._scene.phase == "storm")
         self._show(self._scene)
@@ -337,7 +338,7 @@ class _Play:
         layout, expiration = ProcessorLayout(PROCESSOR), self._place.settings.lease_expiration_interval
         while True:
             try:
-                self._scene.status = await read_status(store, layout, PROCESSOR, expiration=expiration, source=source)
+                self._scene.status = await FleetWatch(store, layout, expiration).read_all(source)
             except (StoreError, SourceError) as error:
                 self._say(f"cannot look: {error}")
             await anyio.sleep(LOOK_EVERY)

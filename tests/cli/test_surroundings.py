@@ -37,7 +37,7 @@ COMMANDS = [
 DRIVER = """
 import json, os, sys, tempfile
 from actorproc.__main__ import main
-import actorproc.cli, actorproc.processor, actorproc.admin.status, actorproc.log.producer  # each fork has them
+import actorproc.cli, actorproc.processor, actorproc.admin.fleet_watch, actorproc.produce.producer  # each fork has them
 
 encoding, folder, *lines = sys.argv[1:]
 found = {}

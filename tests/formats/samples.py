@@ -29,7 +29,7 @@ from actorproc.formats.protobuf.decoder import ProtobufDecoder
 from actorproc.handler.decoder import Decoder
 from actorproc.handler.info import PartitionInfo
 from actorproc.partition.dead_letter_limit import DeadLetterLimit
-from actorproc.partition.pending import Pending
+from actorproc.partition.results import Results
 from actorproc.records import Batch
 from actorproc.rows.schema import parse_schema
 from tests.partition.running import processor
@@ -145,7 +145,7 @@ def handlers(schema: str = SCHEMA) -> dict[str, type[PartitionHandler]]:
 
 async def process(
     handler: type[PartitionHandler], decoder: Decoder, values: Sequence[bytes | None], **settings: Any
-) -> Pending:
+) -> Results:
     """Rows and dead letters of a batch with these values."""
     chosen = Settings(retry_backoff=0.001, retry_backoff_max=0.002, dead_letter_limit=1, **settings)
     schema = parse_schema(handler.output_schema)

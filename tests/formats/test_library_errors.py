@@ -14,7 +14,7 @@ from pydantic import BaseModel, model_validator
 from actorproc import PartitionContext, RecordHandler
 from actorproc.errors import HandlerMisuse
 from actorproc.handler.decoder import Columns, Decoder, Parsed, Values, columns_of, values_of
-from actorproc.partition.pending import Pending
+from actorproc.partition.results import Results
 from actorproc.rows.encoder import RowEncoder
 from actorproc.rows.schema import parse_schema
 from tests.formats.samples import FIRST, FORMATS, SCHEMA, arrow_stream, handlers, process
@@ -74,14 +74,14 @@ class OddColumns(Columns):
         return pa.Table.from_batches([batch]), {}
 
 
-def failed(outcome: Pending) -> dict[int, str]:
+def failed(outcome: Results) -> dict[int, str]:
     """The error types of dead letters by the index of their value; each had one attempt."""
     found = letters(outcome)
     assert {letter["attempts"] for letter in found.values()} <= {1}
     return {sequence - FIRST: letter["error"]["type"] for sequence, letter in found.items()}
 
 
-def rows(outcome: Pending) -> list[int]:
+def rows(outcome: Results) -> list[int]:
     """Indexes of the values that have rows."""
     return [n - FIRST for table in outcome.tables for n in table["_sequence"].to_pylist()]
 

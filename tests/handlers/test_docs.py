@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import orjson
 import pytest
 
-from actorproc import Batch, ClosingContext, PartitionContext, Record
+from actorproc import Batch, PartitionContext, Record
 from actorproc.handler.base import CloseReason, PartitionHandler
 from actorproc.handler.info import PartitionInfo
 from actorproc.handler.options import load_options
@@ -67,7 +68,7 @@ async def test_an_example_gives_the_rows_of_the_page(name: str, tmp_path: Path) 
     site = PartitionInfo("p", "h", "0", 1, options=load_options(type(handler), options, environment={}), log=_Silent())
     await handler.opened(site)
     result = await run(handler, VALUES, options=options)
-    await handler.closing(ClosingContext(site, _nothing_to_commit), CloseReason.STOPPING)
+    await handler.closing(replace(site, _commit=_nothing_to_commit), CloseReason.STOPPING)
     assert result.letters == {}
     shown = [{column: row[column] for column in ROWS[name][0]} for row in result.rows]
     assert shown == ROWS[name]

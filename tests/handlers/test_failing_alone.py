@@ -20,7 +20,7 @@ from actorproc.handler.base import Decision, PartitionHandler
 from actorproc.handler.context import PartitionContext
 from actorproc.handler.returned_rows import emit_returned
 from actorproc.handlers.record_handler import RecordHandler, _current, _same
-from actorproc.partition.pending import Pending
+from actorproc.partition.results import Results
 from actorproc.records import Batch, Record
 from tests.partition.running import QUICK, Run, column
 from tests.partition.test_state import state
@@ -141,7 +141,7 @@ def expected(
 INSTANTLY = Settings(retry_backoff=1e-6, retry_backoff_max=1e-6)
 
 
-async def run(handler: Sums, events: list[Event | None], limits: Settings = QUICK) -> tuple[Run, Pending]:
+async def run(handler: Sums, events: list[Event | None], limits: Settings = QUICK) -> tuple[Run, Results]:
     made, batch = Run(handler, limits), batch_of(events)
     found = await made(batch)
     made.commits.add(batch, batch.last, made.commits.cursor, found, 0)
@@ -297,7 +297,7 @@ async def test_only_the_failed_record_is_reported_as_tried_again() -> None:
     class Watched(Sums):
         def process_record(self, event: Event, ctx: PartitionContext) -> Any:
             if event.n == 3 and self.calls[3]:
-                seen.append(made.processor.opened.retries.retry)
+                seen.append(made.processor.calls.retries.retry)
             return super().process_record(event, ctx)
 
     made = Run(Watched())

@@ -280,7 +280,7 @@ def test_a_stopping_host_lets_its_handler_finish_the_batch(takes: int, finishes:
         assert Handler.closed == [CloseReason.STOPPING if finishes else CloseReason.LOST]
         assert a.told("partition.drain_timed_out") == (0 if finishes else 1)
         supervisor = a.processor.statistics()
-        assert supervisor.records == (1 if finishes else 0)
+        assert supervisor.counts.records == (1 if finishes else 0)
 
     run(main())
 

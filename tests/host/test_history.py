@@ -149,7 +149,7 @@ def test_a_history_that_cannot_be_written_is_logged_and_holds_nothing_up() -> No
             await anyio.sleep(HOUR)
             source.append("0", [b"1"])
             await anyio.sleep(HOUR)
-            return running.statistics().records
+            return running.statistics().counts.records
 
     with structlog.testing.capture_logs() as logs:
         assert run(scenario()) == 1

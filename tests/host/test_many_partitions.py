@@ -11,7 +11,6 @@ import structlog
 from actorproc import Batch, PartitionContext, PartitionHandler, PartitionInfo, Processor
 from actorproc.group.nudge import Nudges
 from actorproc.handler.base import CloseReason
-from actorproc.handler.info import ClosingContext
 from actorproc.runtime.clock import Clock
 from actorproc.simulation.clock import VirtualClock
 from actorproc.simulation.loop import run
@@ -56,7 +55,7 @@ class Counts(PartitionHandler):
     async def process(self, batch: Batch, ctx: PartitionContext) -> None:
         self.handled.add(ctx.partition)
 
-    async def closing(self, ctx: ClosingContext, reason: CloseReason) -> None:
+    async def closing(self, ctx: PartitionInfo, reason: CloseReason) -> None:
         self.calls.append(f"closing: {reason.value}")
 
 

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 
 from actorproc.config.settings import Settings
 from actorproc.errors import CorruptObject, RecordsLost, SourceError, UsageError
-from actorproc.log.appender import Appender
-from actorproc.log.hints import HintWriter
 from actorproc.log.metadata import create_log
-from actorproc.log.producer import Producer
 from actorproc.log.segment import ROW_GROUP_BYTES
+from actorproc.produce.appender import Appender
+from actorproc.produce.hint_writer import HintWriter
+from actorproc.produce.producer import Producer
 from actorproc.records import RECORD_SCHEMA, Batch
 from actorproc.retention.boundary import raise_boundary
 from actorproc.runtime.budget import ByteBudget, ReadBudget

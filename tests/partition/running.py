@@ -15,23 +15,19 @@ from actorproc.handler.base import PartitionHandler
 from actorproc.handler.context import PartitionContext
 from actorproc.handler.info import PartitionInfo
 from actorproc.partition.batch_processor import BatchProcessor
-from actorproc.partition.batch_size import Pace
 from actorproc.partition.committer import Committer
 from actorproc.partition.dead_letter_limit import DeadLetterLimit
+from actorproc.partition.handler_calls import HandlerCalls
 from actorproc.partition.handler_threads import HandlerThreads
-from actorproc.partition.opened_handler import OpenedHandler
-from actorproc.partition.pending import Pending
-from actorproc.partition.read_ahead import ReadAhead
-from actorproc.partition.time_spent import HostTimes, TimeSpent
+from actorproc.partition.results import Results
+from actorproc.partition.retry_pause import RetryPause
 from actorproc.records import Batch, Cursor
 from actorproc.rows.schema import parse_schema
-from actorproc.runtime.budget import ByteBudget
 from actorproc.runtime.clock import SYSTEM, Clock
 from actorproc.state.partition_state import PartitionState
 from actorproc.storage.names import ProcessorLayout
 from actorproc.storage.store import Store
 from actorproc.stores.memory import MemoryStore
-from actorproc.testing.memory_source import MemorySource
 
 INFO = PartitionInfo("p", "h", "0", 1, None, None, structlog.get_logger(), JsonDecoder())
 QUICK = Settings(retry_backoff=0.001, retry_backoff_max=0.002)
@@ -68,23 +64,23 @@ class Commits:
         self.cursor = self.committed = Cursor("")
         self.state = PartitionState(Store(MemoryStore()), ProcessorLayout("p"), "0", limit=2**20)
         self.saved: list[tuple[list[int], list[int], int]] = []
-        self.results: list[Pending] = []
+        self.results: list[Results] = []
         self._slow = slow
         self._added: list[tuple[list[int], list[int], int]] = []
 
-    def add(self, batch: Batch, upto: int, cursor: Cursor, results: Pending, begun: float) -> None:
+    def add(self, batch: Batch, upto: int, cursor: Cursor, results: Results, begun: float) -> None:
         self.results.append(results)
         self.state.add(results.changes)
         self._added.append((column(results, "n"), sorted(results.letters), upto))
+
+    async def commit_if_due(self) -> None:
+        pass
 
     async def commit(self) -> None:
         for _ in range(self._slow):
             await anyio.sleep(0)
         self.saved += self._added
         self._added.clear()
-
-    def is_due(self) -> bool:
-        return False
 
     def now(self) -> float:
         return SYSTEM.wall()
@@ -99,15 +95,14 @@ def processor(
     limit: DeadLetterLimit | None = None,
     draining: anyio.Event | None = None,
 ) -> BatchProcessor:
-    clock = Clock(1)
-    pace = Pace(clock, settings)
-    opened = OpenedHandler(
-        handler, info, parse_schema(handler.schema_for(info.options)), settings, clock,
-        committer=cast(Committer, commits or Commits()), pace=pace, threads=HandlerThreads(2, clock),
-        reads=ReadAhead(MemorySource(1), "0", settings, ByteBudget(2**20), pace),
-        draining=draining or anyio.Event(), time=TimeSpent(clock, HostTimes()),
+    clock, draining = Clock(1), draining or anyio.Event()
+    retries = RetryPause(handler, settings, clock, info.log, draining, lambda _: None)
+    calls = HandlerCalls(
+        handler, info, parse_schema(handler.schema_for(info.options)), clock,
+        committer=cast(Committer, commits or Commits()), threads=HandlerThreads(2, clock), retries=retries,
+        draining=draining,
     )  # fmt: skip
-    return BatchProcessor(opened, limit or DeadLetterLimit(settings))
+    return BatchProcessor(calls, settings, limit or DeadLetterLimit(settings), retries.pause)
 
 
 class Run:
@@ -124,13 +119,13 @@ class Run:
     def saved(self) -> list[tuple[list[int], list[int], int]]:
         return self.commits.saved
 
-    async def __call__(self, batch: Batch) -> Pending:
+    async def __call__(self, batch: Batch) -> Results:
         return await self.processor.process(batch)
 
 
-def column(results: Pending, name: str) -> list[Any]:
+def column(results: Results, name: str) -> list[Any]:
     return pa.concat_tables(results.tables)[name].to_pylist() if results.tables else []
 
 
-def letters(results: Pending) -> dict[int, dict[str, Any]]:
+def letters(results: Results) -> dict[int, dict[str, Any]]:
     return {sequence: orjson.loads(line) for sequence, line in results.letters.items()}

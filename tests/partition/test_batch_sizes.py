@@ -48,7 +48,7 @@ def sizes_of_batches(seconds: Callable[[int, int], float], records: int = 80_000
         world = World(Works, page=20_000, clock=VirtualClock, **settings)
         world.feed(records)
         async with world.running(1) as actor:
-            while actor.statistics.records < records:
+            while actor.statistics.counts.records < records:
                 await anyio.sleep(1)
 
     run(main())
@@ -100,7 +100,7 @@ def test_small_quick_batches_do_not_lead_to_one_large_batch() -> None:
                 world.feed(few)
                 await anyio.sleep(5)
             world.feed(20_000)
-            while actor.statistics.records < world.fed:
+            while actor.statistics.counts.records < world.fed:
                 await anyio.sleep(1)
 
     run(main())

@@ -45,14 +45,14 @@ async def test_batches_that_look_alike_are_progress() -> None:
 
     class Handler(Doubler):
         async def process(self, batch: Batch, ctx: PartitionContext) -> None:
-            told.append(run.processor.opened.progress)
+            told.append(run.processor.calls.progress)
 
     run = Run(Handler())
     for first in (0, 2):
         await run(Batch.of("0", [b"1", b"2"], [first, first + 1]))
     assert None not in told
     assert told[0] != told[1]
-    assert run.processor.opened.progress is None
+    assert run.processor.calls.progress is None
 
 
 async def test_a_batch_is_freed_although_rows_hold_its_records() -> None:

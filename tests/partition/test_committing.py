@@ -133,7 +133,7 @@ async def test_without_auto_commit_only_the_handler_commits() -> None:
     world = World(Manual, page=5, auto_commit=False, commit_interval=0.001, commit_rows=1)
     world.feed(10)
     async with world.running(1) as actor:
-        await eventually(lambda: _at_least(actor.statistics.records, 10))
+        await eventually(lambda: _at_least(actor.statistics.counts.records, 10))
         await anyio.sleep(0.02)
         assert await world.rows() == []
         world.feed(11)

@@ -81,10 +81,10 @@ async def test_late_rows_are_logged_once_and_noticed_by_the_partition() -> None:
     run = Run(Leaving())
     with structlog.testing.capture_logs() as logs:
         await run(numbers(1, 2))
-        assert not run.processor.opened.late.is_set()
+        assert not run.processor.calls.late.is_set()
         await asyncio.gather(*stragglers, return_exceptions=True)
     assert [entry["event"] for entry in logs] == ["partition.emitted_too_late"]
-    assert run.processor.opened.late.is_set()
+    assert run.processor.calls.late.is_set()
 
 
 async def test_late_rows_of_an_attempt_that_failed_are_refused_but_not_lost() -> None:
@@ -105,7 +105,7 @@ async def test_late_rows_of_an_attempt_that_failed_are_refused_but_not_lost() ->
     assert column(await run(numbers(7)), "n") == [7]
     await asyncio.wait(stragglers)
     assert isinstance(stragglers[0].exception(), errors.HandlerError)
-    assert not run.processor.opened.late.is_set()
+    assert not run.processor.calls.late.is_set()
 
 
 async def test_rows_of_a_cut_off_plain_handler_are_refused_quietly() -> None:

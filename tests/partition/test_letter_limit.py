@@ -159,7 +159,7 @@ async def processed(whats: list[str], **settings: Any) -> tuple[int, int]:
     processor = Processor(Sorted, source=source, container=Store(MemoryStore()), host="a", **QUICK, **settings)
     await processor.run(until_end=True)
     supervisor = processor.statistics()
-    return supervisor.rows, supervisor.dead_letters
+    return supervisor.counts.rows, supervisor.counts.dead_letters
 
 
 async def test_a_tenth_of_bad_records_is_no_alarm() -> None:

@@ -22,8 +22,8 @@ from actorproc.runtime.tasks import first_cause
 from actorproc.simulation.clock import VirtualClock
 from actorproc.simulation.loop import current_loop, run
 from actorproc.sources.queue_protocol import Consumer, Deliveries
-from actorproc.testing.memory_queue import MemoryQueue, MemoryQueues
 from tests.partition.world import Numbers, World
+from tests.testing.memory_queue import MemoryQueue, MemoryQueues
 
 
 class QueueWorld(World):

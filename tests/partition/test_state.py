@@ -224,7 +224,7 @@ async def test_a_change_after_process_has_returned_is_refused() -> None:
     for change in changes:
         with pytest.raises(HandlerError, match="has returned"):
             change()
-    assert run.processor.opened.late.is_set()
+    assert run.processor.calls.late.is_set()
     assert state(run) == {1: 1}
 
 

@@ -23,7 +23,7 @@ from actorproc.handler.context import PartitionContext
 from actorproc.handler.state import MOST_SECONDS, TIMERS
 from actorproc.handler.wake_context import WakeContext
 from actorproc.handlers.record_handler import RecordHandler
-from actorproc.partition.pending import Pending
+from actorproc.partition.results import Results
 from actorproc.records import Batch, Record
 from tests.partition.running import Run, column, numbers
 from tests.partition.test_state import state
@@ -39,8 +39,8 @@ class Session(msgspec.Struct):
 Use = Callable[[PartitionContext], object]
 
 
-async def results(use: Use, base: type[PartitionHandler], **traits: Any) -> tuple[Run, Pending]:
-    """Process three records. The second one calls `use` after it has changed the state."""
+async def results(use: Use, base: type[PartitionHandler], **traits: Any) -> tuple[Run, Results]:
+    """Of three records, of which the second one does `use` after it has changed the state."""
 
     class Waking(PartitionHandler):
         output_schema = "n long"

@@ -14,6 +14,7 @@ from msgspec import msgpack
 from msgspec.structs import replace
 
 from actorproc.config.settings import Settings
+from actorproc.counts import Counts
 from actorproc.errors import EndNotReached
 from actorproc.handler.base import PartitionHandler
 from actorproc.handler.context import PartitionContext
@@ -22,10 +23,9 @@ from actorproc.handler.timers import Timer, set_timer
 from actorproc.handler.wake_context import WakeContext
 from actorproc.handlers.record_handler import RecordHandler
 from actorproc.output.chain import Commit, OutputChain
-from actorproc.output.checkpoint import Reset, Totals
+from actorproc.output.checkpoint import Reset
 from actorproc.partition.timers import Timers
 from actorproc.records import Batch, Cursor, Record
-from actorproc.runtime.backoff import Backoff
 from actorproc.runtime.clock import Clock
 from actorproc.simulation.clock import EPOCH, VirtualClock
 from actorproc.simulation.loop import START, current_loop, run
@@ -46,7 +46,7 @@ def at(*events: tuple[str, float]) -> list[Record]:
     return list(Batch.of("0", values, range(len(values)), timestamps=times))
 
 
-class Counts(RecordHandler):
+class CountsByKey(RecordHandler):
     """Counts records by key, and emits the count when none of the key has come for 10 s."""
 
     output_schema = "key string, n int"
@@ -62,7 +62,7 @@ class Counts(RecordHandler):
         return {"key": key, "n": count}
 
 
-class CountsAsync(Counts):
+class CountsAsync(CountsByKey):
     async def on_wake(self, key: Any, ctx: WakeContext) -> Any:
         await anyio.sleep(0)
         return super().on_wake(key, ctx)
@@ -72,8 +72,8 @@ def counts(rows: Sequence[dict[str, Any]]) -> list[tuple[str, int, int]]:
     return [(row["key"], row["n"], row["_sequence"]) for row in rows]
 
 
-@pytest.mark.parametrize("handler", [Counts, CountsAsync])
-async def test_a_timer_fires_once_the_stream_time_has_passed_it(handler: type[Counts]) -> None:
+@pytest.mark.parametrize("handler", [CountsByKey, CountsAsync])
+async def test_a_timer_fires_once_the_stream_time_has_passed_it(handler: type[CountsByKey]) -> None:
     records = at(("a", 0), ("a", 5), ("b", 8), ("c", 15))
     result = await run_handler(handler, records)
     assert counts(result.rows) == [("a", 2, 3)]
@@ -84,15 +84,15 @@ async def test_a_timer_fires_once_the_stream_time_has_passed_it(handler: type[Co
 
 async def test_run_handler_advances_time() -> None:
     records = at(("a", 0), ("b", 8))
-    assert counts((await run_handler(Counts, records, advance="1.9s")).rows) == []
-    assert counts((await run_handler(Counts, records, advance=2)).rows) == [("a", 1, 1)]
-    later = await run_handler(Counts, records, advance=timedelta(hours=1))
+    assert counts((await run_handler(CountsByKey, records, advance="1.9s")).rows) == []
+    assert counts((await run_handler(CountsByKey, records, advance=2)).rows) == [("a", 1, 1)]
+    later = await run_handler(CountsByKey, records, advance=timedelta(hours=1))
     assert (counts(later.rows), later.state, later.timers) == ([("a", 1, 1), ("b", 1, 1)], {}, {})
 
 
 async def test_each_batch_is_followed_by_the_timers_that_it_made_due() -> None:
     records = at(("a", 0), ("b", 11), ("c", 22))
-    result = await run_handler(Counts, records, settings=Settings(max_batch_records=1))
+    result = await run_handler(CountsByKey, records, settings=Settings(max_batch_records=1))
     assert counts(result.rows) == [("a", 1, 1), ("b", 1, 2)]
 
 
@@ -245,7 +245,7 @@ def test_the_stream_time_of_an_idle_partition_follows_the_wall_clock() -> None:
 
 def test_stream_time_follows_the_wall_clock_only_after_read_records() -> None:
     async def main() -> None:
-        world = World(Counts, clock=VirtualClock, commit_interval=1, stream_idle_time=0, max_batch_records=10)
+        world = World(CountsByKey, clock=VirtualClock, commit_interval=1, stream_idle_time=0, max_batch_records=10)
         for second in range(200):
             world.source.append("0", [b"a"], timestamp=now(second - 10_000))
         async with world.running(1):
@@ -436,7 +436,7 @@ def test_a_commit_says_the_stream_time_of_the_records_that_it_covers() -> None:
 async def test_a_reset_back_forgets_stream_time() -> None:
     state = PartitionState(Store(MemoryStore()), ProcessorLayout("p"), "0", 2**20)
     await state.load([], 100.0)
-    made = partial(Commit, host="h", epoch=1, first=Cursor("", 9), next=Cursor("", 3), totals=Totals(), time=1.0)
+    made = partial(Commit, host="h", epoch=1, first=Cursor("", 9), next=Cursor("", 3), totals=Counts(), time=1.0)
     await state.follow(1, made())
     assert state.stream_time == 100
     await state.follow(2, made(stream_time=200.0))
@@ -510,7 +510,7 @@ class Stopped(Clock):
 async def test_a_timer_that_is_not_quite_due_is_waited_for() -> None:
     clock = Stopped(1)
     held = {b"k": msgpack.encode(Timer(NOON.timestamp() - 60, "stream"))}
-    timers = Timers(held, None, clock, clock.wall, 60, 3600, Backoff())
+    timers = Timers(held, None, Settings(stream_idle_time=60, max_timestamp_ahead=3600), clock, clock.wall)
     clock.seconds += 60
     assert timers._quiet_since + 60 - clock.seconds == 0  # and yet 60 seconds have not passed
     assert timers.due(10, (), at_end=True) == []
@@ -521,7 +521,7 @@ async def test_a_timer_that_is_not_quite_due_is_waited_for() -> None:
 async def test_a_timer_that_is_set_with_each_record_has_one_entry() -> None:
     held: dict[bytes, bytes] = {}
     clock = Clock(1)
-    timers = Timers(held, None, clock, clock.wall, 60, 3600, Backoff())
+    timers = Timers(held, None, Settings(stream_idle_time=60, max_timestamp_ahead=3600), clock, clock.wall)
     state = AttemptState(kinds=StateKinds(wakes=True))
     for second in range(1000):
         set_timer(state, "k", NOON + timedelta(seconds=second), None)

@@ -23,7 +23,7 @@ async def test_processed_records_are_committed_when_the_block_ends() -> None:
     settings = {**QUICK, "commit_interval": 1000}
     async with Processor(Double, source=source, container=store, **settings) as processor:
         with anyio.fail_after(60):
-            while not any(p.records for p in _partitions(processor)):
+            while not any(p.counts.records for p in _partitions(processor)):
                 await anyio.sleep(0.01)
         assert await rows(store) == []
     assert await rows(store) == [2 * n for n in range(10)]

@@ -187,7 +187,7 @@ async def test_until_end_that_is_stopped_early_is_an_error_that_says_by_whom(who
         tasks.start_soon(run)
         with anyio.fail_after(60):
             await asking.wait()
-            while sum(p.rows for p in _partitions(processor)) < 10:
+            while sum(p.counts.rows for p in _partitions(processor)) < 10:
                 await anyio.sleep(0.01)
             await anyio.sleep(50 * LOCAL_POLL)
         if who == "SIGTERM":

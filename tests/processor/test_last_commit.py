@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import anyio
 import pytest
 
-from actorproc import Batch, CloseReason, ClosingContext, PartitionContext, PartitionHandler, PartitionInfo, Processor
+from actorproc import Batch, CloseReason, PartitionContext, PartitionHandler, PartitionInfo, Processor
 from actorproc.errors import HandlerError, StoreUnavailable
 from actorproc.group.nudge import Nudges
 from actorproc.simulation.clock import VirtualClock
@@ -20,13 +20,13 @@ from tests.processor.doubling import QUICK, Double, _partitions, fed, rows
 
 async def processed(processor: Processor, records: int) -> None:
     with anyio.fail_after(60):
-        while processor.statistics().records < records:
+        while processor.statistics().counts.records < records:
             await anyio.sleep(0.01)
 
 
 async def test_closing_commits_processed_records_with_auto_commit_off() -> None:
     class CommitsLast(Double):
-        async def closing(self, ctx: ClosingContext, reason: CloseReason) -> None:
+        async def closing(self, ctx: PartitionInfo, reason: CloseReason) -> None:
             assert reason is CloseReason.STOPPING
             await ctx.commit()
 
@@ -51,7 +51,7 @@ async def test_closing_cannot_commit_a_partition_that_has_failed() -> None:
 
             return Decision.STOP
 
-        async def closing(self, ctx: ClosingContext, reason: CloseReason) -> None:
+        async def closing(self, ctx: PartitionInfo, reason: CloseReason) -> None:
             with pytest.raises(HandlerError, match="was lost or has failed") as caught:
                 await ctx.commit()
             errors.append(str(caught.value))

@@ -38,7 +38,7 @@ async def test_processed_records_are_committed_while_the_source_waits_in_a_threa
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(processor.run)
             with anyio.fail_after(30):
-                while not (did := processor.statistics()) or did.records < 2:
+                while not (did := processor.statistics()) or did.counts.records < 2:
                     await anyio.sleep(0.01)
                 processor.stop()
                 while await rows(store) != [2, 4]:

@@ -13,8 +13,7 @@ import pytest
 import structlog
 
 from actorproc import Batch, CloseReason, PartitionContext, PartitionInfo, Processor, errors
-from actorproc.admin.fleet import FleetWatch
-from actorproc.admin.status import read_status
+from actorproc.admin.fleet_watch import FleetWatch
 from actorproc.group.heartbeat import read_heartbeats
 from actorproc.group.membership import GroupDocument, read_group
 from actorproc.partition.committer import Committer
@@ -106,7 +105,7 @@ async def test_a_plain_handler_that_hangs_on_every_host_is_shown_as_stuck() -> N
     async def seen() -> tuple[str, str, bool, list[str]]:
         """Verdict and reason, whether `status` has an error, and the partitions for which hosts are not ready."""
         view = (await watch.look()).partitions["0"]
-        status = (await read_status(store, ProcessorLayout("Double"), "Double", expiration=60)).partitions[0]
+        status = (await FleetWatch(store, ProcessorLayout("Double"), 60).read_all()).partitions["0"]
         found = [host.statistics() for host in hosts]
         ready = [problems(of, now=0.0, max_process_time=60) for of in found]
         return view.verdict, view.reason, status.error is not None, [str(p.partition) for of in ready for p in of]

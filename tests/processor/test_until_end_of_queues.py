@@ -13,13 +13,13 @@ from actorproc.errors import EndNotReached
 from actorproc.sources.queue_protocol import Deliveries
 from actorproc.storage.store import Store
 from actorproc.stores.memory import MemoryStore
-from actorproc.testing.memory_queue import MemoryConsumer, MemoryQueues
 from tests.processor.doubling import QUICK, Double, rows
+from tests.testing.memory_queue import MemoryConsumer, MemoryQueues
 
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("actorproc.testing.memory_queue.QUIET", 0.05)
+    monkeypatch.setattr("tests.testing.memory_queue.QUIET", 0.05)
 
 
 def fed(messages: int, queues: int = 2) -> MemoryQueues:

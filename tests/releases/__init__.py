@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from actorproc import Batch, PartitionContext, PartitionHandler, Processor, Producer, __version__
+from actorproc.admin.compaction import merge, plan, switch
 from actorproc.admin.dead_letters import DeadLetters, LetterId, Selection
 from actorproc.config.settings import Settings
-from actorproc.output.compaction import merge, plan, switch
 from actorproc.output.schema import read_schema
 from actorproc.rows.schema import output_schema
 from actorproc.storage.names import ProcessorLayout

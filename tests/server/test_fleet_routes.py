@@ -14,8 +14,10 @@ import httpx
 import pytest
 
 from actorproc import Batch, PartitionContext, PartitionHandler, Processor, Producer
-from actorproc.admin.fleet import Fleet, FleetWatch
+from actorproc.admin.fleet import Fleet
+from actorproc.admin.fleet_watch import FleetWatch
 from actorproc.config.settings import Settings
+from actorproc.counts import Counts
 from actorproc.errors import ActorprocError
 from actorproc.server import dashboard_app, letter_routes
 from actorproc.server.feeds import Feed
@@ -90,7 +92,7 @@ async def test_only_changed_partitions_follow_the_first_view(tmp_path: Path) -> 
     feed = Feed(fleet.container, NAME, Settings())
     views = feed.views()
     assert len((await anext(views)).partitions) == 16
-    await fleet.write(hosts=["host-00"], records=20_000)
+    await fleet.write(hosts=["host-00"], totals=(20_000, 9_000))
     changed = {view.partition for view in (await anext(views)).partitions}
     assert changed == {name for name in fleet.partitions if fleet.owner(name) == "host-00"}
     version = (await feed.view()).version
@@ -369,4 +371,4 @@ async def test_counts_of_a_partition_go_on_when_its_host_restarts(tmp_path: Path
             watch = FleetWatch(store, ProcessorLayout("Refuses"), 60.0)
             while (view := (await watch.look()).partitions["0"]).state != "running":
                 await anyio.sleep(0.05)
-    assert (view.records, view.dead_letters) == (12, 12)
+    assert view.counts == Counts(12, 0, 12)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from actorproc.admin.status import read_status
+from actorproc.admin.fleet_watch import FleetWatch
 from actorproc.simulation import Cluster, Faults, run
 from actorproc.simulation.clock import VirtualClock
 from actorproc.storage.store import Store
@@ -25,9 +25,9 @@ def test_hosts_start_run_and_stop_while_a_third_of_all_requests_fail(seed: int) 
         assert not [event for event in cluster.events if event.startswith("ended")], "no host died of it"
         clock = VirtualClock("d")
         store = Store(cluster.store.view("d"), clock=clock)
-        status = await read_status(store, cluster.layout, "simulated", expiration=60)
-        assert [partition.error for partition in status.partitions] == [None] * 4
-        assert {member.host for member in status.members} == {"a", "b", "c"}
+        status = await FleetWatch(store, cluster.layout, 60).read_all()
+        assert [partition.error for partition in status.partitions.values()] == [None] * 4
+        assert {member.host for member in status.hosts} == {"a", "b", "c"}
         await cluster.finished()
 
     run(story())

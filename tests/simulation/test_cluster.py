@@ -30,12 +30,12 @@ from actorproc.simulation import (
     current_loop,
     run,
 )
-from actorproc.simulation import __main__ as command
-from actorproc.simulation.handler_styles import Loop
-from actorproc.simulation.reference_records import check_reference
-from actorproc.simulation.scenario import STREAMS, simulate, stream_of
-from actorproc.simulation.styles import STYLES
+from tests.simulation import __main__ as command
+from tests.simulation.handler_styles import Loop
 from tests.simulation.numbers import Numbers, judge_number, numbers, owners
+from tests.simulation.reference_records import check_reference
+from tests.simulation.scenario import STREAMS, simulate, stream_of
+from tests.simulation.styles import STYLES
 
 PAGE = Path(__file__).parents[2] / "docs" / "simulation.md"
 
@@ -417,4 +417,4 @@ def test_a_failing_seed_is_printed_with_its_command(monkeypatch: pytest.MonkeyPa
     done = CliRunner().invoke(command.app, ["--first", "17", "--hours", "0.25", "--stream", "log"])
     assert done.exit_code == 1
     assert "Seed 17 breaks: partition 3: lost" in done.output
-    assert "python -m actorproc.simulation --seed 17 --hours 0.25 --hosts 5 --partitions 6 --stream log" in done.output
+    assert "python -m tests.simulation --seed 17 --hours 0.25 --hosts 5 --partitions 6 --stream log" in done.output

@@ -18,24 +18,23 @@ from actorproc.group.liveness import LivenessTracker
 from actorproc.handler.attempt import Attempt
 from actorproc.handler.context import PartitionContext
 from actorproc.handler.info import PartitionInfo
-from actorproc.log.appender import Appender
 from actorproc.output import dead_letters
 from actorproc.output.attachments import Attachment
 from actorproc.output.chain import Commit, OutputChain, letters_of
 from actorproc.partition.actor import PartitionActor
 from actorproc.partition.batch_processor import BatchProcessor, BatchRun
-from actorproc.partition.batch_results import BatchResults
-from actorproc.partition.pending import Pending
+from actorproc.partition.results import Results
+from actorproc.produce.appender import Appender
 from actorproc.records import Batch
 from actorproc.rows import sequence_order as sequenced
 from actorproc.simulation import Cluster, InvariantViolation, current_loop, run
 from actorproc.simulation.cluster import NextRelease
-from actorproc.simulation.scenario import simulate
 from actorproc.state.objects import Entries
 from actorproc.state.partition_state import PartitionState
 from actorproc.storage.parquet import parse_footer
 from actorproc.storage.store import Conflict, Store
 from tests.simulation.numbers import Numbers, judge_number, numbers
+from tests.simulation.scenario import simulate
 
 SEEDS = 12
 
@@ -179,7 +178,7 @@ def test_not_publishing_dead_letters_is_found(monkeypatch: pytest.MonkeyPatch) -
 def test_losing_a_record_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     process = BatchProcessor.process
 
-    async def all_but_the_last(self: BatchProcessor, batch: Batch, cuts: Any) -> Pending:
+    async def all_but_the_last(self: BatchProcessor, batch: Batch, cuts: Any) -> Results:
         return await process(self, batch[: max(1, len(batch) - 1)], cuts)
 
     monkeypatch.setattr(BatchProcessor, "process", all_but_the_last)
@@ -222,7 +221,7 @@ def test_forgetting_dead_letters_at_a_commit_is_found(monkeypatch: pytest.Monkey
 
     async def forget(self: BatchRun, attempt: Attempt, upto: int) -> None:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(self.results, "give_up", lambda *_: None)
+            patch.setattr(self, "_give_up", lambda *_: None)
             await commit(self, attempt, upto)
 
     monkeypatch.setattr(BatchRun, "_commit_alone", forget)
@@ -231,14 +230,14 @@ def test_forgetting_dead_letters_at_a_commit_is_found(monkeypatch: pytest.Monkey
 
 def test_forgetting_rows_emitted_during_a_commit_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """A commit that encodes rows which it does not take, as their records are still at work, and drops them."""
-    take = BatchResults.take_upto
+    take = BatchRun._take_upto
 
-    def take_all(self: BatchResults, attempt: Attempt, upto: int) -> Pending:
+    def take_all(self: BatchRun, attempt: Attempt, upto: int) -> Results:
         now = take(self, attempt, upto)
         attempt.encoded = []
         return now
 
-    monkeypatch.setattr(BatchResults, "take_upto", take_all)
+    monkeypatch.setattr(BatchRun, "_take_upto", take_all)
     assert re.search("record .* ended as 0 rows|should have .* rows", first_broken("map, commits"))
 
 
@@ -249,7 +248,7 @@ def test_acknowledging_a_commit_too_early_is_found(monkeypatch: pytest.MonkeyPat
         async def later() -> None: ...
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(self._on.committer, "commit", later)
+            patch.setattr(self._calls.committer, "commit", later)
             await commit(self, attempt, upto)
 
     monkeypatch.setattr(BatchRun, "_commit_alone", only_note)
@@ -304,7 +303,7 @@ def test_moving_the_checkpoint_after_the_handler_is_found(monkeypatch: pytest.Mo
 def test_losing_a_record_that_was_not_in_flight_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     process = BatchProcessor.process
 
-    async def all_but_the_last(self: BatchProcessor, batch: Batch, cuts: Any) -> Pending:
+    async def all_but_the_last(self: BatchProcessor, batch: Batch, cuts: Any) -> Results:
         return await process(self, batch[: max(1, len(batch) - 1)], cuts)
 
     monkeypatch.setattr(BatchProcessor, "process", all_but_the_last)
@@ -335,7 +334,7 @@ def test_keeping_the_changes_of_a_failed_attempt_is_found(monkeypatch: pytest.Mo
     failed = BatchRun._failed
 
     async def keep(self: BatchRun, part: Any, error: Exception, attempt: Attempt) -> None:
-        self.results._done.changes = attempt.state.changes()
+        self._done.changes = attempt.state.changes()
         await failed(self, part, error, attempt)
 
     monkeypatch.setattr(BatchRun, "_failed", keep)

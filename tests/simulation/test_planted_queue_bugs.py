@@ -7,18 +7,18 @@ of a queue has no way to leave them out.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
 from actorproc.output.checkpoint import Checkpoint
-from actorproc.partition import queue_reader
-from actorproc.partition.committer import Committer
+from actorproc.partition import claim, queue_reader
 from actorproc.partition.queue_reader import Look, QueueReader
 from actorproc.records import Batch
 from actorproc.simulation.loop import call_outside
-from actorproc.simulation.queue_stream import SimulatedQueue
 from actorproc.sources.queue_protocol import Deliveries
+from tests.simulation.queue_stream import SimulatedQueue
 from tests.simulation.test_planted_bugs import first_broken
 
 pytestmark = pytest.mark.long
@@ -61,12 +61,12 @@ def test_no_more_identities_than_unacknowledged_messages_are_found(monkeypatch: 
 
 
 def test_a_checkpoint_without_identities_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    walk = Committer._walk
+    walk = claim._walk
 
-    async def without(self: Committer, checkpoint: Checkpoint) -> bool:
-        return await walk(self, replace(checkpoint, identities=()))
+    async def without(chain: Any, state: Any, checkpoint: Checkpoint) -> Any:
+        return await walk(chain, state, replace(checkpoint, identities=()))
 
-    monkeypatch.setattr(Committer, "_walk", without)
+    monkeypatch.setattr(claim, "_walk", without)
     assert ANOTHER in broken()
 
 

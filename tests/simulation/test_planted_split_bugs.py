@@ -10,11 +10,10 @@ from actorproc.errors import PartitionGone
 from actorproc.group import assignment, group
 from actorproc.host.owned_partitions import OwnedPartitions
 from actorproc.host.partition_list import PartitionList
-from actorproc.log import growth
-from actorproc.log.hints import HintWriter
-from actorproc.output.checkpoint import Checkpoint
 from actorproc.partition.actor import PartitionActor
 from actorproc.partition.committer import Committer
+from actorproc.produce import growth
+from actorproc.produce.hint_writer import HintWriter
 from actorproc.simulation import Cluster, InvariantViolation, run
 from actorproc.storage.store import Store
 from tests.simulation.numbers import Numbers, judge_number, numbers
@@ -106,14 +105,13 @@ def test_a_forgotten_partition_that_is_left_alone_is_found(monkeypatch: pytest.M
 
 @pytest.mark.slow
 def test_running_an_ended_partition_again_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    walk = Committer._walk
+    opened = Committer.open
 
-    async def overlook(self: Committer, checkpoint: Checkpoint) -> bool:
-        walked = await walk(self, checkpoint)
+    async def overlook(self: Committer, *how: Any) -> None:
+        await opened(self, *how)
         self.ended = False
-        return walked
 
-    monkeypatch.setattr(Committer, "_walk", overlook)
+    monkeypatch.setattr(Committer, "open", overlook)
     assert "follows the end of the partition" in broken(first=4)
 
 

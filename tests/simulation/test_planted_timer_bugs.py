@@ -76,7 +76,7 @@ def test_changes_of_a_failed_call_are_found(monkeypatch: pytest.MonkeyPatch) -> 
         if error is not None and self._made is not None:
             changes = self._made.state.changes()
             changes.pop("actorproc.timers", None)
-            self._on.committer.state.add(changes)
+            self._calls.committer.state.add(changes)
         return error
 
     monkeypatch.setattr(WakeRun, "attempt", keep)

@@ -15,13 +15,14 @@ import pyarrow as pa
 import pytest
 
 from actorproc import Batch, PartitionContext, PartitionHandler, Processor, Settings
+from actorproc.admin.fleet_watch import FleetWatch
 from actorproc.admin.retained import RetainedOutput
-from actorproc.admin.status import read_status
 from actorproc.admin.trim import trim as trim_by_rule
+from actorproc.counts import Counts
 from actorproc.errors import SourceError, UsageError
 from actorproc.group.membership import GroupDocument
 from actorproc.output.chain import Commit, encode_commit
-from actorproc.output.checkpoint import Checkpoint, Totals
+from actorproc.output.checkpoint import Checkpoint
 from actorproc.records import Cursor
 from actorproc.retention.readers import decide, read_registry
 from actorproc.rows.ddl import schema_to_ddl
@@ -37,8 +38,8 @@ from actorproc.stores.memory import MemoryStore
 from tests.admin.conftest import SETTINGS, Later, Place
 from tests.admin.conftest import fleet as fleet
 from tests.admin.conftest import place as place
+from tests.admin.test_compaction import compact, delete_originals
 from tests.fragile import Fate, Fragile
-from tests.output.test_compaction import compact, delete_originals
 from tests.spark.committing import QUICK, Fleet, Numbers
 
 LAYOUT = ProcessorLayout("numbers")
@@ -293,7 +294,7 @@ async def commit_file(store: Store, number: int, before: int, count: int, time: 
         epoch=1,
         first=Cursor(""),
         next=Cursor("", before + count - 1),
-        totals=Totals(count, before + count),
+        totals=Counts(count, before + count),
         time=time,
         rows=count,
     )
@@ -304,7 +305,7 @@ async def commit_file(store: Store, number: int, before: int, count: int, time: 
 async def prepared(store: Store, times: Sequence[float]) -> None:
     """Files of ten rows, committed at `times`."""
     await store.put(LAYOUT.schema, orjson.dumps({"version": 1, "ddl": schema_to_ddl(parse_schema("n long"))}))
-    await store.put(LAYOUT.checkpoint("0"), Checkpoint(1, 0, Cursor(""), Totals()).to_json())
+    await store.put(LAYOUT.checkpoint("0"), Checkpoint(1, 0, Cursor(""), Counts()).to_json())
     for number, time in enumerate(times):
         await commit_file(store, number, 10 * number, 10, time)
 
@@ -385,8 +386,8 @@ async def test_status_knows_the_lag(store: Store) -> None:
     await source.open()
 
     async def lag() -> tuple[int | None, float | None]:
-        found = await read_status(store, ProcessorLayout("Twice"), "Twice", expiration=60, source=source)
-        return found.lag, max(one.lag_seconds for one in found.partitions if one.lag_seconds is not None)
+        found = await FleetWatch(store, ProcessorLayout("Twice"), 60).read_all(source)
+        return found.lag, found.lag_seconds
 
     records, seconds = await lag()
     assert (records, seconds is not None and 0 < seconds < 300) == (27 + 9, True)

@@ -161,7 +161,7 @@ def pairs(files: Sequence[DataFile], target_size: int) -> list[list[DataFile]]:
 async def test_bad_files_only_stop_the_compaction_of_files_after_them(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("actorproc.output.compaction.grouped", pairs)
+    monkeypatch.setattr("actorproc.admin.compaction.grouped", pairs)
     monkeypatch.setattr("actorproc.spark.compaction._GROUPS_PER_CORE", 1)  # two groups at a time
     fleet = Fleet(str(tmp_path))
     await fleet.commit(p0=90, p1=90, p2=90)
@@ -190,7 +190,7 @@ async def test_bad_files_only_stop_the_compaction_of_files_after_them(
 async def test_files_after_a_corrupt_compacted_file_are_compacted(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("actorproc.output.compaction.grouped", pairs)
+    monkeypatch.setattr("actorproc.admin.compaction.grouped", pairs)
     fleet = Fleet(str(tmp_path))
     await fleet.commit(p0=90)
     assert compact(spark, str(tmp_path), "numbers", older_than=0).files_after == 4

@@ -15,8 +15,8 @@ import pytest
 
 from actorproc.config.settings import Settings
 from actorproc.errors import SourceError, UsageError
-from actorproc.log.growth import grow_log
-from actorproc.log.producer import Producer
+from actorproc.produce.growth import grow_log
+from actorproc.produce.producer import Producer
 from actorproc.rows.schema import nullable, output_schema, parse_schema
 from actorproc.spark.blocking_store import open_blocking
 from actorproc.spark.data_source import plan_tasks

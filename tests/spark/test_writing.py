@@ -20,9 +20,9 @@ from pyspark.sql.datasource import WriterCommitMessage
 
 from actorproc import Batch, PartitionContext, PartitionHandler, Processor, Producer, Settings
 from actorproc.errors import SourceError, UsageError
+from actorproc.log.key_hash import partition_of_key
 from actorproc.log.metadata import create_log
-from actorproc.log.partitioner import partition_of_key
-from actorproc.log.transactions import Transaction, Transactions
+from actorproc.produce.transactions import Transaction, Transactions
 from actorproc.records import Record
 from actorproc.sources.log import LogSource
 from actorproc.sources.protocol import list_partitions

@@ -5,15 +5,15 @@ from __future__ import annotations
 
 import pytest
 
+from actorproc.admin.compaction import sweep
+from actorproc.admin.fleet_watch import FleetWatch
 from actorproc.admin.retained import RetainedLog, RetainedOutput
-from actorproc.admin.status import read_status
 from actorproc.admin.trim import plan_trim
 from actorproc.config.settings import Settings
 from actorproc.log.positions import first_base, last_base
-from actorproc.log.producer import Producer
-from actorproc.output.compaction import sweep
 from actorproc.output.dead_letters import dead_letters, letter_files
 from actorproc.output.row_reader import all_slices, partitions_with_state
+from actorproc.produce.producer import Producer
 from actorproc.sources import LogSource, OutputSource
 from actorproc.storage import names as layout
 from actorproc.storage.listing import numbered_files
@@ -99,8 +99,8 @@ async def test_foreign_objects_do_not_disturb_a_processor(store: Store) -> None:
     await fleet.commit(p0=10)
     assert await partitions_with_state(store, LAYOUT) == ["0"]
     assert [piece.file.number async for piece in all_slices(store, LAYOUT, ["0"])] == [0, 1]
-    status = await read_status(store, LAYOUT, "numbers", expiration=60)
-    assert [(found.partition, found.error) for found in status.partitions] == [("0", None)]
+    status = await FleetWatch(store, LAYOUT, 60).read_all()
+    assert [(found.partition, found.error) for found in status.partitions.values()] == [("0", None)]
     assert await letter_files(store, LAYOUT) == [LAYOUT.dead_letter_file("0", number) for number in (0, 1)]
     assert [letter["sequence"] async for letter in dead_letters(store, LAYOUT)] == [7, 17]
     source = OutputSource(store, "numbers", settings=SETTINGS)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
@@ -24,12 +23,12 @@ from actorproc.connectors.shared.azure_checkpoints import CHECKPOINTS, AzureChec
 from actorproc.connectors.shared.entra_login import EntraLogin
 from actorproc.errors import RecordsLost, SourceError, UsageError
 from actorproc.records import Batch, Cursor
-from actorproc.runtime.budget import ByteBudget, ReadBudget
+from actorproc.runtime.budget import ReadBudget
 from actorproc.runtime.clock import SYSTEM, Clock
 from actorproc.runtime.logger import get_logger
-from actorproc.sources.appendable import Appendable
 from actorproc.sources.patience import Patience
 from actorproc.sources.protocol import Chunk, End, Source, Start
+from actorproc.sources.replay_target import Appendable
 
 T = TypeVar("T")
 
@@ -188,7 +187,7 @@ class EventHubsSource(Source, Appendable):
     # Reading
 
     def read(self, partition: str, position: str) -> AsyncGenerator[Chunk, None]:
-        return self.read_within(partition, position, ReadBudget(ByteBudget(sys.maxsize)))
+        return self.read_within(partition, position, ReadBudget.unlimited())
 
     async def read_within(self, partition: str, position: str, budget: ReadBudget) -> AsyncGenerator[Chunk, None]:
         """Read with the epoch of the lease. A lost connection is made anew at the next event."""

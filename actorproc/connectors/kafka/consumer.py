@@ -18,10 +18,10 @@ from typing import Any, TypeVar
 import anyio
 from confluent_kafka import OFFSET_INVALID, Consumer, KafkaError, KafkaException, Message, TopicPartition
 
+from actorproc.connectors.kafka.collector import collector_paused
 from actorproc.connectors.kafka.columns import Key, by_partition, to_batch
 from actorproc.errors import SourceError
 from actorproc.records import Batch
-from actorproc.runtime.collector import collector_paused
 from actorproc.runtime.error_text import format_error
 from actorproc.runtime.logger import get_logger
 from actorproc.sources.protocol import Chunk

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from datetime import UTC, datetime
@@ -19,11 +18,11 @@ from actorproc.connectors.kinesis.requests import Put, put_requests
 from actorproc.connectors.kinesis.stream import Stream
 from actorproc.errors import PartitionGone, RecordsLost, SourceError, UsageError
 from actorproc.records import NO_COST, Batch, Cursor
-from actorproc.runtime.budget import ByteBudget, ReadBudget
+from actorproc.runtime.budget import ReadBudget
 from actorproc.runtime.clock import SYSTEM, Clock
 from actorproc.runtime.logger import get_logger
-from actorproc.sources.appendable import Appendable
 from actorproc.sources.protocol import Chunk, End, Partition, Source, Start
+from actorproc.sources.replay_target import Appendable
 
 _PAGE_BYTES = 10 * 2**20  # of a read, at most
 _LEAST_BYTES = 64 * 2**10  # that a read may take after one that found less
@@ -139,7 +138,7 @@ class KinesisSource(Source, Appendable):
     # Reading
 
     def read(self, partition: str, position: str) -> AsyncGenerator[Chunk, None]:
-        return self.read_within(partition, position, ReadBudget(ByteBudget(sys.maxsize)))
+        return self.read_within(partition, position, ReadBudget.unlimited())
 
     async def read_within(self, partition: str, position: str, budget: ReadBudget) -> AsyncGenerator[Chunk, None]:
         await self._stream.connect()

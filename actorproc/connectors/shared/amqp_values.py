@@ -115,3 +115,11 @@ def _object(pairs: list[tuple[Value, Value]]) -> dict[str, object]:
             raise NoPlace(f"a map has two keys with the text {name!r:.100}")
         found[name] = _plain(item)
     return found
+
+
+def text_or_bytes(value: bytes | None) -> Any:
+    """Text where it is UTF-8, as AMQP has strings."""
+    try:
+        return None if value is None else value.decode()
+    except UnicodeDecodeError:
+        return value
