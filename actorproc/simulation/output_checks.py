@@ -36,7 +36,7 @@ class RecordResult:
 
 
 RecordCheck = Callable[[RecordResult], "str | None"]
-"""Returns what is wrong with the result of a record, or None."""
+"""Returns the fault in the result of a record, or None."""
 
 
 class TimerRows(Protocol):

@@ -129,7 +129,7 @@ async def test_a_late_reader_is_refused_with_partition_and_number(
 
 async def test_a_reader_that_registers_while_a_trim_runs_is_heard(place: Place, fleet: Fleet) -> None:
     class Interrupted(RetainedOutput):
-        """Somebody registers just after the readers were asked."""
+        """A reader registers just after the readers were asked."""
 
         async def newest(self, partition: str) -> int:
             await hold(self, "new", p0=1)
@@ -147,7 +147,7 @@ async def test_a_reader_that_registers_while_a_trim_runs_is_heard(place: Place, 
 
 
 class Killed(Exception):
-    """The process is no more."""
+    """The process has died."""
 
 
 class Dying(MemoryStore):

@@ -34,7 +34,7 @@ START = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 async def produce(store: Store, *counts: int, first: int = 0, partitions: int | None = 1) -> None:
-    """Append a file of so many records for each count; their values count on from `first`, a second apart."""
+    """Append one file for each count, with that many records. The values count on from `first`, a second apart."""
     for count in counts:
         async with Producer(store, partitions=partitions, clock=store.clock) as producer:
             numbers = range(first, first + count)

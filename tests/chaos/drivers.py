@@ -52,7 +52,7 @@ SPARKS_OWN = (
 
 
 class Driver(Child):
-    """A driver's Python, which has a Java of its own. Both are of one process group."""
+    """A driver's Python process, which starts its own Java process. Both are in one process group."""
 
     halved = False
     """Whether only one of the two was killed; then the other must end by itself."""

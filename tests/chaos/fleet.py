@@ -94,7 +94,7 @@ class Child:
             return None  # it was stopped in the middle of its one try to connect
         if self.asked_at:
             if code == 0 or (code == -signal.SIGTERM and not started):
-                return None  # or it came before anybody listened
+                return None  # or it came before a process listened
             what = f"was asked to stop and ended with {_exit(code)}"
         else:
             what = f"ended with {_exit(code)}, unasked ({self.state.value})"

@@ -57,7 +57,7 @@ class Orders:
 
 
 class Beside(Protocol):
-    """Something that reads the output meanwhile, in trouble of its own."""
+    """A program that reads the output during a run, with its own faults."""
 
     def tick(self, *, storm: bool) -> None:
         """A moment has passed, and something is committed. After the storm there must be no more trouble."""
@@ -307,7 +307,7 @@ class _Play:
         return None
 
     def _left_in_queues(self, status: FleetView) -> str | None:
-        """What shows that queues are not empty: too few messages are committed, or were still committed just now."""
+        """The sign that queues are not empty: too few messages are committed, or the last commit was just now."""
         committed = sum(p.sequence + 1 for p in status.partitions.values() if p.sequence is not None)
         accepted = sum(len(acks.places) for acks in read_acks(self._place.folder / "acks").values())
         if committed != self._committed:

@@ -47,7 +47,7 @@ def test_an_event_is_a_json_line_with_a_time_in_utc(capsys: pytest.CaptureFixtur
 
 
 class Writes(io.StringIO):
-    """Each write of its own, as an unbuffered stream has them."""
+    """The writes one by one, as in an unbuffered stream."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -33,7 +33,7 @@ def now() -> float:
 
 @dataclass(frozen=True)
 class Version:
-    """The group document as somebody wrote it. `at`: seconds of virtual time."""
+    """The group document after a write. `at`: seconds of virtual time."""
 
     at: float
     document: GroupDocument

@@ -57,7 +57,7 @@ def test_records_without_rows_are_committed_as_promptly_as_rows() -> None:
     run(main())
 
 
-def test_a_position_that_moves_without_a_record_is_committed_after_idle_commit_interval() -> None:
+def test_a_moved_position_is_committed_after_idle_commit_interval() -> None:
     class Moving(MemorySource):
         """After its records the position moves each second without a record."""
 

@@ -40,7 +40,7 @@ Use = Callable[[PartitionContext], object]
 
 
 async def results(use: Use, base: type[PartitionHandler], **traits: Any) -> tuple[Run, Results]:
-    """Of three records, of which the second one does `use` after it has changed the state."""
+    """Process three records. The second one calls `use` after it has changed the state."""
 
     class Waking(PartitionHandler):
         output_schema = "n long"

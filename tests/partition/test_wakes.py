@@ -302,7 +302,7 @@ def test_timers_whose_results_were_not_committed_fire_again_at_the_next_owner() 
     run(main())
 
 
-def test_without_auto_commit_timers_wait_until_all_is_committed_and_commit_themselves() -> None:
+def test_without_auto_commit_timers_wait_for_commits_and_commit_themselves() -> None:
     class Manual(Wall):
         async def process(self, batch: Batch, ctx: PartitionContext) -> None:
             await super().process(batch, ctx)

@@ -213,7 +213,7 @@ def test_properties_keep_their_values() -> None:
     ]  # fmt: skip
 
 
-def test_a_property_without_a_place_refuses_its_message_and_leaves_the_other_parts() -> None:
+def test_a_property_without_a_place_refuses_its_message() -> None:
     message = Message(id="i", body=b"x", group_id="k", properties={"a": float("nan"), "b": "c"}, creation_time=1)
     assert reason(message) == "property 'a' cannot be read: nan is no number of JSON"
     found = read(message).batch[0]
