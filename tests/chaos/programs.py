@@ -110,7 +110,7 @@ async def _stop_on_signal(signals: AsyncIterator[signal.Signals], sending: anyio
 
 
 def settle(folder: str, output: str, environment: dict[str, str]) -> None:
-    """Make this process independent: own session, working directory and output. It dies with the process that forked it."""
+    """Make this process independent: session, working directory, output. It dies with the process that forked it."""
     os.setsid()  # Ctrl-C is for the chaos alone
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
