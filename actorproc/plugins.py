@@ -1,6 +1,6 @@
 """Finds sources, stores, decoders and commands by name, of actorproc itself and of other packages.
 
-A package registers each as an entry point in its metadata (docs/extend.md). What ships with actorproc is registered in
+A package registers each as an entry point in its metadata (docs/extend.md). Our own plug-ins are registered in
 the same way, in pyproject.toml. Nothing is imported before it is used: clients of services take long, or are extras.
 """
 
@@ -67,10 +67,10 @@ def load(group: str, name: str) -> Any:
 
 @contextmanager
 def importing(group: str, name: str, what: str) -> Iterator[None]:
-    """For the call of what is registered: it may import a library that is missing.
+    """For the call of a registered factory, which may import a missing library.
 
     Args:
-        what: needs it, for the message.
+        what: the subject of the message, which needs it.
 
     Raises:
         SettingsError: a library is missing. Says how to install it, or which package needs it.

@@ -1,4 +1,4 @@
-"""What a processor costs on S3: its requests, computed from settings and load, and list prices. A pure function.
+"""The cost of a processor on S3: its requests, computed from settings and load, and list prices. A pure function.
 
 `tests/test_cost.py` compares it with counted runs.
 """
@@ -42,7 +42,7 @@ PRICES_FROM = "list prices of us-east-1 since April 2025 (https://aws.amazon.com
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """What a processor has to do."""
+    """The load of a processor."""
 
     hosts: int
     partitions: int

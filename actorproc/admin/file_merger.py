@@ -16,7 +16,7 @@ from actorproc.records import Cursor
 from actorproc.rows.casting import nulls
 from actorproc.storage.parquet import footer_from, growing_columns, open_parquet, open_writer, sealed
 
-_GROUP_BYTES = 64 * 2**20  # of rows in Arrow memory: the size of a row group, and what the writer buffers
+_GROUP_BYTES = 64 * 2**20  # of rows in Arrow memory: the size of a row group, and of the writer's buffer
 _GROUP_ROWS = 2**20
 
 

@@ -77,7 +77,7 @@ async def delete_processor(store: Store, layout: ProcessorLayout, *, expiration:
 
 async def _delete(store: Store, layout: ProcessorLayout) -> Amount:
     entries = await entries_below(store, layout.root)
-    # While the record of the source is there, no other stream can begin among what is left.
+    # While the record of the source exists, no other stream can begin among the remaining objects.
     last = [key for key in (layout.group, layout.origin) if any(entry.key == key for entry in entries)]
     await delete_all(store, [entry.key for entry in entries if entry.key not in last])
     for key in last:
@@ -116,7 +116,7 @@ async def rename_processor(store: Store, layout: ProcessorLayout, name: str, *, 
 
 
 async def _check_free(store: Store, layout: ProcessorLayout, target: ProcessorLayout, kept: Collection[str]) -> None:
-    """Nothing is stored under the new name, except what an interrupted rename has copied of `kept`."""
+    """Check that the new name has no objects, except copies of `kept` by an interrupted rename."""
     found = [entry.key for entry in await entries_below(store, target.root)]
     if target.group in found:
         raise UsageError(f"there is a processor {target.processor!r} at {store.url} already: give a name that is free")

@@ -20,7 +20,7 @@ _BUSY = 0.7  # share of the time that partitions may be busy before more hosts a
 
 
 class Progress(NamedTuple):
-    """What a look says about the work that was done. `time`: seconds since 1970, by the store's clock."""
+    """Counts of a look at the fleet about its work. `time`: seconds since 1970, by the store's clock."""
 
     time: float
     hosts: int

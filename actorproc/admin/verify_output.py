@@ -43,8 +43,8 @@ class _Reached:
 class PartitionCheck:
     """Reads everything of one partition once.
 
-    Hosts may run: the checkpoint is read first and the boundary after the listing, so what they commit, trim or compact
-    meanwhile is no damage.
+    Hosts may run: the checkpoint is read first and the boundary after the listing, so their commits, trims
+    and compactions meanwhile are no damage.
     """
 
     def __init__(self, store: Store, layout: ProcessorLayout, partition: str, result: Verification) -> None:

@@ -102,7 +102,7 @@ def _registered(name: str) -> Any:
         return typer.main.get_command(found) if isinstance(found, typer.Typer) else _alone(name, found)
     except UsageError as error:
         return _broken(name, str(error))
-    except Exception as error:  # noqa: BLE001  # of Typer, which says in many ways what it cannot make a command of
+    except Exception as error:  # noqa: BLE001  # Typer has many errors for functions that cannot be commands
         return _broken(name, f"{name}: {error}")
 
 

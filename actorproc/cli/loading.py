@@ -90,7 +90,7 @@ def load_source(spec: str) -> str | Source:
 
 
 def _load(subject: str, spec: str, kind: str, example: str) -> object:
-    """The object that MODULE:NAME names. `kind` is what NAME names, for messages."""
+    """The object that MODULE:NAME names. `kind` is the kind of the object, for messages."""
     name, _, path = spec.partition(":")
     if name.endswith(".py") or "/" in name:
         example = f"{name.removesuffix('.py').strip('./').removeprefix('src/').replace('/', '.')}:{path or kind}"

@@ -39,7 +39,7 @@ from actorproc.storage.names import named_partitions, natural
 WATCH_EVERY = 2.0
 """Seconds between two looks of `--watch`."""
 
-_LISTED = 40  # partitions shown while watching: what fits a screen
+_LISTED = 40  # partitions shown while watching: as many as fit a screen
 
 
 def run(

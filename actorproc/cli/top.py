@@ -27,7 +27,7 @@ from actorproc.group.wishes import NO_WISHES
 from actorproc.runtime.clock import SYSTEM
 
 _BARS = " ▁▂▃▄▅▆▇█"
-_SHOWN = 30  # partitions: what fits a screen
+_SHOWN = 30  # partitions: as many as fit a screen
 _SAMPLES = 40  # of lag
 
 

@@ -1,4 +1,4 @@
-"""What the worker processes of one `serve` did in all: each reports its numbers through a pipe when it ends."""
+"""Sums the numbers of the worker processes of one `serve`: each reports its own through a pipe when it ends."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ class Commit(Document, frozen=True):
     ended: bool = False
     """The partition ends here: no commit follows."""
     vanished: bool = False
-    """It ends because the source has forgotten it: what was not read of it is lost."""
+    """It ends because the source has forgotten it: its unread records are lost."""
     stream_time: float | None = None
     """Of a handler with timers: the greatest timestamp of the records up to `next`, in seconds since 1970."""
     reset: Reset | None = None

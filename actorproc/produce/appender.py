@@ -50,7 +50,7 @@ class PartitionEnded(Exception):
 
 
 class _Content(NamedTuple):
-    """What is appended. `newest`: its greatest timestamp. `encode` makes the file, once the end has been looked up."""
+    """The content of an append. `newest`: its greatest timestamp. `encode` makes the file, once the end is known."""
 
     what: str
     rows: int

@@ -45,7 +45,7 @@ class ProcessorMetrics:
 
     def __init__(self, feeds: Feeds) -> None:
         self._feeds = feeds
-        self._asked: dict[str, tuple[float, Lags]] = {}  # by processor: when, and what its source said
+        self._asked: dict[str, tuple[float, Lags]] = {}  # by processor: the time, and the answer of its source
         self._repeats = LogThrottle()
 
     def routes(self) -> list[Route]:
@@ -67,7 +67,7 @@ class ProcessorMetrics:
         return Response(encode(found), headers={"Content-Type": content_type})
 
     async def _lags(self, view: View) -> Lags:
-        """What the source says about partitions whose lag no host reports."""
+        """The lag by the source of partitions whose lag no host reports."""
         wanted = [one.partition for one in view.partitions if one.is_open and one.lag is None]
         if not wanted:
             return {}

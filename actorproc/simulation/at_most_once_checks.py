@@ -25,7 +25,7 @@ class _Instance:
 
 @dataclass(slots=True)
 class _Pass:
-    """What happens between two resets.
+    """The events between two resets.
 
     Attributes:
         after: records up to this sequence are not of it.

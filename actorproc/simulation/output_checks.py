@@ -36,7 +36,7 @@ class RecordResult:
 
 
 RecordCheck = Callable[[RecordResult], "str | None"]
-"""Returns what is wrong with the result of a record, or None."""
+"""Returns the fault in the result of a record, or None."""
 
 
 class TimerRows(Protocol):
@@ -46,7 +46,7 @@ class TimerRows(Protocol):
         """Whether `on_wake` has returned this row."""
 
     def fired(self, partition: str, sequence: int, row: Row) -> str | None:
-        """Called in the order of commits and rows. Returns what is wrong, or None."""
+        """Called in the order of commits and rows. Returns the fault, or None."""
 
 
 class OutputChecks:

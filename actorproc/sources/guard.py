@@ -22,7 +22,7 @@ from actorproc.runtime.error_text import describe_error
 from actorproc.runtime.logger import get_logger
 from actorproc.runtime.user_code import user_code
 from actorproc.sources.log import LogSource
-from actorproc.sources.output import OutputSource
+from actorproc.sources.output_source import OutputSource
 from actorproc.sources.protocol import Chunk, End, Partition, Source, Start
 from actorproc.sources.queue_protocol import Consumer, Deliveries, QueueSource
 

@@ -13,7 +13,7 @@ from actorproc.records import Batch
 
 
 class Outcome(NamedTuple):
-    """What became of a batch.
+    """The outcome of a batch.
 
     Attributes:
         refused: why records are refused for good, by index. The others are appended, unless the batch is void.

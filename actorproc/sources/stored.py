@@ -20,13 +20,13 @@ log = get_logger(__name__)
 
 
 class StoredSource(Source):
-    """Opens the store, and registers the processor as a reader, so that a trim keeps all that it has not read.
+    """Opens the store, and registers the processor as a reader, so that a trim keeps its unread files.
 
     Args:
         readers: key of the registry of readers.
 
     Raises:
-        UsageError: `given` is not a URL, a folder or a store. The message names `argument` and what is `allowed`.
+        UsageError: `given` is not a URL, a folder or a store. The message names `argument` and the `allowed` values.
     """
 
     def __init__(

@@ -28,9 +28,9 @@ from actorproc.produce.transactions import UNNAMED, Transactions, abandon, is_be
 from actorproc.records import RECORD_SCHEMA
 from actorproc.runtime.clock import SYSTEM
 from actorproc.spark.blocking_store import BlockingStore, open_blocking
+from actorproc.spark.columns import check_record_columns, to_records
 from actorproc.spark.options import WriteOptions
 from actorproc.spark.python_worker import QuickAck, called_by_spark
-from actorproc.spark.schema import check_record_columns, to_records
 from actorproc.storage.names import log_staged
 from actorproc.storage.store import Store
 
@@ -207,4 +207,4 @@ class StreamWriter(_LogWriter, DataSourceStreamArrowWriter):
 
     @called_by_spark
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Do nothing: the micro-batch runs again, finishes what was begun, and removes what it does not need."""
+        """Do nothing: the micro-batch runs again, finishes the commit, and removes unneeded objects."""

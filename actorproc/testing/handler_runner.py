@@ -48,7 +48,7 @@ class HandlerResult:
     dead_letters: list[dict[str, Any]]
     """With the fields of `dead-letters list --json` except `replayed`; `sequence` is the index of the record."""
     state: dict[Key, Any]
-    """What `ctx.state` holds in the end. Values of a declared type are plain dicts here."""
+    """The content of `ctx.state` in the end. Values of a declared type are plain dicts here."""
     states: dict[str, dict[Key, Any]]
     """Likewise of `ctx.state("name")`, by name; with `state` under ""."""
     timers: dict[Key, datetime]
@@ -210,7 +210,7 @@ async def _seed_state(
 
 
 def _noting(handler: type[PartitionHandler], errors: list[Exception]) -> type[PartitionHandler]:
-    """The handler, which also puts what it raises into `errors`."""
+    """The handler, which also puts its exceptions into `errors`."""
 
     def on_error(self: PartitionHandler, error: Exception, failed: Batch, attempt: int) -> Decision | None:
         errors.append(error)

@@ -69,7 +69,7 @@ async def maybe_merged(store: Store, group: FileGroup) -> CompactedRange | None:
 
 
 async def compact(store: Store, target_size: int = LARGE) -> list[CompactedRange]:
-    """All there is to compact; what was made."""
+    """Compact everything that is due. Returns the new ranges."""
     done = []
     for found in await planned(store, target_size):
         for group in found.groups:
@@ -79,7 +79,7 @@ async def compact(store: Store, target_size: int = LARGE) -> list[CompactedRange
 
 
 async def rows(store: Store) -> committing.Rows:
-    """As `actorproc output` finds them; none twice, and in order."""
+    """The rows as `actorproc output` reads them. Checks that none is there twice, and their order."""
     found = []
     async for piece in all_slices(store, LAYOUT, await partitions_with_state(store, LAYOUT)):
         async for batch in read_rows(store, piece):
@@ -92,7 +92,7 @@ async def delete_originals(store: Store) -> int:
     return await committing.delete_originals(store, await partitions_with_state(store, LAYOUT))
 
 
-# What to rewrite
+# Choice of files
 
 
 def listed(sizes: list[tuple[int, bool]]) -> list[DataFile]:
@@ -156,7 +156,7 @@ async def test_a_file_deleted_by_hand_is_named(store: Store, fleet: Fleet) -> No
     assert (other.lost, len(other.groups)) == (None, 1)
 
 
-# What readers find
+# Readers during a compaction
 
 
 async def test_rows_are_the_same_after_each_step_of_a_compaction(store: Store, fleet: Fleet) -> None:
@@ -251,7 +251,7 @@ async def test_a_merge_of_replaced_files_is_refused(store: Store, fleet: Fleet) 
     assert await rows(store) == fleet.expected()
 
 
-async def test_who_slept_while_his_file_was_swept_cannot_lead_readers_to_it(store: Store, fleet: Fleet) -> None:
+async def test_a_compactor_whose_file_was_swept_cannot_publish_it(store: Store, fleet: Fleet) -> None:
     found = (await planned(store))[0]
     made = await merged(store, found.groups[0])
     assert len(await sweep(store, LAYOUT, "0", keep=0)) == 1
@@ -287,7 +287,7 @@ class Meddled(MemoryStore):
 
 
 @pytest.mark.parametrize("turns", [("01",), (None, "01"), (None, None, "01"), ("1", "0"), ("0", None, "1")])
-async def test_a_plan_is_of_one_moment_whatever_another_compaction_switches_meanwhile(
+async def test_a_plan_is_of_one_moment_despite_another_compaction(
     turns: tuple[str | None, ...],
 ) -> None:
     backend = Meddled()
@@ -312,7 +312,7 @@ async def test_a_plan_is_of_one_moment_whatever_another_compaction_switches_mean
     assert await rows(store) == fleet.expected()
 
 
-async def test_a_merge_gives_up_when_an_original_is_another_or_gone(store: Store, fleet: Fleet) -> None:
+async def test_a_merge_ends_when_an_original_was_replaced_or_deleted(store: Store, fleet: Fleet) -> None:
     one, other = await planned(store)
     body = await store.get(LAYOUT.output_file("0", 1))
     assert body is not None

@@ -65,7 +65,7 @@ def test_an_unknown_lag_says_who_knows_it() -> None:
 
 
 async def test_the_commits_of_the_partition_in_question_are_read_first() -> None:
-    """A look reads those of some partitions without an owner; of the others nothing is claimed."""
+    """A look reads the checkpoints of some partitions without an owner. It claims nothing about other partitions."""
     store, source = Store(MemoryStore()), MemorySource(40)
     source.append("39", [b"1"])
     await Processor(Doubles, name="p", source=source, container=store).run(until_end=True)
@@ -79,8 +79,8 @@ async def test_the_commits_of_the_partition_in_question_are_read_first() -> None
     assert "Its commits are not read yet" in texts[None]
 
 
-async def test_a_handoff_later_than_the_last_commit_is_not_told_as_a_commit() -> None:
-    """The checkpoint is written at the handoff. `status` and `explain` tell the time of the same commit."""
+async def test_a_handoff_after_the_last_commit_is_not_shown_as_a_commit() -> None:
+    """The checkpoint is written at the handoff. `status` and `explain` show the time of the same commit."""
     store, source = Store(MemoryStore()), MemorySource(1)
     source.append("0", [b"1"])
     async with Processor(Doubles, name="p", source=source, container=store, commit_interval=0.05) as processor:

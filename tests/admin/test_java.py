@@ -1,4 +1,4 @@
-"""Spark's Java: found as Spark finds it, and told when it is missing or too old."""
+"""Spark's Java: found as Spark finds it. A missing or old one is an error that names the remedy."""
 
 from __future__ import annotations
 

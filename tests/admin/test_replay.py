@@ -403,7 +403,7 @@ async def test_a_place_without_a_log_is_refused(world: World) -> None:
         await world.run()
 
 
-async def test_records_that_were_given_up_together_are_appended_in_their_order() -> None:
+async def test_records_of_one_letter_are_appended_in_their_order() -> None:
     world = World()
     await world.prepare()
     batch = Batch.of("1", [b"first", b"\xfe", b"last"], [50, 53, 60], keys=[b"k"] * 3)

@@ -92,7 +92,7 @@ def test_replays_at_once_append_each_letter_once() -> None:
     assert (appended, sum(counts)) == ([0, 1, 2, 3, 4], 5)
 
 
-def test_the_part_of_a_replay_that_was_killed_is_taken_over_when_its_claim_expires() -> None:
+def test_the_part_of_a_killed_replay_is_taken_over_when_its_claim_expires() -> None:
     async def main() -> tuple[float, list[int]]:
         clock = VirtualClock("a")
         backend = await letters(clock)

@@ -100,7 +100,7 @@ async def test_members_are_alive_silent_joining_or_leaving() -> None:
     ]
 
 
-async def test_a_heartbeat_that_stayed_when_its_host_left_joins_nobody() -> None:
+async def test_a_leftover_heartbeat_does_not_bring_its_host_back() -> None:
     store = Store(MemoryStore())
     await beat(store, "a")
     await beat(store, "b")
@@ -144,7 +144,7 @@ async def test_commits_beyond_the_checkpoint_count() -> None:
 
 
 class Vague(MemorySource):
-    """Its positions do not tell how many records lie before them."""
+    """Its positions do not count the records before them."""
 
     def sequence_before(self, partition: str, position: str) -> int | None:
         return None
@@ -228,7 +228,7 @@ async def test_two_thousand_partitions_take_seconds_on_a_folder(tmp_path: Path) 
 
 
 class Closed(MemoryStore):
-    """Raises `error` for what is read below `prefix`."""
+    """Raises `error` for each read below `prefix`."""
 
     def __init__(self, prefix: str, error: StoreError) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""What became of a record: its commits, rows and dead letter, and the record itself."""
+"""The trace of a record lists its commits, rows, dead letter, and the record itself."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ START = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 async def produce(store: Store, *counts: int, first: int = 0, partitions: int | None = 1) -> None:
-    """Append a file of so many records for each count; their values count on from `first`, a second apart."""
+    """Append one file for each count, with that many records. The values count on from `first`, a second apart."""
     for count in counts:
         async with Producer(store, partitions=partitions, clock=store.clock) as producer:
             numbers = range(first, first + count)
@@ -220,7 +220,7 @@ async def test_an_append_that_slept_through_a_trim_fails() -> None:
         ):
             await (await producer.send(b"late", key=b"k"))
         with pytest.raises(StoreUnavailable):
-            await producer.flush()  # whoever awaits no delivery hears of it here
+            await producer.flush()  # raises the errors of deliveries that the caller does not await
         sent = await (await producer.send(b"next", key=b"k"))
     assert (await read_boundary(store, log_boundary("0"))).lowest == 30
     assert sent.sequence == 40, "not where the void file ends"

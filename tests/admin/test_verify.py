@@ -1,4 +1,4 @@
-"""`verify` finds what is missing or altered by hand in a container and in a log, and repairs what is safe."""
+"""`verify` finds missing and altered objects of a container and of a log, and makes the safe repairs."""
 
 from __future__ import annotations
 

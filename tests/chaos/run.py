@@ -36,14 +36,14 @@ LOOK_EVERY = 1.0  # seconds
 QUIET = 5.0  # seconds without a commit after which queues have no message left that was accepted without an answer
 STUBBORN_SHARE = 0.15  # of the hosts
 OVERTIME = 300.0
-"""Seconds beyond the ordered ones for which a storm may last until what runs beside has had enough of it."""
+"""Seconds by which a storm may exceed its ordered length, until each program beside it was struck often enough."""
 CALM_PATIENCE = 180.0
 """Seconds in which everything must be processed, and shared evenly, once the trouble is over."""
 
 
 @dataclass(frozen=True)
 class Orders:
-    """What kind of run. `rate`: records a second, over all producers; `pace`: mean seconds between two strikes."""
+    """The orders for a run. `rate`: records a second, over all producers; `pace`: mean seconds between two strikes."""
 
     seconds: float = 120
     hosts: int = 10
@@ -53,11 +53,11 @@ class Orders:
     pace: float = 0.8
     seed: int = 0
     upgrade: bool = False
-    """Hosts of an earlier release begin, and are replaced meanwhile."""
+    """Hosts of an earlier version begin, and are replaced meanwhile."""
 
 
 class Beside(Protocol):
-    """Something that reads the output meanwhile, in trouble of its own."""
+    """A program that reads the output during a run, with its own faults."""
 
     def tick(self, *, storm: bool) -> None:
         """A moment has passed, and something is committed. After the storm there must be no more trouble."""
@@ -71,10 +71,10 @@ class Beside(Protocol):
         """Whether it has had the trouble without which a run would prove nothing."""
 
     async def finish(self) -> None:
-        """All is committed, nobody commits any more: read the rest and end."""
+        """Everything is committed and no host commits any more: read the rest and end."""
 
     def judge(self, verdict: Verdict) -> list[str]:
-        """What is wrong with what was read."""
+        """The faults of the records that were read."""
 
     @property
     def line(self) -> str:
@@ -87,7 +87,7 @@ class Beside(Protocol):
 
 @dataclass
 class Report:
-    """What came of it."""
+    """The result of a run."""
 
     faults: list[str]
     verdict: Verdict
@@ -101,7 +101,7 @@ class Report:
 
 @dataclass
 class Scene:
-    """What can be seen of a run while it goes on."""
+    """The state of a run that is displayed while it goes on."""
 
     orders: Orders
     fleet: Fleet
@@ -205,7 +205,7 @@ class _Play:
         self._random = Random(orders.seed)
 
     async def run(self, store: Store, source: Source) -> tuple[Storm, float]:
-        """Until the last process has ended; the storm, and how long calm took."""
+        """Run until the last process has ended. Returns the storm, and how long calm took."""
         orders = self._orders
         self._show(self._scene)
         for slot in self._producers:
@@ -283,7 +283,7 @@ class _Play:
         return seconds
 
     def _unsettled(self) -> str | None:
-        """What is not yet as it must be in the end; None: all is processed and evenly shared among the living."""
+        """The condition that is still missing at the end. None: all is processed and evenly shared among live hosts."""
         if not all(other.is_calm for other in self._scene.beside):
             return "operators or the upgrade have not ended"
         status, names = self._scene.status, sorted(child.name for child in self._fleet.children)
@@ -307,7 +307,7 @@ class _Play:
         return None
 
     def _left_in_queues(self, status: FleetView) -> str | None:
-        """What shows that queues are not empty: too few messages are committed, or were still committed just now."""
+        """The sign that queues are not empty: too few messages are committed, or the last commit was just now."""
         committed = sum(p.sequence + 1 for p in status.partitions.values() if p.sequence is not None)
         accepted = sum(len(acks.places) for acks in read_acks(self._place.folder / "acks").values())
         if committed != self._committed:

@@ -32,7 +32,7 @@ class Screen:
 
     @contextmanager
     def live(self) -> Iterator[None]:
-        """While in here a terminal shows the picture, under what is said."""
+        """Within this block a terminal shows the picture below the printed lines."""
         if not self._console.is_terminal:
             yield
             return

@@ -77,7 +77,7 @@ def test_structlog_is_configured_before_the_code_of_others_is_imported(
 
 
 class Writes(io.StringIO):
-    """Each write of its own, as an unbuffered stream has them."""
+    """The writes one by one, as in an unbuffered stream."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""`actorproc status`: how far each partition is, who runs it, and what is wrong with it."""
+"""`actorproc status`: the position, the host and the error of each partition."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commands in odd surroundings: they work, or say in one line what is wrong. No traceback.
+"""Commands in odd surroundings: they work, or fail with one line that names the problem. No traceback.
 
 One process imports the command line once, and forks for each command.
 """

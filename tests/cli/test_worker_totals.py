@@ -68,7 +68,7 @@ def test_a_parent_that_does_not_read_holds_up_no_worker(totals: Totals) -> None:
 
 
 class Process(Ending):
-    """Ends at once with a code, after it has reported, if it is no signal's."""
+    """Ends at once with a code. It reports before if the code is that of a reached end."""
 
     def __init__(self, host: str, code: int, pipe: str) -> None:
         super().__init__(code)

@@ -1,4 +1,4 @@
-"""The S3 policies in deploy/s3 are enough for each role, and refuse what it must not do. On MinIO, which obeys them."""
+"""The S3 policies in deploy/s3 are enough for each role, and refuse other requests. MinIO enforces them."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ async def test_producer_host_reader_and_operator_have_enough_rights(site: Site) 
     await site.produce()
     await site.process()
     await site.produce()  # to a log that exists
-    await site.process()  # takes over what is there
+    await site.process()  # takes over the existing partitions
 
     await site.become("reader")
     async with site.store(site.container) as store:

@@ -1,4 +1,4 @@
-"""Reports in heartbeats: what other releases have written is read, and stays where they look for it."""
+"""Reports in heartbeats: fields of other versions are read, and each field keeps its place."""
 
 from __future__ import annotations
 

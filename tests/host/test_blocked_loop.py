@@ -35,7 +35,7 @@ class Blocks(PartitionHandler):
 async def look(folder: Path) -> tuple[Fleet, list[str | None]]:
     async with open_store(str(folder), Settings()) as store:
         fleet = await FleetWatch(store, LAYOUT, 30.0).look()
-        # Read later, so it knows what the fleet knew.
+        # Read later, so it knows the same of the fleet.
         status = await FleetWatch(store, LAYOUT, 30.0).read_all()
         return fleet, [found.error for found in status.partitions.values()]
 

@@ -30,7 +30,7 @@ LAYOUT = ProcessorLayout("p")
 
 
 class OwnedPartitions(dict[str, Any]):
-    """Those of this host, none of which runs."""
+    """The partitions of this host, none of which runs."""
 
     failed: dict[str, str]
     rows_lost: dict[str, str]
@@ -118,7 +118,7 @@ def test_a_failure_beyond_the_end_does_not_end_the_wait() -> None:
     run(main())
 
 
-def test_what_is_waited_for_elsewhere_is_told_now_and_then() -> None:
+def test_partitions_awaited_on_other_hosts_are_logged_now_and_then() -> None:
     async def main() -> list[Any]:
         clock, source = VirtualClock("a"), MemorySource(3)
         store = Store(MemoryStore(clock=clock), clock=clock)
@@ -201,7 +201,7 @@ def test_checkpoints_of_other_hosts_are_read_with_pauses() -> None:
     run(main())
 
 
-def test_what_has_failed_elsewhere_is_waited_for_once_it_has_come_here() -> None:
+def test_a_partition_that_failed_elsewhere_is_awaited_once_it_runs_here() -> None:
     async def main() -> None:
         clock, source = VirtualClock("a"), MemorySource(2)
         store = Store(MemoryStore(clock=clock), clock=clock)

@@ -66,7 +66,7 @@ def world() -> Any:
 
 
 class Between(MemoryStore):
-    """Others are at work between a listing and the read of what it lists."""
+    """Runs `meanwhile` between a listing and the read of a listed file."""
 
     meanwhile: Meanwhile | None = None
 

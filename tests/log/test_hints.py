@@ -264,7 +264,7 @@ def test_closing_after_an_unknown_append_leaves_the_hint_open() -> None:
 
 
 class LateAppends(HintsLost):
-    """While `late`, files for partition 0 are held back, and nobody is told what becomes of them."""
+    """While `late`, files for partition 0 are held back, and their writers get no answer."""
 
     late = False
 

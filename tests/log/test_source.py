@@ -551,7 +551,7 @@ async def test_deleted_records_are_passed_over_if_the_user_says_so(
     assert found == expected
 
 
-async def test_the_error_counts_the_records_that_are_gone() -> None:
+async def test_the_error_counts_the_deleted_records() -> None:
     store = Store(MemoryStore())
     for texts in (["a", "b", "c"], ["d"]):
         await append(store, texts)
@@ -565,7 +565,7 @@ async def test_the_error_counts_the_records_that_are_gone() -> None:
 @pytest.mark.parametrize("position", ["3", "2+1"])
 @pytest.mark.parametrize("since", [[], ["d"], ["d", "e", "f", "g"]], ids=["nothing", "less", "more"])
 async def test_a_position_beyond_the_end_is_an_error(position: str, since: list[str]) -> None:
-    """Unless files begin or end there again by chance: that cannot be told."""
+    """Files that begin or end there again by chance are an exception: no reader can notice them."""
     store = Store(MemoryStore())
     for texts in (["a"], ["b"], ["c"]):
         await append(store, texts)

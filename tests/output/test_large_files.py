@@ -28,7 +28,7 @@ SMALL = 256  # bytes: every file is a large one
 
 
 class Counted(MemoryStore):
-    """Notes what is held as each body arrives: what it took, and what was reserved by then."""
+    """Notes, as each body arrives, its bytes and the bytes reserved by then."""
 
     def __init__(self, budget: ByteBudget) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""What a partition holds in memory: rows until they are committed, what it reads ahead, and no batch while it waits."""
+"""Memory of a partition: rows until they are committed, batches read ahead, and no batch while it waits."""
 
 from __future__ import annotations
 

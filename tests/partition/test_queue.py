@@ -1,4 +1,4 @@
-"""A queue: each message has one result, whatever becomes of consumers, owners and acknowledgements."""
+"""A queue: each message has one result, despite lost consumers, owners and acknowledgements."""
 
 from __future__ import annotations
 
@@ -275,7 +275,7 @@ class NamelessConsumer(Consumer):
 
 @pytest.mark.parametrize("seed", range(5))
 def test_messages_without_identities_become_letters_and_none_is_lost(seed: int) -> None:
-    """One that comes again after its commit has a second letter, since nothing tells it from another."""
+    """A message that comes again after its commit has a second letter, because it has no identity."""
 
     async def main() -> None:
         world, pick = QueueWorld(commit_rows=2, max_batch_records=3), Random(seed)

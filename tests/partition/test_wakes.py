@@ -1,4 +1,4 @@
-"""`ctx.wake` and `on_wake`: timers fire once they are due, between batches, and are committed with what they do."""
+"""`ctx.wake` and `on_wake`: timers fire once they are due, between batches, and are committed with their rows."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ async def test_a_timer_by_the_wall_clock_can_be_cancelled_and_replaced() -> None
     assert [(row["key"], row["due"]) for row in result.rows] == [("b", due), ("c", due)]
 
 
-async def test_a_failing_timer_leaves_no_trace_and_the_others_go_on() -> None:
+async def test_a_failing_timer_leaves_no_trace_and_other_timers_go_on() -> None:
     handler = type("Bad", (Alarms,), {"bad": frozenset({"b"}), "calls": []})
     result = await run_handler(handler, [b"a", b"b", b"c"], advance=31)
     assert [row["key"] for row in result.rows] == ["a", "c"]
@@ -243,7 +243,7 @@ def test_the_stream_time_of_an_idle_partition_follows_the_wall_clock() -> None:
     run(main())
 
 
-def test_stream_time_does_not_follow_the_wall_clock_before_what_was_read_is_processed() -> None:
+def test_stream_time_follows_the_wall_clock_only_after_read_records() -> None:
     async def main() -> None:
         world = World(CountsByKey, clock=VirtualClock, commit_interval=1, stream_idle_time=0, max_batch_records=10)
         for second in range(200):
@@ -270,7 +270,7 @@ def test_a_timestamp_too_far_ahead_does_not_move_stream_time() -> None:
     run(main())
 
 
-def test_a_timer_that_came_due_while_nobody_ran_fires_at_the_start() -> None:
+def test_a_timer_that_came_due_while_no_host_ran_fires_at_the_start() -> None:
     async def main() -> None:
         world = World(Wall, clock=VirtualClock, commit_interval=1)
         world.source.append("0", [b"1", b"2"], timestamp=now())
@@ -302,7 +302,7 @@ def test_timers_whose_results_were_not_committed_fire_again_at_the_next_owner() 
     run(main())
 
 
-def test_without_auto_commit_timers_wait_until_all_is_committed_and_commit_themselves() -> None:
+def test_without_auto_commit_timers_wait_for_commits_and_commit_themselves() -> None:
     class Manual(Wall):
         async def process(self, batch: Batch, ctx: PartitionContext) -> None:
             await super().process(batch, ctx)
@@ -346,7 +346,7 @@ def test_a_failing_timer_is_tried_again_until_it_succeeds() -> None:
 
 
 @pytest.mark.parametrize("timers", [1, 3])
-def test_a_failing_timer_waits_for_its_back_off_and_the_others_do_not(timers: int) -> None:
+def test_only_the_failing_timer_waits_for_its_back_off(timers: int) -> None:
     calls: list[float] = []
 
     class Fails(Wall):
@@ -496,7 +496,7 @@ def test_many_timers_are_committed_in_between_and_a_drain_leaves_the_rest() -> N
 
 
 class Stopped(Clock):
-    """A clock that stands still, until it is set."""
+    """A clock that moves only when it is set."""
 
     seconds = 4064.715525286922
 

@@ -1,4 +1,4 @@
-"""What is read ahead and what waits for a commit is bounded, over all partitions of a host."""
+"""Memory for records read ahead and rows before their commit is bounded over all partitions of a host."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ async def test_manual_commits_survive_a_handoff() -> None:
 
 async def test_manual_commits_reach_an_end_without_further_records() -> None:
     class Filtering(MemorySource):
-        """Has passed over records of others, up to position 1000."""
+        """A source that skips foreign records, up to position 1000."""
 
         async def end(self, partition: str) -> End:
             return End("1000", None)

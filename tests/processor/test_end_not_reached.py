@@ -1,4 +1,4 @@
-"""`run(until_end=True)` that does not get there, or loses rows on the way, says so: where, and why."""
+"""`run(until_end=True)` that does not reach the end, or loses rows, raises an error with place and reason."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ async def test_until_end_fails_if_the_source_ends_before_its_newest_record() -> 
 
 async def test_until_end_is_no_success_where_the_source_does_not_even_begin() -> None:
     class Lagging(MemorySource):
-        """Its first look finds nothing of what `end` tells."""
+        """Its first chunk is empty, although `end` names records."""
 
         async def read(self, partition: str, position: str) -> AsyncGenerator[Chunk, None]:
             yield Chunk(Batch.of(partition, [], []), position)

@@ -85,7 +85,7 @@ async def test_a_partition_whose_thread_hangs_goes_on_at_another_host() -> None:
 
 
 async def test_a_plain_handler_that_hangs_on_every_host_is_shown_as_stuck() -> None:
-    """Each host gives the partition up before its next heartbeat. What it knows must not go with the lease."""
+    """Each host abandons the partition before its next heartbeat. The count of hangs must outlive the lease."""
     hang = threading.Event()
 
     class Hangs(Double):
@@ -240,7 +240,7 @@ async def test_a_stuck_handler_that_swallows_its_cancellation_is_reported_all_th
                     await asyncio.sleep(0.01)
 
     async def shown() -> object:
-        """In the heartbeat, which is where other hosts and `status` see it."""
+        """The hang is in the heartbeat, where other hosts and `status` read it."""
         beats = await read_heartbeats(store, ProcessorLayout("Double"))
         return beats[0][0].report.failing if beats else None
 

@@ -1,4 +1,4 @@
-"""What a host tells of its work and its failures: in its statistics, its log and its heartbeat."""
+"""Reports of a host about its work and its failures: in statistics, log events and heartbeat."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from actorproc.testing.memory_source import MemorySource
 from tests.processor.doubling import QUICK, Double, _partitions, fed
 
 
-async def test_records_that_were_skipped_are_counted_also_where_nothing_else_is_committed() -> None:
+async def test_skipped_records_are_counted_even_without_other_commits() -> None:
     class Skipping(Double):
         async def process(self, batch: Batch, ctx: PartitionContext) -> None:
             for record in batch:

@@ -1,4 +1,4 @@
-"""`run(until_end=True)` processes what there was at the start, and returns."""
+"""`run(until_end=True)` processes the records that exist at the start, and returns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`run(until_end=True)` on queues returns when they are empty, also if they always were, and never waits for ever."""
+"""`run(until_end=True)` on queues returns once they are empty, also if they were empty at the start."""
 
 from __future__ import annotations
 

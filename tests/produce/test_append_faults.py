@@ -82,7 +82,7 @@ def test_an_append_refused_by_its_own_lost_reply_succeeds() -> None:
 
         async def applied_twice(key: str, body: bytes, really: Callable[[], Awaitable[str]]) -> str:
             await really()
-            raise ConditionFailed("it exists")  # what a resent PUT is answered
+            raise ConditionFailed("it exists")  # the answer to a PUT that was sent again
 
         store = Store(Tampered(truth, applied_twice), clock=clock)
         async with Producer(store, partitions=1, clock=clock) as producer:
@@ -302,7 +302,7 @@ def test_producers_racing_for_a_partition_lose_nothing_and_repeat_nothing(produc
 
 @pytest.mark.parametrize("seed", range(12))
 def test_confirmed_records_survive_faults_and_crashes_once_and_in_order(seed: int) -> None:
-    """Five producers, crashed and started again, on two partitions: what is confirmed is there, nothing is twice."""
+    """Five producers crash and restart on two partitions: each confirmed record is in the log, none is there twice."""
 
     async def main() -> None:
         loop = current_loop()
@@ -340,7 +340,7 @@ def test_confirmed_records_survive_faults_and_crashes_once_and_in_order(seed: in
         for host, task in hosts:
             if host.alive:
                 await task
-        await clock.sleep(200)  # what is late has landed
+        await clock.sleep(200)  # late writes have landed
 
         contents = await log_contents(Store(truth, clock=clock))
         found = Counter(chain.from_iterable(contents.values()))

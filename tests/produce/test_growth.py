@@ -340,7 +340,7 @@ async def test_a_transaction_ends_the_partitions_before_those_that_get_its_recor
     truth = MemoryStore()
     store = await new_log(truth)
     async with Producer(store, linger=0) as before:
-        with suppress(Killed, BaseExceptionGroup):  # after log.json names what follows
+        with suppress(Killed, BaseExceptionGroup):  # after log.json names the next generation
             await grow_log(Store(Fragile(truth, Fate(1, "before")), limits=StoreLimits(patience=0)), 4)
         found = await open_log(store)
         assert found.growing

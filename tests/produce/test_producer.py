@@ -1,4 +1,4 @@
-"""The producer: what it accepts, when it sends, and its errors."""
+"""The producer: accepted arguments, the time of sending, and errors."""
 
 from __future__ import annotations
 
@@ -378,7 +378,7 @@ def test_batches_stay_large_while_the_buffer_is_full() -> None:
             for number in range(sent):
                 await producer.send(b"x" * 100, key=str(number))
             await producer.flush()
-            # The buffer holds 1300 records, and what goes around once takes two PUTs: what is under way, what waits.
+            # The buffer holds 1300 records. A round takes two PUTs: one for records in flight, one for waiting ones.
             assert producer.statistics().files < sent / 20
             assert clock.monotonic() - began < 8
 

@@ -1,4 +1,4 @@
-"""The producer refuses unusual or huge records by name, and sends the others."""
+"""The producer refuses unusual or huge records by name, and sends all other records."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ async def test_who_is_cancelled_in_send_has_sent_nothing() -> None:
 
 
 def chunked(values: Any, encode: Any) -> Any:
-    """As Arrow does beyond 2 GiB."""
+    """Fail as Arrow does beyond 2 GiB."""
     column = payloads_binary_column(values, encode)
     return pa.chunked_array([column[:1], column[1:]]) if column.nbytes > 100_000 else column
 

@@ -35,7 +35,7 @@ class World:
         self.clock = VirtualClock("world")
         self.truth = MemoryStore(clock=self.clock)
         self.store = Store(self.truth, clock=self.clock)
-        self.seen: dict[int, bytes | None] = {}  # what has been read, by sequence
+        self.seen: dict[int, bytes | None] = {}  # values read so far, by sequence
 
     def producer(self, backend: Backend | None = None) -> Producer:
         store = self.store if backend is None else Store(backend, clock=self.clock)
@@ -48,7 +48,7 @@ class World:
                 await (await producer.send(value))
 
     async def wait(self, hours: float) -> None:
-        """So much time passes; what there is then is read, and trimmed."""
+        """Let `hours` pass, then read and trim the log."""
         self.clock.offset += hours * HOUR
         await self.read()
         await trim(RetainedLog(self.store), SETTINGS)
@@ -65,7 +65,7 @@ class World:
                 await self.truth.put_if_absent(log_file("0", base), stored.body)
 
     async def read(self) -> None:
-        """All that is there. No sequence is missing, and those that were read before hold what they held."""
+        """Read the whole log. No sequence is missing, and a sequence that was read before has the same value."""
         source = LogSource(self.store, settings=SETTINGS, clock=self.clock)
         await source.open()
         start = await source.start("0", "earliest")
@@ -157,7 +157,7 @@ def test_a_producer_suspended_at_any_request_confirms_only_readable_records(
 
 
 def test_the_age_of_the_end_counts_from_before_a_slow_append() -> None:
-    """Another's file came right after it, and is trimmed when it is an hour old: less than that after the reply."""
+    """Another producer's file came right after it, and is trimmed when it is an hour old."""
 
     async def main() -> None:
         world = World()

@@ -35,7 +35,7 @@ PARTITIONS = 3
 
 
 class Driver(Fragile):
-    """Is killed at what it deletes, too."""
+    """Can be killed at a delete, too."""
 
     async def delete(self, key: str) -> None:
         await self.fate.write(self.truth, "delete", key)
@@ -86,7 +86,7 @@ class World:
         *,
         in_turn: bool = False,
     ) -> None:
-        """What a driver does: stage, then commit."""
+        """Run a driver's commit: stage, then commit."""
         store = store or Store(Driver(self.truth, fate or Fate()), limits=StoreLimits(patience=0))
         staged = await self.stage(store, batch, values)
         async with Transactions.opened(store) as opened:
@@ -99,7 +99,7 @@ class World:
             await opened.commit("t", batch, staged)
 
     async def values(self) -> dict[str, list[bytes | None]]:
-        """By partition, without others'. Sequences have no gaps."""
+        """The values by partition, without those of other writers. Checks that sequences have no gaps."""
         source = LogSource(Store(self.truth))
         await source.open()
         found = {}
@@ -218,7 +218,7 @@ async def writes_of_a_commit() -> int:
 @pytest.mark.usefixtures("world")  # for its groups
 async def test_a_driver_killed_at_any_write_loses_and_repeats_nothing(how: str, others_append: bool) -> None:
     total = await writes_of_a_commit()
-    assert total >= 10  # staged, the hint, the plan, the appends, the plan again, what is removed
+    assert total >= 10  # staged, the hint, the plan, the appends, the plan again, the removals
     for number in range(total):
         for landing in range(number % 5, total + 2, 5) if how == "late" else [0]:
             world = await new_world()
@@ -257,7 +257,7 @@ async def test_killed_twice_at_any_two_writes_repeats_and_loses_nothing() -> Non
 
 @pytest.mark.parametrize("seed", range(8))
 async def test_concurrent_drivers_with_different_splits_append_one_of_them(world: World, seed: int) -> None:
-    """Whoever decides first, the batch is in the log as that one has staged it, and in whole."""
+    """The log has the whole batch as the driver staged it that decided first."""
     CLOCK.random.seed(seed)
 
     def store() -> Store:
@@ -298,7 +298,7 @@ async def test_a_commit_goes_on_after_an_outage(world: World) -> None:
 
 
 async def test_an_unfinished_batch_with_deleted_segments_is_refused(world: World) -> None:
-    """Else what had been appended, and was read and deleted, would be appended again."""
+    """Otherwise records that were appended, read and deleted would be appended again."""
 
     with pytest.raises((Killed, BaseExceptionGroup)):
         await world.commit(0, BATCH[:3], store=Store(KilledAtTheEnd(world.truth, Fate())))
@@ -354,7 +354,7 @@ def test_abandoned_staged_files_are_deleted_after_a_week() -> None:
         world.truth = MemoryStore(clock=clock)
         store = Store(world.truth, clock=clock)
         await create_log(store, PARTITIONS)
-        await world.stage(store, 0, BATCH)  # its transaction will come to be unfinished
+        await world.stage(store, 0, BATCH)  # its transaction will stay unfinished
         with pytest.raises((Killed, BaseExceptionGroup)):
             await world.commit(0, BATCH, store=Store(Fragile(world.truth, Fate(4, "before")), clock=clock))
         needed = await world.staged()

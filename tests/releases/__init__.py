@@ -1,6 +1,6 @@
-"""A log and a container as a release writes them, kept as one archive for each release: later releases open them.
+"""A log and a container as a version writes them, kept as one archive for each version: later versions open them.
 
-`python -m tests.releases` writes the archive of this release. Do it once, when the release is made.
+`python -m tests.releases` writes the archive of this version. Do it once, when it is released.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ async def write(place: Path) -> None:
 
 
 def archive(place: Path) -> Path:
-    """Keep what was written, without the hidden folders of the file store."""
+    """Archive the written objects, without the hidden folders of the file store."""
     for hidden in place.rglob(".actorproc"):
         shutil.rmtree(hidden)
     return Path(shutil.make_archive(str(FOLDER / __version__), "zip", place))

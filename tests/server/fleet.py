@@ -83,7 +83,7 @@ class FakeFleet:
                 await store.put(layout.host(host, LIFE), beat.to_json())
 
     async def write_history(self, hours: float = 24.0) -> None:
-        """The histories of the hosts. Half of them started two hours ago, with another release."""
+        """The histories of the hosts. Half of them started two hours ago, with another version."""
         layout = ProcessorLayout(NAME)
         async with open_store(self.container, Settings()) as store:
             now = store.clock.wall()

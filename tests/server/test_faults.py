@@ -38,7 +38,7 @@ SETTINGS: dict[str, Any] = {
 }  # fmt: skip
 
 Refusal = Callable[[str, str], Exception | None]
-"""What the store answers to a verb and a key."""
+"""The error that the store raises for a verb and a key, if any."""
 
 
 class Copy(PartitionHandler):
@@ -99,7 +99,7 @@ class Refusing(MemoryStore):
 
 
 class World:
-    """One host with two partitions, five records each five seconds in both, and somebody who looks from elsewhere."""
+    """One host with two partitions, five records each five seconds in both, and a viewer elsewhere."""
 
     def __init__(self) -> None:
         self.clock = VirtualClock("a")

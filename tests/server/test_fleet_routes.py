@@ -1,4 +1,4 @@
-"""The fleet over HTTP, from what hosts have written."""
+"""The fleet over HTTP, from documents that hosts have written."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ async def test_writing_needs_the_write_token(tmp_path: Path, token: str | None, 
         assert ("may only read" in answer.text) == (status == 403)
 
 
-async def test_without_a_write_token_nobody_may_write(tmp_path: Path) -> None:
+async def test_without_a_write_token_each_write_is_refused(tmp_path: Path) -> None:
     fleet = FakeFleet(tmp_path)
     await fleet.write()
     async with client(fleet) as http:
@@ -192,7 +192,7 @@ async def test_twenty_hosts_and_two_thousand_partitions_fit_the_first_view(tmp_p
     assert seconds < 10  # under 1 s on a quiet machine: docs/monitoring.md
 
 
-async def test_a_container_that_cannot_be_read_is_told_to_those_who_watch(tmp_path: Path) -> None:
+async def test_watchers_see_the_error_of_an_unreadable_container(tmp_path: Path) -> None:
     fleet = FakeFleet(tmp_path)
     await fleet.write()
     group = tmp_path / NAME / "group.json"
@@ -207,7 +207,7 @@ async def test_a_container_that_cannot_be_read_is_told_to_those_who_watch(tmp_pa
     await feed.close()
 
 
-async def test_an_error_of_any_kind_is_told_to_those_who_watch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_watchers_see_an_error_of_any_kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def broken(_: FleetWatch) -> Fleet:
         raise RuntimeError("broken")
 

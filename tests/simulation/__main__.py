@@ -89,7 +89,7 @@ def main(
     stream: Annotated[str | None, typer.Option(help="Kind of stream for all seeds, such as 'log'.")] = None,
 ) -> None:
     """Play a cluster in virtual time, with crashes, pauses, failing stores and wrong clocks, and check that output,
-    dead letters, checkpoints and leases are what the protocol promises. A seed that fails is printed, and plays the
+    dead letters, checkpoints and leases keep the promises of the protocol. A seed that fails is printed, and plays the
     same again by itself."""
     if style is not None and style not in STYLES:
         raise typer.BadParameter(f"{style!r} is not a style; the styles are: {'; '.join(STYLES)}", param_hint="--style")
@@ -163,7 +163,7 @@ def _log_with_virtual_time() -> None:
 
 
 if __name__ == "__main__":
-    if os.environ.get("PYTHONHASHSEED") != "0":  # the order of sets is part of what a seed decides
+    if os.environ.get("PYTHONHASHSEED") != "0":  # a seed also decides the order of sets
         os.environ["PYTHONHASHSEED"] = "0"
         os.execv(sys.executable, [sys.executable, "-m", "tests.simulation", *sys.argv[1:]])
     app()

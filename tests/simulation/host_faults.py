@@ -24,7 +24,7 @@ GRACE = 200.0
 """Seconds after which a host that does not stop is killed, as orchestrators do."""
 
 FATES = ("lost_request", "late_write", "lost_reply")
-"""What becomes of a request whose process fails with it."""
+"""The fate of a request whose process fails with it."""
 
 Fault = Callable[[], None]
 
@@ -99,7 +99,7 @@ class HostFaults:
             process.view.interfere = partial(self.fail, process, self.cluster.layout.output)
 
     def fail(self, process: Process, prefix: str, verb: str, key: str) -> str | None:
-        """Crash or pause the process if it writes below `prefix`. Returns what becomes of the request."""
+        """Crash or pause the process if it writes below `prefix`. Returns the fate of the request."""
         if not key.startswith(prefix) or verb in ("get", "list") or not process.host.running:
             return None
         process.view.interfere = None
@@ -130,7 +130,7 @@ class HostFaults:
         self.revive(process.host.name)
 
     def _upgrade(self) -> None:
-        """Stop a host, and start it again with the next release."""
+        """Stop a host, and start it again with the next version."""
         behind = [process for process in self.cluster.processes if process.release is not NextRelease]
         if process := self.some(behind):
             self.cluster.releases[process.host.name] = NextRelease
@@ -138,7 +138,7 @@ class HostFaults:
             start_outside(self._stop_or_kill(process))
 
     def _install_this_release(self) -> None:
-        """The next process of a host runs this release, even if the group has gone on to the next one."""
+        """The next process of a host runs this version, even if the group has gone on to the next one."""
         self.cluster.releases.pop(self.random.choice(self.wanted), None)
 
     def _join(self) -> None:

@@ -69,7 +69,7 @@ class Operators:
                 start_outside(self._carry_out(_Command(f"command-{current_loop().now}", act())))
 
     async def withdraw(self) -> None:
-        """Kill all processes, run again what was cut short, and withdraw all wishes. There must be no faults."""
+        """Kill all processes, repeat interrupted commands, and withdraw all wishes. There must be no faults."""
         self.at_work = False
         for process in self._processes:
             self._kill(process)

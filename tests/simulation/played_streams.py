@@ -29,11 +29,11 @@ LANDED = 100.0
 
 
 class PlayedStream(ABC):
-    """A stream with what happens to it in a scenario.
+    """A stream with its events in a scenario.
 
     Attributes:
-        label: what it is, in a few words.
-        known: what hosts read.
+        label: a short description.
+        known: the source that hosts read.
     """
 
     label: ClassVar[str]
@@ -53,7 +53,7 @@ class PlayedStream(ABC):
         """No more records come."""
 
     async def heal(self) -> None:
-        """Finish what faults have interrupted."""
+        """Finish the acts that faults have interrupted."""
 
     async def landed(self) -> None:
         """Wait until no record is on its way."""
@@ -80,12 +80,12 @@ class PlayedStream(ABC):
 
     @property
     def seen(self) -> Counter[str]:
-        """What was checked, by kind."""
+        """The number of checks, by kind."""
         return Counter()
 
 
 class FedStream(PlayedStream):
-    """Partitions in memory, with records in bursts; some are added. `source`: what holds them."""
+    """Partitions in memory, with records in bursts; some are added. `source`: the source that holds them."""
 
     source: ClassVar[type[UnsteadySource | QueueStream]]
     known: UnsteadySource | QueueStream

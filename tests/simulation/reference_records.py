@@ -144,7 +144,7 @@ class CountCheck:
         return self._check(ended)
 
     def wrong_state(self, partition: str, found: Mapping[Any, int]) -> dict[str, int]:
-        """The keys whose value in the state of the partition is wrong, with what is there; 0 for nothing."""
+        """The keys with a wrong value in the state of the partition, with that value; 0 for none."""
         has_begun = found or any(where == partition for where, _ in self.counts)
         keys = map(count_key, range(COUNTED)) if has_begun else ()
         there = {key: found.get(key, 0) for key in keys}
@@ -155,7 +155,7 @@ class CountCheck:
         self.counts = {key: count for key, count in self.counts.items() if key[0] != partition}
 
     def _before(self, partition: str, key: str) -> set[int]:
-        """What the count of a key may be, by the rows so far; 0: the key is not there."""
+        """The permitted counts of a key, by the rows so far; 0: the key is not there."""
         if (count := self.counts.get((partition, key))) is not None:
             return {count % CYCLE}
         return {count for parent in self._parents(partition) for count in self._before(parent, key)} or {0}

@@ -40,7 +40,7 @@ FIRED = 60.0
 SETTINGS = {"partition_refresh_interval": 60, "dead_letter_limit": 1, "poll_interval": 4}
 
 STREAMS = {name: kind.label for name, kind in KINDS.items()}
-"""Kinds of streams, with what each is."""
+"""Kinds of streams, with a description of each."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from actorproc.storage.store import Store
 from tests.simulation.numbers import Numbers, judge_number, numbers, owners
 
 THIRD = Faults(lost_request=0.11, lost_reply=0.12, late_write=0.02, busy=0.2, busy_time=(1e-6, 1e-6))
-"""35 % of all requests: 16 % are answered with 503. Half of the others hang until they time out, half break at once."""
+"""35 % of all requests fail: 16 % are answered with 503. The others break, half at once, half after a timeout."""
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -28,7 +28,7 @@ def broken(style: str = "commits", seeds: int = 12) -> str:
     return first_broken(style, stream="queues", hours=0.2, seeds=seeds)
 
 
-# What the processor must do
+# Duties of the processor
 
 EARLY = "were acknowledged, and"
 ANOTHER = "record"
@@ -92,7 +92,7 @@ def test_a_message_that_is_not_recognized_is_found(monkeypatch: pytest.MonkeyPat
     assert ANOTHER in broken()
 
 
-# What the broker must do
+# Duties of the broker
 
 
 def test_two_consumers_at_once_are_found(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -59,7 +59,7 @@ class TimerCheck(CountCheck):
         return bool(row["parts"] == 0)
 
     def fired(self, partition: str, sequence: int, row: Row) -> str | None:
-        """What is wrong with a row of `on_wake`, which came after the record of this sequence; None: nothing."""
+        """The fault in a row of `on_wake`, which came after the record of this sequence, or None."""
         place = partition, count_key(row["id"])
         text, _, count = row["attempt"].partition("#")
         if place not in self.timers:
@@ -76,7 +76,7 @@ class TimerCheck(CountCheck):
         return None
 
     def wrong_timers(self, partition: str, found: Mapping[Any, tuple[float, str]]) -> str | None:
-        """What is wrong with the timers in the state of a partition after the run; None: nothing."""
+        """The fault in the timers in the state of a partition after the run, or None."""
         expected = {key: due for (where, key), due in self.timers.items() if where == partition}
         if expected.keys() != found.keys():
             return f"has timers for {sorted(found)}, not {sorted(expected)}"

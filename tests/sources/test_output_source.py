@@ -1,4 +1,4 @@
-"""A processor's output as the next one's source: each row once, in order, whatever is trimmed, late, or comes later."""
+"""A processor's output as the next one's source: each row once, in order, despite trims and late files."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ LAYOUT = ProcessorLayout("numbers")
 
 
 class Twice(PartitionHandler):
-    """Two rows for each record, with what is known of it."""
+    """Two rows for each record, with the sequence of its upstream record."""
 
     output_schema = "n long, upstream string, copy int"
 
@@ -119,7 +119,7 @@ async def test_a_chain_of_processors_keeps_partitions_order_and_each_row_once(st
 
 async def test_a_start_at_the_time_of_a_record_includes_it(store: Store) -> None:
     fleet = Fleet(store)
-    for _ in range(12):  # a time is stored in seconds, and a record's in whole microseconds, which may lie after it
+    for _ in range(12):  # a stored time has seconds, a record's has whole microseconds, so it may be later
         await fleet.commit(p0=1)
     source = OutputSource(store, "numbers")
     await source.open()
@@ -135,7 +135,7 @@ async def test_a_start_at_the_time_of_a_record_includes_it(store: Store) -> None
 async def test_reading_from_any_position_gives_the_rest_with_the_same_sequences(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("actorproc.sources.output._CHUNK_ROWS", 4)
+    monkeypatch.setattr("actorproc.sources.output_source._CHUNK_ROWS", 4)
     await Fleet(store).commit(p0=33)
     source = OutputSource(store, "numbers")
     first = await source.start("0", "earliest")
@@ -238,7 +238,7 @@ async def read_all(source: OutputSource, position: str) -> list[tuple[int, bytes
 
 
 async def test_compacted_output_is_read_from_any_position(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("actorproc.sources.output._CHUNK_ROWS", 4)
+    monkeypatch.setattr("actorproc.sources.output_source._CHUNK_ROWS", 4)
     await Fleet(store).commit(p0=60)
     source = OutputSource(store, "numbers")
     whole = await read_all(source, "0+0")
@@ -280,7 +280,7 @@ async def test_a_trim_keeps_files_that_a_downstream_has_not_read(place: Place, f
     assert await place.numbers(LAYOUT.output_dir("0")) == [7]
     with pytest.raises(SourceError, match="output below 7 was trimmed"):
         await chunks(OutputSource(store, "numbers"), "0", "3+27")
-    await run_to_the_end(Twice, "numbers", store, name="late")  # one that begins now begins with what there is
+    await run_to_the_end(Twice, "numbers", store, name="late")  # a new reader begins with the oldest kept file
     assert len(await rows(store, "late")) == 2 * 9
 
 
@@ -375,7 +375,7 @@ def test_an_idle_partition_costs_a_request_each_quarter_of_a_minute() -> None:
         delays = [seen[10 * number][1] - at for number, at in committed.items()]
         assert max(delays) < 16.5
         assert max(delays[10:]) < 4
-        assert store.requests["get"] < 240 * 1.1 + 200 * 6  # per file: itself, the boundary, and what found nothing
+        assert store.requests["get"] < 240 * 1.1 + 200 * 6  # per file: itself, the boundary, and empty reads
 
     run(main())
 
@@ -424,7 +424,7 @@ async def test_an_upstream_recreated_while_it_is_read_stops_the_reader(store: St
 
 
 async def test_a_host_that_dies_and_another_that_goes_on_repeat_nothing(store: Store) -> None:
-    """The second host has nothing but what the first has committed."""
+    """The second host knows only the commits of the first."""
     await Fleet(store).commit(p0=60)
     truth = store.backend
     assert isinstance(truth, MemoryStore)

@@ -1,5 +1,5 @@
-"""What comes to lie in our folders and is not ours is passed over everywhere: Finder's files, the objects that stand
-for a folder on S3, Hadoop's checksums, copies made by hand."""
+"""Foreign objects in our folders are ignored everywhere: Finder's files, placeholders of folders on S3, Hadoop's
+checksums, copies made by hand."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ async def test_foreign_objects_do_not_disturb_a_processor(store: Store) -> None:
     assert [found.partition for found in (await plan_trim(RetainedOutput(store, LAYOUT), SETTINGS)).partitions] == ["0"]
 
 
-async def test_a_sweep_deletes_what_a_compaction_has_left_and_nothing_else(store: Store) -> None:
+async def test_a_sweep_deletes_only_leftovers_of_compactions(store: Store) -> None:
     left = LAYOUT.compacted_file("0", 3, "somebody")
     await store.put(left, b"")
     await litter(store, LAYOUT.compacted_dir("0"))
@@ -131,7 +131,7 @@ def test_an_object_with_a_foreign_name_is_not_ours(name: str) -> None:
 
 @pytest.mark.parametrize("partition", ["0", "", "a/b", "é %2F", "._0", ".json"])
 @pytest.mark.parametrize("number", [0, 7, 2**64])
-def test_whatever_is_named_as_we_do_is_ours(partition: str, number: int) -> None:
+def test_objects_with_names_of_our_form_are_ours(partition: str, number: int) -> None:
     keys = ProcessorLayout("p")
     assert layout.number_in(keys.output_dir(partition), keys.output_file(partition, number)) == number
     compacted = keys.compacted_file(partition, number, "a-b")

@@ -61,7 +61,7 @@ def deliveries_of(queue: str, messages: Sequence[bytes], identity: Identity) -> 
 
 
 class _Columns(NamedTuple):
-    """The columns of a message. What cannot be read leaves the others as they are."""
+    """The columns of a message. A part that cannot be read leaves the other columns as they are."""
 
     identity: str | None
     value: bytes | None

@@ -101,7 +101,7 @@ def to_event(record: Record) -> EventData:
     properties, fields = dict[str | bytes, Any](), dict[str, bytes]()
     for name, value in record.headers:
         if name in FIELDS and value is not None:
-            if name in fields:  # of a letter of an earlier release: the first was a property
+            if name in fields:  # of a letter of an earlier version: the first was a property
                 properties[name] = text_or_bytes(fields[name])
             fields[name] = value
         elif name.startswith((OWN, HISTORY)):  # the last history is of this replay, the others may be anybody's

@@ -74,7 +74,7 @@ class EventHubsSource(Source, Appendable):
     Args:
         url: `eventhubs+amqp://NAMESPACE/HUB[?group=NAME]`; a namespace with a dot is taken as the whole host name.
         options: see `EventHubsOptions`. The content of a file: `@PATH`.
-        settings: `on_out_of_range` says what happens when the next event is no longer in the hub, `store_patience` for
+        settings: `on_out_of_range` applies when the next event is no longer in the hub, `store_patience` for
             how long a lost connection is made anew before the partition counts as failed.
 
     Raises:
@@ -153,7 +153,7 @@ class EventHubsSource(Source, Appendable):
         return _sequence(cursor.position) >= _sequence(end.position) or super().reached(cursor, end)
 
     async def _hub(self, age: float) -> dict[str, Any]:
-        """What the service says of the hub, or said at most so many seconds ago. Each question takes a connection."""
+        """The service's description of the hub, at most so many seconds old. Each question takes a connection."""
         since = self._clock.monotonic() - age
         async with self._asking:
             if self._told is None or self._told[0] < since:

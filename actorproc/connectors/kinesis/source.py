@@ -36,8 +36,8 @@ class KinesisSource(Source, Appendable):
     Args:
         url: `kinesis://REGION/STREAM`.
         options: see `KinesisOptions`. The content of a file: `@PATH`.
-        settings: `poll_interval` says how often a shard without news is read, `on_out_of_range` what happens when the
-            next records are no longer kept, `store_patience` for how long a service that is away is waited for.
+        settings: `poll_interval` says how often a shard without news is read. `on_out_of_range` applies when the next
+            records are no longer kept. `store_patience` limits the wait for a service that is away.
 
     Raises:
         UsageError: the URL is not of its form, or an option is wrong.

@@ -14,7 +14,7 @@ from actorproc.output.row_reader import partitions_with_state
 from actorproc.output.schema import read_state_type
 from actorproc.rows.ddl import schema_to_ddl
 from actorproc.spark.blocking_store import open_blocking
-from actorproc.spark.output import check_processor
+from actorproc.spark.output_dataset import check_processor
 from actorproc.state import reading
 from actorproc.storage.names import ProcessorLayout
 

@@ -124,7 +124,7 @@ class OutputSource(StoredSource):
         """See `Source.read_within`. The bytes of a file are reserved before it is fetched.
 
         Raises:
-            CorruptObject: a file is not what was committed.
+            CorruptObject: a file is not as it was committed.
             SourceError: output at `position` was trimmed or deleted.
         """
         follower = self._follower(partition)

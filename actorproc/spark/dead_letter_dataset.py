@@ -14,7 +14,7 @@ from actorproc.output.row_reader import partitions_with_state
 from actorproc.output.source_identity import dataset_identity
 from actorproc.records import RECORD_SCHEMA
 from actorproc.spark.dataset import FileRows, SparkDataset
-from actorproc.spark.output import check_processor
+from actorproc.spark.output_dataset import check_processor
 from actorproc.storage.names import ProcessorLayout
 from actorproc.storage.store import Store
 
