@@ -92,6 +92,7 @@ class OwnedPartitions(Mapping[str, PartitionSlot]):
         self._failures = FailureLog(context.clock, log)
         self._given_up = GivenUp(context.threads)
         self.origins = Origins(context.host)
+        self.changes = context.changes
         self.rows_lost: dict[str, str] = {}
         """Partition -> how its handler has lost rows on this host."""
         self.fenced = False
@@ -173,7 +174,6 @@ class OwnedPartitions(Mapping[str, PartitionSlot]):
         for slot in list(self._slots.values()):
             lease = leases.get(slot.partition)
             if lease is None or lease.epoch != slot.epoch:
-                slot.scope.cancel()
                 self._drop(slot, "lost")
         for partition, lease in leases.items():
             running = self._slots.get(partition)
@@ -204,8 +204,10 @@ class OwnedPartitions(Mapping[str, PartitionSlot]):
             self._context.hooks.add("released", slot.partition, slot.epoch, reason=reason, position=position)
 
     def _drop(self, slot: PartitionSlot, reason: str) -> None:
+        slot.scope.cancel()
         self._tell_released(slot, reason)
         del self._slots[slot.partition]
+        self.changes.add(slot.partition)
 
     def _new_slot(self, partition: str, epoch: int) -> PartitionSlot:
         settings = self._settings
@@ -214,6 +216,7 @@ class OwnedPartitions(Mapping[str, PartitionSlot]):
             partition, epoch, restarts, DeadLetterLimit(settings), self._clock,
             since=self._clock.wall(), origin=self.origins.of(partition),
         )  # fmt: skip
+        self.changes.add(partition)
         return slot
 
     def drain_all(self) -> None:
@@ -241,8 +244,8 @@ class OwnedPartitions(Mapping[str, PartitionSlot]):
 
     def revoke_all(self) -> None:
         """Cancel and forget all: this host has no lease any more."""
-        self.cancel_all("lost")
-        self._slots.clear()
+        for slot in list(self._slots.values()):
+            self._drop(slot, "lost")
 
     # Running one partition
 
@@ -275,6 +278,7 @@ class OwnedPartitions(Mapping[str, PartitionSlot]):
     def _handle_failure(self, slot: PartitionSlot, error: Exception, delay: float) -> None:
         locate(error, self._context.store.url)  # an error of the source names its own place
         slot.note_failure(error)
+        self.changes.add(slot.partition)
         if isinstance(error, RowsLost):
             self.rows_lost[slot.partition] = str(error)
         self._former_totals += slot.drop_actor()

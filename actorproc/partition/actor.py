@@ -264,6 +264,7 @@ class PartitionActor(Restartable):
     async def _work(self, opened: OpenedHandler) -> None:
         processor = BatchProcessor(opened, self._limit)
         while not self._draining.is_set():
+            self._context.changes.add(self.partition)  # it runs, or has processed, committed or flushed more
             if self._wakes is not None:
                 await self._run_timers(self._wakes.fire())
             try:

@@ -80,11 +80,7 @@ async def test_until_end_from_the_latest_record_returns_though_the_source_grows(
     assert await rows(store) == []
 
 
-async def test_until_end_waits_for_a_failing_partition_with_progress(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("actorproc.host.run_until_end.LOCAL_POLL", 0.001)  # it looks between any two failures
-
+async def test_until_end_waits_for_a_failing_partition_with_progress() -> None:
     class Stumbling(Double):
         failures: ClassVar[int] = 0
 
