@@ -1,13 +1,18 @@
-"""Why a run until the end has failed: the text of its error."""
+"""Texts of a run until the end: which partitions it waits for, and why it has failed."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from actorproc.host.ends import Ends
 from actorproc.storage.names import named_partitions, natural
 
 _NAMED = 5  # reasons that a message lists
+
+
+def named(partitions: Collection[str]) -> str | None:
+    """`partitions 0-7, 9`."""
+    return named_partitions(sorted(partitions, key=natural)) if partitions else None
 
 
 def rows_lost(lost: Mapping[str, str]) -> str:
@@ -27,12 +32,11 @@ def end_not_reached(ends: Ends, failed: Mapping[str, str], stopped_by: str | Non
     count = len(ends.found) + len(ends.unknown)
     have = "has not reached the end it" if len(left) == 1 else "have not reached the end they"
     lines = [f"{len(left)} of {count} partition{'' if count == 1 else 's'} {have} had at the start"]
-    ended = (
-        f"{stopped_by} stopped it" if stopped_by else "it could do nothing more: all partitions that it had left failed"
-    )
+    could_not = "it could do nothing more: all partitions that it had left failed"
+    why_ended = f"{stopped_by} stopped it" if stopped_by else could_not
     why_not, reasons = {**failed, **ends.unknown}, dict[str, list[str]]()
     for partition in left:
-        why = why_not.get(partition, f"not there yet when this host ended ({ended})")
+        why = why_not.get(partition, f"not there yet when this host ended ({why_ended})")
         reasons.setdefault(why, []).append(partition)
     lines += [f"{named_partitions(names)}: {why}" for why, names in list(reasons.items())[:_NAMED]]
     if len(reasons) > _NAMED:

@@ -6,8 +6,6 @@ from typing import Any
 
 from actorproc.errors import ActorprocError
 from actorproc.host.owned_partitions import OwnedPartitions
-from actorproc.host.partition_slot import PartitionSlot
-from actorproc.partition.actor import PartitionActor
 from actorproc.partition.host_context import HostContext
 from actorproc.sources.protocol import with_deadline
 
@@ -26,19 +24,18 @@ class EndWatch:
 
     async def run(self) -> None:
         """Ask until cancelled."""
+        context = self._context
         while True:
-            await self._context.clock.sleep(self._context.settings.lag_interval)
+            await context.clock.sleep(context.settings.lag_interval)
             for slot in list(self._partitions.values()):
-                if slot.actor is not None and slot.actor.statistics.state == "running" and self._may_have_more(slot):
-                    await self._ask(slot.actor)
-
-    def _may_have_more(self, slot: PartitionSlot) -> bool:
-        at_end = slot.actor is not None and slot.actor.is_at_end
-        return not at_end or slot.silence(self._context.clock.monotonic()) > self._context.settings.max_read_time / 2
-
-    async def _ask(self, actor: PartitionActor) -> None:
-        source, store = self._context.source, self._context.store
-        try:
-            actor.lag.note_end(await with_deadline(source.end(actor.partition), "end", store.limits))
-        except ActorprocError as error:  # its lag stays as it was; reading finds out by itself
-            self._log.debug("partition.end_unknown", partition=actor.partition, error=str(error))
+                actor = slot.actor
+                if actor is None or actor.statistics.state != "running":
+                    continue
+                silence = slot.silence(context.clock.monotonic())
+                if actor.is_at_end and silence <= context.settings.max_read_time / 2:
+                    continue
+                try:
+                    end = await with_deadline(context.source.end(actor.partition), "end", context.store.limits)
+                    actor.lag.note_end(end)
+                except ActorprocError as error:  # its lag stays as it was; reading finds out by itself
+                    self._log.debug("partition.end_unknown", partition=actor.partition, error=str(error))

@@ -8,11 +8,12 @@ from typing import Any
 from actorproc.errors import CorruptObject, SourceError, StoreError
 from actorproc.group.heartbeat import Heartbeat, Incarnation, read_heartbeats
 from actorproc.group.membership import GroupDocument, read_group
-from actorproc.host.ends import Ends, named
+from actorproc.host.end_message import named
+from actorproc.host.ends import Ends
 from actorproc.output.chain import OutputChain
 from actorproc.records import Cursor
 from actorproc.runtime.tasks import gather
-from actorproc.sources.protocol import End, earliest_position, is_certainly_at_end
+from actorproc.sources.protocol import earliest_position, is_certainly_at_end
 from actorproc.sources.queue_protocol import QueueSource
 from actorproc.storage.names import ProcessorLayout
 from actorproc.storage.store import Store
@@ -40,7 +41,6 @@ class EndsElsewhere:
         """Partitions of a queue that other live hosts empty: this run does not wait for them."""
         self._reported: dict[str, str] = {}  # partition -> why its owner cannot get on
         self._lost: dict[str, str] = {}  # partition -> how the source has lost records that were processed
-        self._later_ends: dict[str, End] = {}  # of partitions that were empty at the start
         self._first_beats: dict[Incarnation, int] = {}
         self._first_reports: dict[tuple[str, Incarnation], int] = {}  # the first heartbeat that reports a failure
 
@@ -109,7 +109,11 @@ class EndsElsewhere:
     async def _is_past(self, partition: str, cursor: Cursor) -> bool:
         source, end = self._ends.source, self._ends.found[partition]
         if end.sequence is None and not source.reached(cursor, end):
-            end = await self._later_end(partition)
+            # Positions cannot be compared with an empty partition's. The first record that is seen counts as there at
+            # the start; to take its end again and again would follow a stream that grows for ever.
+            end = await self._ends.read(partition)
+            if end.sequence is not None:
+                self._ends.found[partition] = end
         if not source.reached(cursor, end):
             return False
         if not is_certainly_at_end(source, partition, cursor, end):
@@ -127,16 +131,6 @@ class EndsElsewhere:
             "are gone, or the stream was made anew"
         )
         return False
-
-    async def _later_end(self, partition: str) -> End:
-        """A later end of a partition that was empty at the start: positions cannot be compared with an empty one's.
-
-        Taken once, as soon as there is a record: a stream that grows would be followed for ever.
-        """
-        end = self._later_ends.get(partition) or await self._ends.read(partition)
-        if end.sequence is not None:
-            self._later_ends[partition] = end
-        return end
 
     async def look_for_failed(self, partitions: Set[str]) -> None:
         """Note which of them a live owner has reported as failed for good, in three heartbeats."""

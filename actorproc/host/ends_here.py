@@ -6,7 +6,7 @@ from actorproc.errors import SourceError
 from actorproc.host.ends import Ends
 from actorproc.host.owned_partitions import OwnedPartitions
 from actorproc.partition.actor import PartitionActor
-from actorproc.sources.protocol import earliest_position
+from actorproc.sources.protocol import earliest_position, is_certainly_at_end
 
 
 class EndsHere:
@@ -16,7 +16,9 @@ class EndsHere:
         self._ends = ends
         self._partitions = partitions
         self._sets_timers = sets_timers
-        self._flushed: dict[str, PartitionActor] = {}  # the actors that were asked to commit at their end
+        self._flushed: dict[
+            str, PartitionActor
+        ] = {}  # the actors that were asked to commit all that they have processed
         self.failed: dict[str, str] = {}
         """Partition -> why it will not reach its end."""
 
@@ -31,7 +33,7 @@ class EndsHere:
         actor = slot.actor
         if actor is None or actor.flushing or not self._has_processed(actor):
             return
-        if self._flushed.get(partition) is not actor or not self._has_committed(actor):
+        if self._flushed.get(partition) is not actor:
             self._flushed[partition] = actor
             actor.flush()
         elif (shortfall := await self._shortfall(actor)) is not None:
@@ -49,13 +51,8 @@ class EndsHere:
             return False  # beyond the end from the start: the source has to confirm that it has such a position
         if self._sets_timers and end.sequence is not None and done.cursor.sequence <= end.sequence:
             return False  # the source has to say that there is no more: stream time may follow the wall clock then
-        return self._ends.is_past(actor.partition, done.cursor)
-
-    def _has_committed(self, actor: PartitionActor) -> bool:
-        done = actor.statistics
-        if done.caught_up is not None and done.committed.sequence >= done.caught_up.sequence:
-            return True
-        return self._ends.is_past(actor.partition, done.committed)
+        source, partition = self._ends.source, actor.partition
+        return source.reached(done.cursor, end) and is_certainly_at_end(source, partition, done.cursor, end)
 
     async def _shortfall(self, actor: PartitionActor) -> SourceError | None:
         """The error if the source says that it has nothing more, and records that it had at the start were not read.

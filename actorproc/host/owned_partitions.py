@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, KeysView, Mapping, ValuesView
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from enum import Enum, auto
 from functools import partial
@@ -101,6 +101,7 @@ class OwnedPartitions(Mapping[str, PartitionSlot]):
         """The host is stopping: nothing is started any more. Running partitions go on until they are drained."""
         self.found_stuck = anyio.Event()
         """Set when partitions are found to be stuck, and replaced by the supervisor, which writes a heartbeat."""
+        self._task_ended = anyio.Event()
 
     def __getitem__(self, partition: str) -> PartitionSlot:
         return self._slots[partition]
@@ -110,12 +111,6 @@ class OwnedPartitions(Mapping[str, PartitionSlot]):
 
     def __len__(self) -> int:
         return len(self._slots)
-
-    def keys(self) -> KeysView[str]:
-        return self._slots.keys()  # a dictionary's own views: a run until the end looks at them all the time
-
-    def values(self) -> ValuesView[PartitionSlot]:
-        return self._slots.values()
 
     def begin(self, tasks: anyio.abc.TaskGroup) -> None:
         """Start the background tasks. Partitions, too, run in `tasks`."""
@@ -141,6 +136,13 @@ class OwnedPartitions(Mapping[str, PartitionSlot]):
     def draining(self) -> bool:
         """Whether some partitions are draining, and will be released soon."""
         return any(slot.draining and not (slot.released or slot.ended) for slot in self._slots.values())
+
+    async def drained(self, within: float) -> None:
+        """Wait until none is `draining`, for `within` seconds at most."""
+        with anyio.move_on_after(within):
+            while self.draining:
+                self._task_ended = anyio.Event()
+                await self._task_ended.wait()
 
     def by_name(self) -> list[PartitionSlot]:
         """All slots in the order of their partitions' names. May be called from any thread."""
@@ -263,6 +265,7 @@ class OwnedPartitions(Mapping[str, PartitionSlot]):
             pass  # user code turned the cancellation of the scope into an error
         slot.ended = slot.actor is not None and slot.actor.ended
         self._former_totals += slot.drop_actor()
+        self._task_ended.set()
         if self._slots.get(slot.partition) is not slot:
             return  # the lease is gone
         if slot.ended:

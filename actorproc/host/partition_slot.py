@@ -68,9 +68,9 @@ class PartitionSlot:
     blocked: str | None = None
     """Why no actor can be started: a call of an earlier one has not returned."""
     committed: Cursor = field(default_factory=lambda: Cursor(""))
+    """Of the latest actor that has ended; empty before one has opened the partition."""
     ever: Totals | None = None
     """Counts since the first record of the partition, as its latest actor knew them."""
-    """Of the latest actor that has ended; empty before one has opened the partition."""
     acquired: bool = False
     """The hooks know that this host has the lease, and not yet that it has it no more."""
     _kind: TroubleKind = "failing"  # of the latest failure

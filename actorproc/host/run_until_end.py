@@ -6,8 +6,8 @@ from collections.abc import Set
 from typing import Any
 
 from actorproc.errors import EndNotReached
-from actorproc.host.end_message import end_not_reached, rows_lost
-from actorproc.host.ends import Ends, named
+from actorproc.host.end_message import end_not_reached, named, rows_lost
+from actorproc.host.ends import Ends
 from actorproc.host.ends_elsewhere import EndsElsewhere
 from actorproc.host.ends_here import EndsHere
 from actorproc.host.supervisor import Supervisor
@@ -34,7 +34,7 @@ class RunUntilEnd:
     def __init__(
         self, source: Source, store: Store, layout: ProcessorLayout, host: str, log: Any, *, sets_timers: bool = False
     ) -> None:
-        self.ends = Ends(source, store.limits)
+        self.ends = Ends(source, store.limits, log)
         self._clock = store.clock
         self._log = log
         self._sets_timers = sets_timers
@@ -42,15 +42,6 @@ class RunUntilEnd:
         self._here: EndsHere | None = None
         self._supervisor: Supervisor | None = None
         self._has_ended = False  # by itself: nobody has stopped this host
-
-    async def take_ends(self) -> None:
-        """Note where each partition ends now.
-
-        Raises:
-            SourceError: the partitions cannot be listed.
-            StoreError: the store cannot be used.
-        """
-        await self.ends.take(self._log)
 
     async def watch(self, supervisor: Supervisor) -> None:
         """Stop `supervisor` once every partition has passed its end, or all that are left have failed for good.

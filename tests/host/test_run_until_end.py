@@ -55,7 +55,7 @@ class StubSupervisor:
 
 async def started(source: MemorySource, store: Store) -> tuple[RunUntilEnd, Any]:
     run_until_end = RunUntilEnd(source, store, LAYOUT, "host-1", structlog.get_logger())
-    await run_until_end.take_ends()
+    await run_until_end.ends.take()
     return run_until_end, StubSupervisor()
 
 
