@@ -33,9 +33,8 @@ class EndsElsewhere:
     def __init__(
         self, ends: Ends, store: Store, layout: ProcessorLayout, host: str, log: Any, *, sets_timers: bool
     ) -> None:
-        self._ends = ends
+        self._ends, self._log = ends, log
         self._store, self._layout, self._host = store, layout, host
-        self._log = log
         self._sets_timers = sets_timers
         self.seen_to: set[str] = set()
         """Partitions of a queue that other live hosts empty: this run does not wait for them."""

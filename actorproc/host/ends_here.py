@@ -13,12 +13,9 @@ class EndsHere:
     """Looks at one partition at a time, whenever it has changed."""
 
     def __init__(self, ends: Ends, partitions: OwnedPartitions, *, sets_timers: bool) -> None:
-        self._ends = ends
-        self._partitions = partitions
+        self._ends, self._partitions = ends, partitions
         self._sets_timers = sets_timers
-        self._flushed: dict[
-            str, PartitionActor
-        ] = {}  # the actors that were asked to commit all that they have processed
+        self._flushed: dict[str, PartitionActor] = {}  # those that were asked to commit everything
         self.failed: dict[str, str] = {}
         """Partition -> why it will not reach its end."""
 

@@ -28,11 +28,8 @@ class LeaseWriter:
     def __init__(
         self, group: Group, partitions: OwnedPartitions, listed: PartitionList, look: Callable[[], None], log: Any
     ) -> None:
-        self._group = group
-        self._partitions = partitions
-        self._listed = listed
-        self._look = look
-        self._log = log
+        self._group, self._partitions, self._listed = group, partitions, listed
+        self._look, self._log = look, log
 
     async def write(self, message: RaiseEpoch | GiveUp | Vanished) -> None:
         """Write that an epoch is too low, that another host can run a partition, or that the source has none such."""

@@ -80,8 +80,7 @@ class OwnedPartitions(Mapping[str, PartitionSlot]):
 
     def __init__(self, context: HostContext, notify: Callable[[Message], object], log: Any) -> None:
         self._context = context
-        self._settings = context.settings
-        self._clock = context.clock
+        self._settings, self._clock = context.settings, context.clock
         self._notify = notify
         self._log = log
         self._slots: dict[str, PartitionSlot] = {}
@@ -362,10 +361,10 @@ class OwnedPartitions(Mapping[str, PartitionSlot]):
                 actor = slot.actor
                 if actor is None:
                     continue
-                if slot.is_stuck(most, now):
+                if slot.handling.lasts(actor.progress, most, now):
                     why = f"the handler made no progress for max_process_time = {most:g} s"
                     self._abort(slot, actor, why, most)
-                elif slot.is_silent(silence, now) and not actor.read_anew():
+                elif slot.reading.lasts(actor.read_progress, silence, now) and not actor.read_anew():
                     why = f"read() of the source has yielded nothing for max_read_time = {silence:g} s"
                     self._abort(slot, actor, why, silence, "infrastructure")
 

@@ -77,12 +77,11 @@ class RunUntilEnd:
         supervisor.stop()
 
     def _is_over(self, running: Set[str], failed: Set[str]) -> bool:
+        """Whether there is nothing to wait for. `running`, `failed`: partitions of this host."""
         waiting = self.ends.waiting
         if any(partition in running and partition not in failed for partition in waiting):
             return False
-        if waiting & running:
-            return True
-        return waiting - self._elsewhere.seen_to <= self._elsewhere.failed.keys()
+        return bool(waiting & running) or waiting - self._elsewhere.seen_to <= self._elsewhere.failed.keys()
 
     async def _report(self, running: Set[str]) -> None:
         """Log which partitions are waited for, and look which of them other hosts report as failed for good."""

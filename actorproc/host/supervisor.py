@@ -6,10 +6,8 @@ from itertools import islice
 from math import inf
 
 import anyio
-import anyio.abc
 import structlog
 
-from actorproc.config.settings import Settings
 from actorproc.errors import (
     ActorprocError,
     CorruptObject,
@@ -23,7 +21,7 @@ from actorproc.errors import (
 )
 from actorproc.group.group import Group
 from actorproc.group.reports import HostReport
-from actorproc.host.end_watch import EndWatch
+from actorproc.host.end_watch import watch_ends
 from actorproc.host.failing import Failing, store_outage
 from actorproc.host.history_writer import HistoryWriter
 from actorproc.host.lease_writer import GROUP_UNUSABLE, LeaseWriter
@@ -35,7 +33,6 @@ from actorproc.host.statistics import Statistics
 from actorproc.output.source_identity import read_source
 from actorproc.partition.host_context import HostContext
 from actorproc.runtime.actor import Actor
-from actorproc.runtime.clock import Clock
 from actorproc.runtime.logger import LogThrottle, get_logger
 from actorproc.runtime.tasks import first_cause
 from actorproc.runtime.watchdog import Blockage
@@ -59,8 +56,7 @@ class Supervisor(Actor[Message]):
         super().__init__(mailbox=16)
         self._group = group
         self._context = context
-        self._settings: Settings = context.settings
-        self._clock: Clock = context.clock
+        self._settings, self._clock = context.settings, context.clock
         self._members: list[str] = []
         self._fences = 0
         self._has_left = False  # the group
@@ -139,11 +135,12 @@ class Supervisor(Actor[Message]):
                 tasks.start_soon(self._renew_forever)
                 tasks.start_soon(self._fence_in_time)
                 self.partitions.begin(tasks)
-                tasks.start_soon(EndWatch(self._context, self.partitions, self._log).run)
+                tasks.start_soon(watch_ends, self._context, self.partitions, self._log)
                 if self._settings.history_interval:
                     tasks.start_soon(HistoryWriter(self._context, self.partitions, self._log).run)
-                mirror = self._offset_mirror()
-                if mirror is not None:
+                mirror = None
+                if (group := self._settings.mirror_offsets) is not None:
+                    mirror = OffsetMirror(group, self._context, self.partitions, self._log)
                     tasks.start_soon(mirror.run)
                 if self._context.hooks.wanted:
                     tasks.start_soon(self._context.hooks.run)
@@ -168,12 +165,6 @@ class Supervisor(Actor[Message]):
             )
             self._error = Failing(error, self._clock.wall())
             raise ActorprocError(error)
-
-    def _offset_mirror(self) -> OffsetMirror | None:
-        group = self._settings.mirror_offsets
-        if group is None:
-            return None
-        return OffsetMirror(group, self._context.source, self.partitions, self._clock, self._log)
 
     async def _join(self) -> None:
         """Write the first heartbeat. Until then nobody counts on this host."""
@@ -231,9 +222,7 @@ class Supervisor(Actor[Message]):
             with anyio.move_on_after(interval):
                 await self.partitions.found_stuck.wait()  # other hosts and people learn it at once
                 self.partitions.found_stuck = anyio.Event()
-            interval = self._settings.lease_renew_interval
-            if not await self._try_renew():
-                interval /= 4
+            interval = self._settings.lease_renew_interval / (1 if await self._try_renew() else 4)
 
     async def _try_renew(self) -> bool:
         try:
@@ -317,30 +306,27 @@ class Supervisor(Actor[Message]):
         return pause if view.look_again_in is None else min(pause, view.look_again_in)
 
     async def _rejoin(self) -> bool:
-        """Whether it has succeeded. Raises Fenced: the container does not have this processor any more."""
+        """Join anew, after other hosts considered this one dead. Returns whether it has succeeded.
+
+        Raises:
+            Fenced: meanwhile the processor was deleted, renamed or begun anew: this host may have been paused for long.
+        """
+        context = self._context
         try:
-            await self._check_is_same_processor()
+            recorded = await read_source(context.store, context.layout)
+            if recorded is None or recorded.put_id != context.processor_id:
+                raise Fenced(
+                    f"{context.layout.origin}: processor {context.processor!r} was deleted, renamed or begun anew "
+                    "while other hosts considered this host dead; it stops, since it would process another stream's "
+                    "positions"
+                )
             # While this host was away, its registration as a reader may have expired.
-            await self._context.source.register(self._context.processor, self._context.store.url)
+            await context.source.register(context.processor, context.store.url)
         except (StoreUnavailable, SourceError) as error:
             self._look_failed(str(error))
             return False
         self._group.rejoin()
         return await self._try_renew()
-
-    async def _check_is_same_processor(self) -> None:
-        """A host that was paused for long may wake after its processor was deleted, renamed or begun anew.
-
-        Raises:
-            Fenced: the container does not have the processor that this host began with.
-        """
-        context = self._context
-        recorded = await read_source(context.store, context.layout)
-        if recorded is None or recorded.put_id != context.processor_id:
-            raise Fenced(
-                f"{context.layout.origin}: processor {context.processor!r} was deleted, renamed or begun anew while "
-                "other hosts considered this host dead; it stops, since it would process another stream's positions"
-            )
 
     def _look_failed(self, error: str) -> bool:
         """Note a failed look. Whether looks have failed for longer than a lease is valid."""
