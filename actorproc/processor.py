@@ -320,7 +320,7 @@ class Processor:
                 store.lane(), self.layout, self.host, settings, clock=clock, nudges=nudges, formats=self.formats
             )
             if end is not None:
-                await contact(end.take_ends)
+                await contact(end.ends.take)
             supervisor = Supervisor(group, self._context(recorded, shared, until_end=end is not None))
             self._log.info("processor.started", source=str(source), container=store.url)
             stack.callback(self._supervisor_ended, supervisor)

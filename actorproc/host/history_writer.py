@@ -48,7 +48,7 @@ class HistoryWriter:
                 if times := self._failures.due(str(error), self._context.clock.monotonic()):
                     self._log.warning("history.failed", error=str(error), times=times, why="only dashboards need it")
             await self._context.clock.sleep(self._life.interval)
-            self._samples.append(self._sample(list(self._partitions.by_name())))
+            self._samples.append(self._sample(self._partitions.by_name()))
 
     def _sample(self, slots: list[PartitionSlot]) -> pa.Table:
         time = int(self._context.clock.wall() * 1000)

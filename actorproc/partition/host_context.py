@@ -19,6 +19,7 @@ from actorproc.partition.read_costs import ReadCosts
 from actorproc.partition.time_spent import HostTimes
 from actorproc.records import SEQUENCE, Batch
 from actorproc.runtime.budget import BufferTotal, ByteBudget
+from actorproc.runtime.changes import Changes
 from actorproc.runtime.clock import Clock
 from actorproc.sources.protocol import Source, Start
 from actorproc.storage.names import ProcessorLayout
@@ -58,6 +59,8 @@ class HostContext:
     times: HostTimes = field(default_factory=HostTimes)
     costs: ReadCosts = field(default_factory=ReadCosts)
     openings: Openings = field(default_factory=Openings)
+    changes: Changes = field(default_factory=Changes)
+    """Names partitions that have processed or committed more, have failed, or were acquired or lost."""
     key_decoder: Decoder | None = None
 
     async def prepare(self, batch: Batch) -> None:

@@ -16,7 +16,6 @@ import pytest
 
 from actorproc import Batch, Decision, PartitionContext, PartitionHandler, Processor, Producer, Record, errors
 from actorproc.host.partition_slot import FAILURES_FOR_GOOD
-from actorproc.host.run_until_end import LOCAL_POLL
 from actorproc.output.chain import read_cursor
 from actorproc.sources import LogSource
 from actorproc.sources.protocol import Chunk
@@ -189,7 +188,7 @@ async def test_until_end_that_is_stopped_early_is_an_error_that_says_by_whom(who
             await asking.wait()
             while sum(p.counts.rows for p in _partitions(processor)) < 10:
                 await anyio.sleep(0.01)
-            await anyio.sleep(50 * LOCAL_POLL)
+            await anyio.sleep(0.5)
         if who == "SIGTERM":
             os.kill(os.getpid(), signal.SIGTERM)
         else:
