@@ -43,7 +43,7 @@ chaos: $(STAMP)  ## two minutes of kill -9, SIGSTOP, stops and starts; ARGS="--s
 	@$(BIN)/python -m tests.chaos $(ARGS)
 
 simulate: $(STAMP) ## the cluster in virtual time: 200 seeds, 240 cluster-hours, up to an hour
-	@$(BIN)/python -m actorproc.simulation $(ARGS)
+	@$(BIN)/python -m tests.simulation $(ARGS)
 
 docs: $(STAMP)   ## the documentation as a site, in site/; ARGS=serve shows it while you edit
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs $(or $(ARGS),build --quiet)

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
         SequenceHandler,
         Sessions,
     )
-    from actorproc.log.producer import Producer
     from actorproc.processor import Processor, Statistics
+    from actorproc.produce.producer import Producer
     from actorproc.records import Batch, Cursor, ReadCost, Record
     from actorproc.sources.protocol import Chunk, End, Partition, Source
 
@@ -87,7 +87,7 @@ _MODULES = {
     "PartitionHandler": "handler.base",
     "PartitionInfo": "handler.info",
     "Processor": "processor",
-    "Producer": "log.producer",
+    "Producer": "produce.producer",
     "ReadCost": "records",
     "Record": "records",
     "RecordHandler": "handlers",

@@ -72,7 +72,7 @@ class SchemaError(UsageError):
 
 
 class ReleaseRefused(UsageError):
-    """The hosts of a group run releases of actorproc that cannot read what the others write."""
+    """The hosts of a group run versions of actorproc that cannot read one another's documents."""
 
 
 class StoreError(ActorprocError):
@@ -184,13 +184,13 @@ class RecordsLost(SourceError):
 class PartitionGone(SourceError):
     """The stream has no such partition any more.
 
-    If a partition that follows it is listed, it ends here, and what was not read of it is lost. Else it waits until it
-    is listed again.
+    If a partition that follows it is listed, it ends here, and its unread records are lost. Otherwise it waits until
+    it is listed again.
     """
 
 
 class Fenced(ActorprocError):
-    """Another host owns what this host took for its own. This host stops; no data is lost."""
+    """Another host owns the name or the leases of this host. This host stops; no data is lost."""
 
 
 class StaleEpoch(Fenced):
@@ -235,7 +235,7 @@ class RowsLost(HandlerMisuse):
 
 
 class RowMismatch(HandlerError):
-    """A row does not fit `output_schema`. The message names the column, the value and what is allowed."""
+    """A row does not fit `output_schema`. The message names the column, the value and the allowed values."""
 
     def __init__(self, column: str, why: str) -> None:
         super().__init__(f"column {column!r}: {why}" if column else why)

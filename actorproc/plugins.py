@@ -1,6 +1,6 @@
 """Finds sources, stores, decoders, sinks and commands by name, of actorproc itself and of other packages.
 
-A package registers each as an entry point in its metadata (docs/extend.md). What ships with actorproc is registered in
+A package registers each as an entry point in its metadata (docs/extend.md). Our own plug-ins are registered in
 the same way, in pyproject.toml. Nothing is imported before it is used: clients of services take long, or are extras.
 """
 
@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 from actorproc.errors import SettingsError, UsageError
 from actorproc.runtime.error_text import format_error
+from actorproc.runtime.logger import set_up_now
 from actorproc.runtime.requirements import how_to_install
 
 T = TypeVar("T")
@@ -38,6 +39,11 @@ def names(group: str) -> list[str]:
     return sorted(_found(group))
 
 
+def is_ours(group: str, name: str) -> bool:
+    """Whether actorproc itself has registered this name."""
+    return _package(_found(group)[name][0]) == OURS
+
+
 def load(group: str, name: str) -> Any:
     """The object that is registered under this name.
 
@@ -49,6 +55,8 @@ def load(group: str, name: str) -> Any:
     if len(registered) > 1:
         packages = " and ".join(sorted(set(map(_package, registered))))
         raise UsageError(f"{group}: {name!r} is registered by {packages}; uninstall one of them")
+    if not is_ours(group, name):
+        set_up_now()
     try:
         return registered[0].load()
     except UsageError:
@@ -61,10 +69,10 @@ def load(group: str, name: str) -> Any:
 
 @contextmanager
 def importing(group: str, name: str, what: str) -> Iterator[None]:
-    """For the call of what is registered: it may import a library that is missing.
+    """For the call of a registered factory, which may import a missing library.
 
     Args:
-        what: needs it, for the message.
+        what: the subject of the message, which needs it.
 
     Raises:
         SettingsError: a library is missing. Says how to install it, or which package needs it.
@@ -73,7 +81,7 @@ def importing(group: str, name: str, what: str) -> Iterator[None]:
         yield
     except ImportError as error:
         package = _package(_found(group)[name][0])
-        how = how_to_install(name) if package == OURS else f"install what the package {package} needs"
+        how = how_to_install(name) if is_ours(group, name) else f"install what the package {package} needs"
         raise SettingsError(f"{what}: {error}: {how}") from error
 
 
@@ -98,8 +106,14 @@ def _package(point: EntryPoint) -> str:
 @cache
 def _found(group: str) -> dict[str, list[EntryPoint]]:
     found: dict[str, list[EntryPoint]] = {}
-    for point in entry_points(group=group):
+    for point in _registered().select(group=group):
         same = found.setdefault(point.name, [])
         if all(point.value != other.value for other in same):  # one package may be found on two paths
             same.append(point)
     return found
+
+
+@cache
+def _registered() -> Any:
+    """The entry points of all groups, read once: it takes a look at each package that is installed."""
+    return entry_points()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager, nullcontext
@@ -14,9 +13,9 @@ import anyio
 import anyio.abc
 import pyarrow as pa
 
-from actorproc.codecs import open_decoder, open_key_decoder, subject_of
+from actorproc.codecs import open_decoder, open_key_decoder
 from actorproc.config.settings import Settings
-from actorproc.errors import Aborted, ActorprocError, HandlerDefinitionError, SchemaError, UsageError
+from actorproc.errors import Aborted, ActorprocError, UsageError
 from actorproc.group.formats import FORMATS, Formats
 from actorproc.group.group import Group
 from actorproc.group.nudge import Nudges, UdpNudges
@@ -27,17 +26,18 @@ from actorproc.handler.hooks import Hooks
 from actorproc.handler.options import load_options
 from actorproc.handler.state_kinds import state_types, wakes
 from actorproc.host.arguments import (
-    check_auto_commit,
-    check_delivery,
     check_keywords,
     check_places,
     check_types,
+    checked_settings,
+    declared_columns,
     default_host,
 )
 from actorproc.host.failing import store_outage
 from actorproc.host.first_contact import FirstContact, StoppedBeforeStart
 from actorproc.host.run_until_end import RunUntilEnd
 from actorproc.host.startup import (
+    cancellation_logged,
     check_consumers,
     check_container,
     check_first_start,
@@ -58,7 +58,7 @@ from actorproc.runtime.clock import SYSTEM, Clock
 from actorproc.runtime.logger import get_logger, warn_while_slow
 from actorproc.runtime.signals import Signals
 from actorproc.runtime.tasks import first_cause
-from actorproc.runtime.user_code import INTERRUPTIONS, user_code
+from actorproc.runtime.user_code import INTERRUPTIONS
 from actorproc.runtime.watchdog import Blockage, loop_watchdog
 from actorproc.sinks.host_sinks import HostSinks, SinkConfig
 from actorproc.sources import guard_source, open_source
@@ -70,11 +70,6 @@ from actorproc.stores import open_store
 __all__ = ["Processor", "Statistics", "default_host"]
 
 log = get_logger(__name__)
-
-_CANCELLED = (
-    "the task that ran it was cancelled, so nothing was drained: what is not committed is processed again, elsewhere "
-    "once the leases have expired. stop() drains, and so does run(signals=True) on SIGTERM and Ctrl-C"
-)
 
 
 class Processor:
@@ -128,31 +123,12 @@ class Processor:
     ) -> None:
         self.handler = checked_handler(handler)
         check_keywords(keywords, Processor)
-        check_types(
-            name=name,
-            host=host,
-            start_from=start_from,
-            container=container,
-            settings=settings,
-            hooks=hooks,
-            decoder=decoder,
-        )
-        self.settings = settings if settings is not None and not keywords else Settings.load(config, **keywords)
-        if settings is not None and (also := [*keywords, *(["config"] if config else [])]):
-            raise UsageError(f"give settings or {', '.join(also)}, not both")
-        check_auto_commit(self.handler, self.settings)
-        check_delivery(self.handler, self.settings)
+        check_types(name, host, start_from, container, settings, hooks, decoder)
+        self.settings = checked_settings(self.handler, settings, config, keywords)
         self.options = load_options(self.handler, options, config, alone=settings is not None)
-        with user_code(f"{self.handler.__name__}.schema_for", HandlerDefinitionError):
-            declared = self.handler.schema_for(self.options)
+        self.schema, self._subject = declared_columns(self.handler, self.options)
         self.decoder = open_decoder(self.settings, clock=clock) if decoder is None else decoder
         self.key_decoder = open_key_decoder(self.settings, clock=clock)
-        self._subject = subject_of(declared)
-        """Subject of the schema registry that declares the columns; None: the handler does."""
-        try:
-            self.schema = parse_schema(None if self._subject is not None else declared)
-        except SchemaError as error:
-            raise SchemaError(f"{self.handler.__name__}: {error}") from None
         self.name = self.handler.__name__ if name is None else name
         self.layout = ProcessorLayout(self.name)
         self.host = checked_name("host name", default_host() if host is None else host)
@@ -164,15 +140,15 @@ class Processor:
         self._source = guard_source(open_source(source, settings=self.settings, clock=clock), log=self._log)
         self._store = container if isinstance(container, Store) else open_store(container, self.settings, clock=clock)
         self._owns_store = not isinstance(container, Store)
-        check_places(self.name, self._source, self._store, self.settings)
-        self._sinks = HostSinks(self.settings.sinks if sinks is None else sinks, self.name, clock, self._log)
+        check_places(self.name, self._source, self._store)
+        targets = self.settings.sinks if sinks is None else sinks
+        self._sinks = HostSinks(targets, self.name, clock, self._log) if targets else None
         self._nudges = nudges
         self._supervisor: Supervisor | None = None
         self._contact: FirstContact | None = None  # while it runs
         self._last_statistics = Statistics(self.name, self.host)
         self._background: AbstractAsyncContextManager[None] | None = None
         self._stop_requested = False
-        self._in_use = False
 
     # Running
 
@@ -207,15 +183,11 @@ class Processor:
         end = None
         if until_end:
             end = RunUntilEnd(
-                self._source,
-                self._store,
-                self.layout,
-                self.host,
-                self._log,
-                sets_timers=wakes(self.handler) or bool(self._sinks),
-            )
+                self._source, self._store, self.layout, self.host, self._log,
+                needs_owner=wakes(self.handler) or self._sinks is not None,
+            )  # fmt: skip
         try:
-            with self._cancellation_logged(), signalled.handled() if signalled else nullcontext():
+            with cancellation_logged(self._log), signalled.handled() if signalled else nullcontext():
                 async with self._started(end) as supervisor:
                     async with anyio.create_task_group() as tasks:
                         if signalled:
@@ -269,7 +241,7 @@ class Processor:
 
     @asynccontextmanager
     async def _in_background(self) -> AsyncIterator[None]:
-        with self._cancellation_logged():
+        with cancellation_logged(self._log):
             async with self._started() as supervisor:
                 async with anyio.create_task_group() as tasks:
                     ended = anyio.Event()
@@ -323,7 +295,6 @@ class Processor:
         """Everything opened and checked, and a supervisor that is ready to run."""
         settings, clock, source, store = self.settings, self.clock, self._source, self._store
         async with AsyncExitStack() as stack:
-            stack.enter_context(self._not_twice())
             contact = stack.enter_context(self._first_contact(until_end=end is not None))
             if self._owns_store:
                 await contact(lambda: stack.enter_async_context(store))
@@ -343,8 +314,9 @@ class Processor:
             )
             with contact.stoppable("shared() of the handler"):
                 shared = await stack.enter_async_context(shared_value(self.handler, self.options, self._log))
-            stack.push_async_callback(self._sinks.close)
-            await contact(lambda: self._sinks.open(store, self.layout, output_schema(self.schema)))
+            if (sinks := self._sinks) is not None:
+                stack.push_async_callback(sinks.close)
+                await contact(lambda: sinks.open(store, self.layout, output_schema(self.schema)))
             with warn_while_slow(self._log, "register() of the source"):
                 await contact(lambda: source.register(self.name, store.url))
             if clock is SYSTEM:
@@ -358,7 +330,7 @@ class Processor:
                 store.lane(), self.layout, self.host, settings, clock=clock, nudges=nudges, formats=self.formats
             )
             if end is not None:
-                await contact(end.take_ends)
+                await contact(end.ends.take)
             supervisor = Supervisor(group, self._context(recorded, shared, until_end=end is not None))
             self._log.info("processor.started", source=str(source), container=store.url)
             stack.callback(self._supervisor_ended, supervisor)
@@ -409,39 +381,22 @@ class Processor:
     def _supervisor_ended(self, supervisor: Supervisor) -> None:
         supervisor.close()
         self._last_statistics, self._supervisor = supervisor.statistics(running=False), None
-        did = self._last_statistics
+        did = self._last_statistics.counts
         self._log.info(
             "processor.stopped", records=did.records, rows=did.rows, dead_letters=did.dead_letters, skipped=did.skipped
         )
 
     @contextmanager
-    def _not_twice(self) -> Iterator[None]:
-        if self._in_use:
-            raise UsageError("this Processor runs already; make another one for a second host in this process")
-        self._in_use = True
-        try:
-            yield
-        finally:
-            self._in_use = self._stop_requested = False
-
-    @contextmanager
     def _first_contact(self, *, until_end: bool) -> Iterator[FirstContact]:
+        if self._contact is not None:
+            raise UsageError("this Processor runs already; make another one for a second host in this process")
         self._contact = FirstContact(
             self.settings, self.clock, self._log, until_end=until_end, stopped=self._stop_requested
         )
         try:
             yield self._contact
         finally:
-            self._contact = None
-
-    @contextmanager
-    def _cancellation_logged(self) -> Iterator[None]:
-        """Warn if the task is cancelled from outside: nothing is drained then."""
-        try:
-            yield
-        except asyncio.CancelledError:
-            self._log.warning("processor.cancelled", why=_CANCELLED)
-            raise
+            self._contact, self._stop_requested = None, False
 
 
 async def _run_to_end(supervisor: Supervisor, ended: anyio.Event) -> None:

@@ -160,14 +160,14 @@ class Batch:
     """
 
     read: ReadCost = NO_COST
-    """What it took to read these records. A slice has the cost of its batch."""
+    """The cost of reading these records. A slice has the cost of its batch."""
 
     timestamp_type: TimestampType | None = None
     """Of all timestamps: when the producer made the record, or when the broker appended it. None: not known."""
 
     refused: pa.StringArray | None = None
     """Why a record cannot become columns as it is, one text or null for each record; None: all can. The source gives
-    what it can of such a record, for its dead letter. A handler never sees one. See `Batch.refusing`."""
+    the readable parts of such a record, for its dead letter. A handler never sees one. See `Batch.refusing`."""
 
     def __init__(self, partition: str, data: pa.RecordBatch, sequences: pa.Int64Array) -> None:
         if data.num_rows != len(sequences):

@@ -9,10 +9,10 @@ from actorproc.records import Batch, Cursor, Record
 from actorproc.runtime.budget import ReadBudget
 from actorproc.runtime.clock import Clock
 from actorproc.sources import open_source
-from actorproc.sources.appendable import Appendable
 from actorproc.sources.options import parse_options
 from actorproc.sources.patience import Patience
 from actorproc.sources.protocol import Chunk, End, Partition, Source, Start
+from actorproc.sources.replay_target import Appendable
 from actorproc.storage.backend import Backend, Entry, Listing, NotModified, Stored
 from actorproc.stores import open_store
 

@@ -26,8 +26,8 @@ from rich.progress import track
 from rich.table import Table
 
 from actorproc import Producer
-from actorproc.log.input_formats import JsonLines
-from actorproc.log.input_producer import InputProducer
+from actorproc.produce.input_formats import JsonLines
+from actorproc.produce.input_producer import InputProducer
 
 PARTITIONS = 8
 

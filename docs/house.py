@@ -36,7 +36,8 @@ ABOVE: tuple[tuple[str, tuple[Box, ...]], ...] = (
         Box("simulation", "a cluster in virtual time", ("simulation",)),
     )),
     ("#fae8ff", (
-        Box("admin", "the acts of operators: status, trim, reset, replay, readers", ("admin",)),
+        Box("admin, produce", "the acts of operators: status, trim, reset, replay; appends to the built-in log",
+            ("admin", "produce")),
     )),
 )  # fmt: skip
 """The floors above the core: colour and boxes."""
@@ -51,7 +52,7 @@ CORE: tuple[tuple[str, Box], ...] = (
                     ("handler", "group", "retention"))),
     ("#dcfce7", Box("objects", "memory, folder, S3; settled writes, documents, names, Parquet", ("stores", "storage"))),
     ("#f1f5f9", Box("ground", "entry points, settings, row schemas; actors, clock, threads; errors, records",
-                    ("plugins", "config", "rows", "runtime", "errors", "records"))),
+                    ("plugins", "config", "rows", "runtime", "counts", "errors", "records"))),
 )  # fmt: skip
 """The floors of the core: colour and box."""
 

@@ -75,6 +75,6 @@ class Visits(RecordHandler[Click]):
         return over
 
     def on_wake(self, user: Any, ctx: WakeContext) -> Row:
-        visit = ctx.state[user]
+        visit: Visit = ctx.state[user]
         ctx.state.delete(user)
         return visit.row(user)

@@ -34,7 +34,7 @@ hypothesis.settings.load_profile("suite")
 
 @pytest.fixture(autouse=True)
 def _logs_as_before() -> Iterator[None]:
-    """Undo the configuration that `capture_logs` leaves, so that our logs go to `logging` again, and what is bound."""
+    """Undo the configuration by `capture_logs`, so that our logs go to `logging` again, and clear bound variables."""
     configured = structlog.is_configured()
     yield
     structlog.contextvars.clear_contextvars()

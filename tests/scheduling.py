@@ -1,4 +1,4 @@
-"""Which worker of the test run gets which tests, and in which order."""
+"""Assigns tests to the workers of a test run, and orders them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _DEAR = ("spark", "kafka", "queue")
 """Parts of the names of files whose tests share a session or broker that is dear to start: they go to one worker."""
 
 _FIRST = (*_DEAR, "tests/test_", "tests/simulation/", "tests/sources/", "tests/cli/")
-"""What takes longest, by a part of its name. It begins first, so that no worker ends long after the others."""
+"""Parts of the names of the longest files. These begin first, so that all workers end at about the same time."""
 
 
 class ByFile(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no types

@@ -153,7 +153,7 @@ def params(*, minio: pytest.MarkDecorator) -> list[Any]:
     """Names of both servers as parameters of a test or fixture.
 
     Args:
-        minio: marks what runs on MinIO.
+        minio: marks the tests that run on MinIO.
     """
     return [
         pytest.param("seaweedfs", marks=pytest.mark.servers),
@@ -162,7 +162,7 @@ def params(*, minio: pytest.MarkDecorator) -> list[Any]:
 
 
 def free_ports(number: int) -> list[int]:
-    """Ports of 127.0.0.1 that nobody listens on just now."""
+    """Ports of 127.0.0.1 without a listener."""
     sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(number)]
     ports = [s.getsockname()[1] for s in sockets]
     for s in sockets:
@@ -238,6 +238,6 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
 
 
 def _die_with_parent() -> None:
-    """Linux: the kernel kills the server when the tests' process is gone, however it went."""
+    """Linux: the kernel kills the server when the tests' process has ended for any reason."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG

@@ -1,4 +1,4 @@
-"""The door: what `actorproc` exports, and how light it is to open."""
+"""The exports of `actorproc`, and the cost of its import."""
 
 from __future__ import annotations
 

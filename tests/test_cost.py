@@ -1,4 +1,4 @@
-"""The requests of a group: an idle one asks by host and timer, and `actorproc cost` computes what is counted here."""
+"""The requests of a group: an idle one asks by host and timer. `actorproc cost` computes the same numbers."""
 
 from __future__ import annotations
 

@@ -14,19 +14,16 @@ from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
-from xml.etree import ElementTree as ET
 
 import anyio
 import pyarrow.parquet as pq
 import pytest
-from rich.text import Text
 
 from actorproc.demo import DemoFailed
 from actorproc.demo.check import Letters, SparkAnswer, find_faults
 from actorproc.demo.data import DEPARTURES, CarrierDelay, Truth, events, load_departures, truth
 from actorproc.demo.fleet import Fleet
 from actorproc.demo.folder import DemoFolder
-from actorproc.demo.record import Recorder
 from actorproc.errors import UsageError
 
 DEMO = [sys.executable, "-m", "actorproc", "demo"]
@@ -112,20 +109,6 @@ def test_each_difference_is_a_fault(answer: SparkAnswer, letters: Letters, fault
 
 
 # Record
-
-
-def test_frames_are_recorded_as_an_animated_svg(tmp_path: Path) -> None:
-    recorder = Recorder()
-    recorder.say(Text("started"), Text("picture 1"))
-    recorder.say(Text("killed host-2"), Text("picture 2"))
-    recorder.show(Text("EQUAL"))
-    recorder.save(tmp_path / "demo.svg")
-    svg = ET.fromstring((tmp_path / "demo.svg").read_text())
-    frames = [frame for frame in svg.iter("{http://www.w3.org/2000/svg}g") if "frame" in frame.get("class", "")]
-    texts = ["".join(frame.itertext()).replace("\xa0", " ") for frame in frames]
-    assert len(texts) == 5, "the last one is shown longer"
-    assert all(text in texts[1] for text in ("started", "killed host-2", "picture 2"))
-    assert "EQUAL" in texts[-1]
 
 
 # Folder, Java

@@ -21,7 +21,7 @@ SETTINGS = ROOT / "docs" / "settings.md"
 ARCHITECTURE = ROOT / "docs" / "architecture.md"
 LOGS = ROOT / "docs" / "logs.md"
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
-EXAMPLES = {"tests/test_1042.py"}  # files that a page tells readers to write
+EXAMPLES = {"tests/test_1042.py"}  # files that readers of a page write
 BOUND = {"processor", "host", "partition", "epoch"}  # and not always passed
 
 

@@ -30,6 +30,14 @@ def test_the_folders_at_the_root_are_linked_into_the_package(folder: str) -> Non
     assert (link / "__init__.py").is_file()
 
 
+def test_every_entry_point_names_something_that_is_there() -> None:
+    groups = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]
+    for module, _, name in (point.partition(":") for group in groups.values() for point in group.values()):
+        path = ROOT / module.replace(".", "/")
+        code = (path / "__init__.py" if path.is_dir() else path.with_suffix(".py")).read_text()
+        assert re.search(rf"\b{name}\b", code), module
+
+
 @pytest.fixture(scope="session")
 def release(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """The sdist, and the wheel built from it."""

@@ -31,7 +31,7 @@ class Shell:
         self._environment = {**os.environ, "PATH": f"{folder / 'bin'}:{os.environ['PATH']}"}
 
     def run(self, script: str) -> str:
-        """What it prints."""
+        """The output of a script."""
         shell = ["bash", "-c", f"set -em\n{script}"]  # `set -m`: jobs and %1, as at a prompt
         done = subprocess.run(
             shell, cwd=self.folder, env=self._environment, capture_output=True, text=True, timeout=500, check=False

@@ -1,4 +1,4 @@
-"""`python -m tests.routes` counts what is there, and the pages tell the routes that it finds."""
+"""`python -m tests.routes` counts the code, and the pages show the routes that it finds."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_the_route_of_a_record_goes_from_the_source_to_the_store(route: Route) -
     assert [file for file in route.files if file.removeprefix("actorproc/").startswith(rooms_outside)] == []
 
 
-def test_the_page_tells_the_route_of_a_record_by_files_that_it_enters(route: Route) -> None:
+def test_the_page_names_only_files_that_a_record_enters(route: Route) -> None:
     told = _files_of_steps("The route of a record")
     assert told
     assert [file for file in told if f"actorproc/{file}" not in route.files] == []
@@ -53,9 +53,9 @@ def test_the_script_prints_a_table_of_rooms() -> None:
 
 
 @pytest.mark.slow
-def test_the_start_of_serve_is_told_by_files_that_it_enters() -> None:
+def test_the_page_names_only_files_that_the_start_of_serve_enters() -> None:
     start = serve_start(runs=1)
-    assert len(start.entered) < len(start.imported) < start.modules
+    assert len(start.entered) < len(start.imported) < len(start.modules)
     assert 0 < start.bare_cpu < start.cpu < 30
     told = _files_of_steps("The route of `actorproc serve`")
     later = {"host/owned_partitions.py", "cli/workers.py"}

@@ -26,7 +26,7 @@ class Act(Document, frozen=True):
     to: Mapping[str, str] = {}
     """Its arguments."""
     effect: str = ""
-    """What it changed, as a sentence."""
+    """The change, as a sentence."""
     reason: str = ""
     """Why, in the operator's words."""
 

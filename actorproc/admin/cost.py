@@ -1,4 +1,4 @@
-"""What a processor costs on S3: its requests, computed from settings and load, and list prices. A pure function.
+"""The cost of a processor on S3: its requests, computed from settings and load, and list prices. A pure function.
 
 `tests/test_cost.py` compares it with counted runs.
 """
@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 from actorproc.config.settings import Settings
-from actorproc.log.hints import HINT_INTERVAL
 from actorproc.partition.committer import CHECKPOINT_EVERY
+from actorproc.produce.hint_writer import HINT_INTERVAL
 
 Verb = Literal["PUT", "GET", "LIST"]
 
@@ -42,7 +42,7 @@ PRICES_FROM = "list prices of us-east-1 since April 2025 (https://aws.amazon.com
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """What a processor has to do."""
+    """The load of a processor."""
 
     hosts: int
     partitions: int

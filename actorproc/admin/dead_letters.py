@@ -64,7 +64,7 @@ class Selection:
     """Only letters older than this."""
 
     def described(self) -> dict[str, str]:
-        """What was selected, for the audit."""
+        """The selection, for the audit."""
         names = sorted(str(name) for name in self.ids)
         named = ", ".join(names[:_AUDITED_IDS]) + (
             f" and {len(names) - _AUDITED_IDS} more" * (len(names) > _AUDITED_IDS)
@@ -213,8 +213,8 @@ class DeadLetters:
             progress: called with the files of dead letters that are done, and the number of all.
 
         Raises:
-            UsageError: a letter does not exist, nothing can be appended to what the processor reads, or a value is
-                given for several letters.
+            UsageError: a letter does not exist, the processor's stream takes no records, or a value is given
+                for several letters.
         """
         if value is not None and len(selection.ids) != 1:
             raise UsageError("a corrected value is for one letter: name just this one, by its id")

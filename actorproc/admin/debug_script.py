@@ -153,7 +153,7 @@ def _options(how: ScriptOptions) -> str:
 
 
 def _states(state: CommittedState | None, keys: list[bytes | None]) -> tuple[str, list[str]]:
-    """The state that the test begins with, as source, and what to know about it."""
+    """The state that the test begins with, as source, and a comment about it."""
     if state is None or not state.names:
         return "{}", []
     notes = [f"STATES is what commit {state.number - 1} has left: later records may have changed it."]
@@ -181,6 +181,6 @@ def _entry(key: Key, value: object) -> str | None:
 
 
 def _docstring(text: str) -> str:
-    """The text on one line, without what would end a docstring and what no source may have, such as NUL."""
+    """The text on one line, without characters that would end a docstring or that Python refuses, such as NUL."""
     line = " ".join(text[:2000].split()).replace("\\", "/").replace('"', "'")[:200]
     return "".join(sign if sign.isprintable() else "\N{REPLACEMENT CHARACTER}" for sign in line)

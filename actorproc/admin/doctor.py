@@ -31,7 +31,7 @@ class Examination:
     clock_difference: float
     """Seconds by which the store's clock is ahead of this machine's."""
     warnings: Sequence[str] = ()
-    """Settings of the bucket that cost money or delete what is needed."""
+    """Settings of the bucket that cost money or delete needed objects."""
 
     @property
     def safe(self) -> bool:

@@ -8,8 +8,8 @@ from actorproc.admin.fleet import HostView, PartitionView
 from actorproc.admin.verdict import CLOSED
 
 _ADVICE = {
-    "stuck": "The handler does not return: its stack is in the log of its host (partition.stuck). Bound the calls that "
-    "it waits for, or raise max_process_time if a batch may take that long. A plain def cannot be stopped.",
+    "stuck": "The handler does not return: the log event partition.stuck of its host has its stack. Bound the calls "
+    "that it waits for, or raise max_process_time if a batch may take that long. A plain def cannot be stopped.",
     "stuck infrastructure": "The source does not answer {owner}: look at it and at the network. The partition goes on "
     "by itself when it does.",
     "failing": "The actor is started again with back-off. Correct the cause that the error names; nothing is lost "
@@ -19,11 +19,11 @@ _ADVICE = {
     "letters, unless on_error decides otherwise.",
     "slow": "Nothing needs to be done unless it lasts for max_process_time; then the partition is restarted.",
     "silent": "If {owner} is dead, another host takes over by itself. If no other host runs, start one. If its process "
-    "runs, its /readyz and its log say why it is silent: a handler that blocks its event loop, for example.",
+    "runs, its /readyz and its log events say why it is silent: a handler that blocks its event loop, for example.",
     "paused": "`actorproc resume` lets it go on.",
     "unowned": "It goes on at a host that is alive and not drained; `actorproc serve` starts one.",
     "unreadable": "Run `actorproc doctor` on the container, and correct what the error names.",
-    "opening": "Look at the log of {owner}: opened() of the handler may wait for something.",
+    "opening": "Look at the log events of {owner}: opened() of the handler may wait for something.",
     "behind": "If the lag grows, start more hosts while there are fewer hosts than partitions, or make the handler "
     "faster.",
     "moving": "It moves by itself within max_handoff_time.",
@@ -91,11 +91,11 @@ def _state(view: PartitionView, now: float) -> str:
 
 
 def _attempt(view: PartitionView, now: float) -> str:
-    if view.retry is None:
+    if (retry := view.retry) is None:
         return ""
-    first, records, attempt, next_at = view.retry
-    then = "the next one runs now" if not next_at or next_at <= now else f"the next one begins in {next_at - now:.0f} s"
-    return f"Attempt {attempt} at {records:,} records from {first} on has failed; {then}."
+    wait = (retry.next_at or now) - now
+    then = f"the next one begins in {wait:.0f} s" if wait > 0 else "the next one runs now"
+    return f"Attempt {retry.attempt} at {retry.records:,} records from {retry.first} on has failed; {then}."
 
 
 def _ago(now: float, then: float | None) -> str:

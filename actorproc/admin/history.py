@@ -34,7 +34,7 @@ class Mark(msgspec.Struct, frozen=True, kw_only=True):
 
     time: float
     kind: str
-    """"start" (of hosts, with what differs from before) or "act" (of an operator)."""
+    """"start" (of hosts, with the differences to their lives before) or "act" (of an operator)."""
     text: str
 
 
@@ -183,7 +183,7 @@ class HistoryReader:
 
 
 def starts(lives: Sequence[Life], within: float) -> list[Mark]:
-    """A mark for hosts that started `within` seconds of one another, with what differs from the life before. A host
+    """A mark for hosts that started `within` seconds of one another, with the differences to the life before. A host
     that starts again so soon gets a mark of its own.
 
     Args:
@@ -224,7 +224,7 @@ def _differences(before: Life | None, life: Life) -> list[str]:
 
 
 def _value(name: str, settings: Mapping[str, Value]) -> str:
-    """A setting of a host, whose release may know other settings than this one."""
+    """A setting of a host, whose version of actorproc may know other settings than this one."""
     field = Settings.model_fields.get(name)
     value = settings.get(name, field.default if field else "default")
     return f"{value:g}" if isinstance(value, float) else str(value)

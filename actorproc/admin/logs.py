@@ -9,9 +9,9 @@ from actorproc.admin.audit import record_now
 from actorproc.admin.objects import Amount, amount, delete_all, entries_below
 from actorproc.errors import UsageError
 from actorproc.log.generations import Generations
-from actorproc.log.growth import check_growth, grow_log
 from actorproc.log.metadata import find_log, open_log
 from actorproc.log.positions import newest_segment
+from actorproc.produce.growth import check_growth, grow_log
 from actorproc.retention.readers import read_registry
 from actorproc.runtime.tasks import gather
 from actorproc.storage.locations import folders_with

@@ -135,13 +135,13 @@ class Placement:
         change: Callable[[GroupDocument], Wishes],
         names: Collection[str] = (),
     ) -> GroupDocument:
-        """Change the wishes, record it, and nudge the hosts. `names`: what begins to be so, for its reason."""
+        """Change the wishes, record it, and nudge the hosts. `names`: the wishes that begin, to store their reason."""
         acts = [f"{what} {name}" for name in names] or [what]
 
         def changed(found: GroupDocument | None) -> GroupDocument:
             group = found or GroupDocument.of()
             if older := sorted(h for h, m in group.members.items() if highest_of(m.incarnation) < _FORMAT):
-                raise UsageError(f"these hosts run an earlier release, which knows no {what}: {', '.join(older)}")
+                raise UsageError(f"these hosts run an earlier version, which knows no {what}: {', '.join(older)}")
             wishes = change(group)
             reasons = {**group.wishes.reasons, **dict.fromkeys(acts, self._reason)}
             kept = {act: why for act, why in reasons.items() if why and act in wishes.acts()}

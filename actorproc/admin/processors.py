@@ -6,8 +6,9 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from actorproc.admin.audit import Act, operator, record, record_now
+from actorproc.admin.fleet import Fleet
+from actorproc.admin.fleet_watch import FleetWatch
 from actorproc.admin.objects import Amount, amount, copy_all, delete_all, entries_below
-from actorproc.admin.status import ProcessorStatus, read_status
 from actorproc.errors import UsageError
 from actorproc.output.source_identity import SourceRecord, read_source
 from actorproc.retention.readers import read_registry
@@ -21,7 +22,7 @@ from actorproc.storage.store import Store
 class ProcessorDescription:
     """A processor and all that it owns."""
 
-    status: ProcessorStatus
+    fleet: Fleet
     source: SourceRecord | None
     readers: Sequence[str]
     """Registered readers of its output."""
@@ -35,7 +36,7 @@ class ProcessorDescription:
     @property
     def alive(self) -> list[str]:
         """Hosts whose heartbeats are young."""
-        return [member.host for member in self.status.members if member.alive]
+        return [host.host for host in self.fleet.hosts if host.alive]
 
 
 async def list_processors(store: Store) -> list[str]:
@@ -44,18 +45,18 @@ async def list_processors(store: Store) -> list[str]:
 
 
 async def describe_processor(store: Store, layout: ProcessorLayout, *, expiration: float) -> ProcessorDescription:
-    """A few requests for each partition, and a listing of all objects.
+    """A look at the fleet, and a listing of all objects.
 
     Args:
         expiration: seconds after which a silent host counts as dead that does not say itself.
     """
-    status = await read_status(store, layout, layout.processor, expiration=expiration)
+    fleet = await FleetWatch(store, layout, expiration).look()
     registry = await read_registry(store, layout.readers)
     folders: dict[str, list[Entry]] = {}
     for entry in await entries_below(store, layout.root):
         folders.setdefault(_folder(layout, entry.key), []).append(entry)
     stored = {folder: amount(entries) for folder, entries in sorted(folders.items())}
-    return ProcessorDescription(status, await read_source(store, layout), sorted(registry.readers), stored)
+    return ProcessorDescription(fleet, await read_source(store, layout), sorted(registry.readers), stored)
 
 
 async def delete_processor(store: Store, layout: ProcessorLayout, *, expiration: float) -> Amount:
@@ -76,7 +77,7 @@ async def delete_processor(store: Store, layout: ProcessorLayout, *, expiration:
 
 async def _delete(store: Store, layout: ProcessorLayout) -> Amount:
     entries = await entries_below(store, layout.root)
-    # While the record of the source is there, no other stream can begin among what is left.
+    # While the record of the source exists, no other stream can begin among the remaining objects.
     last = [key for key in (layout.group, layout.origin) if any(entry.key == key for entry in entries)]
     await delete_all(store, [entry.key for entry in entries if entry.key not in last])
     for key in last:
@@ -115,7 +116,7 @@ async def rename_processor(store: Store, layout: ProcessorLayout, name: str, *, 
 
 
 async def _check_free(store: Store, layout: ProcessorLayout, target: ProcessorLayout, kept: Collection[str]) -> None:
-    """Nothing is stored under the new name, except what an interrupted rename has copied of `kept`."""
+    """Check that the new name has no objects, except copies of `kept` by an interrupted rename."""
     found = [entry.key for entry in await entries_below(store, target.root)]
     if target.group in found:
         raise UsageError(f"there is a processor {target.processor!r} at {store.url} already: give a name that is free")
@@ -128,8 +129,8 @@ async def _check_free(store: Store, layout: ProcessorLayout, target: ProcessorLa
 
 
 async def _check_unused(store: Store, layout: ProcessorLayout, expiration: float) -> None:
-    status = await read_status(store, layout, layout.processor, expiration=expiration)
-    if alive := [member.host for member in status.members if member.alive]:
+    fleet = await FleetWatch(store, layout, expiration).look()
+    if alive := [host.host for host in fleet.hosts if host.alive]:
         raise UsageError(
             f"hosts of {layout.processor} are alive: {', '.join(alive)}. Stop them first; a host that was killed "
             "counts as dead when its heartbeat is older than lease_expiration_interval"

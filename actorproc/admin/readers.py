@@ -202,7 +202,7 @@ async def register_reader(dataset: RetainedDataset, reader: Reader, settings: Se
         The numbers that it reads next, by partition; empty if it has not begun.
 
     Raises:
-        UsageError: what it reads next was trimmed; a partition does not exist; or another reader has its name.
+        UsageError: its next number was trimmed; a partition does not exist; or another reader has its name.
         ActorprocError: its position cannot be read.
     """
     partitions = await dataset.partitions()
@@ -236,8 +236,8 @@ async def add_reader(
         settings: how to reach the store; default: environment and `actorproc.toml`.
 
     Raises:
-        UsageError: the output or log does not exist; what the reader reads next was trimmed; a partition does not
-            exist; or another reader has its name.
+        UsageError: the output or log does not exist; the next number of the reader was trimmed; a partition
+            does not exist; or another reader has its name.
         ActorprocError: its position cannot be read.
     """
     settings = settings or Settings.load()

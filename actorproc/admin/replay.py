@@ -34,7 +34,7 @@ from actorproc.storage.store import Conflict, Store
 
 
 class _Committed(NamedTuple):
-    """What became of the letters of a part, by sequence."""
+    """The outcome of each letter of a part, by sequence."""
 
     appended: set[int]
     refused: dict[int, str]

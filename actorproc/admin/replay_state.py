@@ -39,7 +39,7 @@ class ReplayState(Document, frozen=True):
     parts: tuple[ReplayPart, ...] = ()
     """Only the last one may be unfinished."""
     transaction: str = ""
-    """Empty in documents of format 1, whose parts were appended without a transaction."""
+    """Empty in documents of format version 1, whose parts were appended without a transaction."""
     void: int = 0
     """Batches of the transaction that append nothing, and are no parts any more."""
 
@@ -48,8 +48,8 @@ class ReplayState(Document, frozen=True):
             raise ValueError("a part that is not the last one is unfinished")
         if any(part.sequences == () for part in self.parts):
             raise ValueError("a part has no sequences")
-        # Format 3: a part has a value. An older actorproc would append the letter's own.
-        # Format 4: there are void batches. An older actorproc would take the number of one for its next part.
+        # Format version 3: a part has a value. An older actorproc would append the letter's own.
+        # Format version 4: there are void batches. An older actorproc would take the number of one for its next part.
         least = 3 if any(part.value is not None for part in self.parts) else 2
         force_setattr(self, "format", 4 if self.void else least)
 

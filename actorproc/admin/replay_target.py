@@ -13,15 +13,14 @@ import pyarrow as pa
 from actorproc import plugins
 from actorproc.config.settings import Settings
 from actorproc.errors import UsageError, located
+from actorproc.log.key_hash import partitions_of_keys
 from actorproc.log.metadata import LogMetadata, open_log
-from actorproc.log.partitioner import partitions_of_keys
-from actorproc.log.staged_files import StagedFile, encode_staged
-from actorproc.log.transactions import Transactions
+from actorproc.produce.staged_files import StagedFile, encode_staged
+from actorproc.produce.transactions import Transactions
 from actorproc.records import Batch
 from actorproc.retention.readers import read_registry
 from actorproc.sources import Source, open_source
-from actorproc.sources.appendable import Appendable
-from actorproc.sources.replay_target import Outcome, Replayable, ReplayTarget
+from actorproc.sources.replay_target import Appendable, Outcome, Replayable, ReplayTarget
 from actorproc.storage.names import READERS, log_staged
 from actorproc.storage.store import Store
 from actorproc.stores import open_store, with_store_options

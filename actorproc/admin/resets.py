@@ -14,12 +14,13 @@ import pyarrow as pa
 from actorproc.admin.audit import Act, record
 from actorproc.admin.placement import nudge_members
 from actorproc.config.settings import Settings
+from actorproc.counts import Counts
 from actorproc.errors import Fenced, PartitionGone, UsageError
 from actorproc.group.formats import highest_of
 from actorproc.group.membership import GroupDocument, read_group
 from actorproc.group.nudge import Nudges, UdpNudges
 from actorproc.output.chain import ChainEnd, Commit, OutputChain, encode_commit
-from actorproc.output.checkpoint import WITH_RESETS, Reset, Totals
+from actorproc.output.checkpoint import WITH_RESETS, Reset
 from actorproc.output.row_reader import partitions_with_state
 from actorproc.output.schema import read_schema
 from actorproc.records import SEQUENCE, Cursor
@@ -38,7 +39,7 @@ _OTHERS = "'earliest', 'latest', a sequence, -N, or "
 
 @dataclass(frozen=True, slots=True)
 class PartitionReset:
-    """What a reset does to one partition, or has done.
+    """The effect of a reset on one partition, planned or done.
 
     Attributes:
         repeats: records that are processed again; None if the source cannot tell.
@@ -101,7 +102,7 @@ class Resets:
             short can be run again. Default: a new one.
 
     Raises (every method):
-        UsageError: there is no such partition, the source is a queue, or a host runs an earlier release.
+        UsageError: there is no such partition, the source is a queue, or a host runs an earlier version.
         CorruptObject: a checkpoint or commit is corrupt.
         StoreError: the store failed. After StoreUnavailable a partition may be reset, or will be within minutes.
         SourceError: the source does not answer.
@@ -132,7 +133,7 @@ class Resets:
     # Dry runs
 
     async def plan(self, goal: ResetTarget, partitions: Collection[str] = ()) -> list[PartitionReset]:
-        """What a reset of these partitions, or all, would do. Writes nothing."""
+        """The effect that a reset of these partitions, or of all, would have. Writes nothing."""
 
         async def planned(partition: str, tip: ChainEnd) -> PartitionReset:
             try:
@@ -146,7 +147,7 @@ class Resets:
         return await self._planned(partitions, planned)
 
     async def plan_undo(self, partitions: Collection[str] = ()) -> list[PartitionReset]:
-        """What it would do to undo the latest reset, in all of its partitions or in these. Writes nothing."""
+        """The effect of undoing the latest reset, in all of its partitions or in these. Writes nothing."""
         names = await named_partitions(self._store, self._layout, partitions)
         tips = {name: tip for name, tip in (await gather(names, self._tip)).items() if tip is not None}
         begun = [tip for tip in tips.values() if self._made(tip)]  # with a command that was cut short
@@ -186,7 +187,7 @@ class Resets:
         return list((await gather(await named_partitions(self._store, self._layout, partitions), one)).values())
 
     def _made(self, tip: ChainEnd) -> Reset | None:
-        """What this command has done to a partition."""
+        """The effect of this command on a partition, if it has already run."""
         return next((reset for reset in tip.resets if reset.id == self.command), None)
 
     def _before(self, tip: ChainEnd) -> tuple[Reset, ...]:
@@ -235,7 +236,7 @@ class Resets:
     def _judged(
         self, partition: str, tip: ChainEnd, target: Cursor, *, to_first_record: bool = False
     ) -> PartitionReset:
-        """What it means to go from the end of the chain to the target."""
+        """The effect of a move from the end of the chain to the target."""
         if (done := self._done(partition, target)) is not None:
             target = Cursor(target.position, done)  # a walk compares sequences
         found = self._counted(PartitionReset(partition, tip.cursor, target, to_first_record=to_first_record))
@@ -274,7 +275,7 @@ class Resets:
             done: called with each partition.
 
         Returns:
-            What was done: all counts are those of the moment of the reset.
+            The effects. All counts are those of the moment of the reset.
         """
         schema = await self._checked_schema()
         wanted = {found.partition: found for found in planned if not found.refusal}
@@ -301,7 +302,7 @@ class Resets:
     async def _checked_schema(self) -> pa.Schema:
         group = await read_group(self._store, self._layout) or GroupDocument.of()
         if older := sorted(h for h, m in group.members.items() if highest_of(m.incarnation) < WITH_RESETS):
-            raise UsageError(f"these hosts run an earlier release, which knows no reset: {', '.join(older)}")
+            raise UsageError(f"these hosts run an earlier version, which knows no reset: {', '.join(older)}")
         columns = await read_schema(self._store, self._layout)
         return pa.schema([*(columns or ()), SEQUENCE])
 
@@ -322,7 +323,7 @@ class Resets:
             )  # fmt: skip
             commit = Commit(
                 put_id=clock.nonce(), host=self._who, epoch=tip.checkpoint.epoch, first=reset.first, next=reset.next,
-                totals=tip.totals + Totals(resets=1), time=reset.time, reset=reset, format=WITH_RESETS,
+                totals=tip.totals + Counts(resets=1), time=reset.time, reset=reset, format=WITH_RESETS,
             )  # fmt: skip
             body, _ = await clock.run_in_thread(encode_commit, schema.empty_table(), commit, b"")
             try:

@@ -36,7 +36,7 @@ class RetainedDataset(ABC):
 
     kind: ClassVar[str]
     unit: ClassVar[str]
-    """What the file numbers count, as a plural."""
+    """The unit of the file numbers, as a plural."""
     readers: str
     """Key of the registry of readers."""
     boundaries: str

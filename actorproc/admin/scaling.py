@@ -20,7 +20,7 @@ _BUSY = 0.7  # share of the time that partitions may be busy before more hosts a
 
 
 class Progress(NamedTuple):
-    """What a look says about the work that was done. `time`: seconds since 1970, by the store's clock."""
+    """Counts of a look at the fleet about its work. `time`: seconds since 1970, by the store's clock."""
 
     time: float
     hosts: int
@@ -37,7 +37,7 @@ class Progress(NamedTuple):
         views = fleet.partitions.values()
         return cls(
             fleet.time, sum(host.alive and host.in_group and not host.leaving for host in fleet.hosts), len(fleet.open),
-            fleet.lag, {view.partition: view.sequence for view in views if view.sequence is not None},
+            fleet.lag or 0, {view.partition: view.sequence for view in views if view.sequence is not None},
             {view.partition: view.times.handle + view.times.commit for view in views if view.times is not None},
         )  # fmt: skip
 

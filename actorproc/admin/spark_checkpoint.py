@@ -17,7 +17,7 @@ from actorproc.storage.store import Store
 
 _COMMITS, _OFFSETS = "commits/", "offsets/"
 WRITTEN_BY_QUERIES = _OFFSETS, _COMMITS
-"""Prefixes of what a query writes for each micro-batch."""
+"""Prefixes of the files that a query writes for each micro-batch."""
 
 _VERSION = "v1"  # of the file
 _OFFSET_VERSION = 1

@@ -1,4 +1,4 @@
-"""What became of a record: the commits that it is in, with its rows and its dead letter, and the record itself."""
+"""Traces a record: the commits that it is in, with its rows and its dead letter, and the record itself."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Pass(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Trace(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of a record.
+    """The outcome of a record.
 
     Attributes:
         outcome: a sentence.
@@ -95,7 +95,7 @@ async def trace(
 
     Raises:
         UsageError: there is no such partition.
-        CorruptObject: what is stored cannot be read.
+        CorruptObject: a stored object cannot be read.
         StoreError: the store failed.
     """
     tip = await OutputChain(store, layout, partition).tip()

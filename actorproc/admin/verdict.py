@@ -16,6 +16,9 @@ VerdictKind = Literal[
 BAD: frozenset[VerdictKind] = frozenset({"failing", "stuck", "unreadable", "silent", "unowned"})
 """The partition is not progressing."""
 
+TROUBLED: frozenset[VerdictKind] = frozenset({"retrying", "starved", "failing", "stuck", "unreadable"})
+"""Its owner reports a trouble, or it cannot be read."""
+
 WELL: frozenset[VerdictKind] = frozenset({"ok", "ended"})
 """Nothing is to be done or waited for."""
 

@@ -11,9 +11,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from actorproc.admin.damage import Damage, Verification, runs
+from actorproc.counts import Counts
 from actorproc.errors import CorruptObject, Fenced
 from actorproc.output.chain import Commit, OutputChain
-from actorproc.output.checkpoint import Checkpoint, Totals, read_checkpoint
+from actorproc.output.checkpoint import Checkpoint, read_checkpoint
 from actorproc.output.compacted_file import CompactedCommits, batches_of
 from actorproc.output.dead_letters import read_letters
 from actorproc.records import SEQUENCE, Cursor
@@ -36,14 +37,14 @@ class _Reached:
 
     number: int
     cursor: Cursor
-    totals: Totals
+    totals: Counts
 
 
 class PartitionCheck:
     """Reads everything of one partition once.
 
-    Hosts may run: the checkpoint is read first and the boundary after the listing, so what they commit, trim or compact
-    meanwhile is no damage.
+    Hosts may run: the checkpoint is read first and the boundary after the listing, so their commits, trims
+    and compactions meanwhile are no damage.
     """
 
     def __init__(self, store: Store, layout: ProcessorLayout, partition: str, result: Verification) -> None:

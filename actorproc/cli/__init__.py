@@ -9,7 +9,7 @@ import os
 import sys
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Annotated, Any
 
@@ -34,6 +34,7 @@ from actorproc.cli.parameters import one_of
 from actorproc.cli.streams import escaped, has_color, prepare, stdout_failure
 from actorproc.cli.usage import Group, message_of
 from actorproc.errors import ActorprocError, UsageError
+from actorproc.runtime.logger import set_up_now
 
 _THREAD_PATIENCE = 1.0  # seconds that threads get to end by themselves, after everything else has ended
 
@@ -41,17 +42,19 @@ _THREAD_PATIENCE = 1.0  # seconds that threads get to end by themselves, after e
 class _Commands(Group):
     """The root command. Our errors and usage errors become one line on stderr and an exit code.
 
-    Commands that packages register (docs/extend.md) are imported when they are used or described. They cannot replace
-    one of ours.
+    A command is made when it is used or described. Commands that packages register (docs/extend.md) are also imported
+    then; they cannot replace one of ours.
     """
 
     def list_commands(self, ctx: Any) -> list[str]:
-        ours = super().list_commands(ctx)
-        return [*ours, *(name for name in plugins.names(plugins.COMMANDS) if name not in ours)]
+        return [*_OURS, *(name for name in plugins.names(plugins.COMMANDS) if name not in _OURS)]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        if cmd_name not in self.commands and cmd_name in plugins.names(plugins.COMMANDS):
-            self.add_command(_registered(cmd_name), cmd_name)
+        if cmd_name not in self.commands:
+            if cmd_name in _OURS:
+                self.add_command(typer.main.get_group(_OURS[cmd_name]).commands[cmd_name], cmd_name)
+            elif cmd_name in plugins.names(plugins.COMMANDS):
+                self.add_command(_registered(cmd_name), cmd_name)
         return super().get_command(ctx, cmd_name)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
@@ -100,7 +103,7 @@ def _registered(name: str) -> Any:
         return typer.main.get_command(found) if isinstance(found, typer.Typer) else _alone(name, found)
     except UsageError as error:
         return _broken(name, str(error))
-    except Exception as error:  # noqa: BLE001  # of Typer, which says in many ways what it cannot make a command of
+    except Exception as error:  # noqa: BLE001  # Typer has many errors for functions that cannot be commands
         return _broken(name, f"{name}: {error}")
 
 
@@ -135,6 +138,28 @@ def _unwritten(failure: OSError) -> int:
     return FAILED
 
 
+def _apart(app: Any) -> Iterator[tuple[str, typer.Typer]]:
+    """Each command of an app, or group that has a name, in an app of its own."""
+    if app.info.name:
+        alone = typer.Typer(rich_markup_mode=None)
+        alone.add_typer(app)
+        yield app.info.name, alone
+        return
+    for command in app.registered_commands:
+        alone = typer.Typer(rich_markup_mode=None)
+        alone.registered_commands.append(command)
+        yield command.name or command.callback.__name__.replace("_", "-"), alone
+    for group in app.registered_groups:
+        yield from _apart(group.typer_instance)
+
+
+_PARTS = [part.app for part in (commands, look_commands, fleet_commands, checkpoint_commands, inventory_commands)]
+_PARTS += [dead_letter_commands.app, dead_letter_commands.top_level]
+_PARTS += [part.app for part in (retention, sinks, state_commands, schema_commands)]
+
+# One by one, as Typer takes longer to make all of them than most of them run.
+_OURS = {name: alone for part in _PARTS for name, alone in _apart(part)}
+
 app = typer.Typer(
     name="actorproc",
     cls=_Commands,
@@ -144,17 +169,6 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
     epilog="Exit codes: 0 done; 1 failed, or not all done; 2 wrong use.",
 )
-app.add_typer(commands.app)
-app.add_typer(look_commands.app)
-app.add_typer(fleet_commands.app)
-app.add_typer(checkpoint_commands.app)
-app.add_typer(inventory_commands.app)
-app.add_typer(dead_letter_commands.app)
-app.add_typer(dead_letter_commands.top_level)
-app.add_typer(retention.app)
-app.add_typer(sinks.app)
-app.add_typer(state_commands.app)
-app.add_typer(schema_commands.app)
 
 
 def _show_version(wanted: bool) -> None:
@@ -205,6 +219,12 @@ def _root(
     A setting has the same name everywhere: --set commit_interval=1s, ACTORPROC_COMMIT_INTERVAL=1s, actorproc.toml.
     """
     set_up_logging(log_level, log_format)
+    if (
+        (name := ctx.invoked_subcommand) is not None
+        and name not in _OURS
+        and not plugins.is_ours(plugins.COMMANDS, name)
+    ):
+        set_up_now()
     try:
         os.getcwd()  # noqa: PTH109  # nothing else is wanted
     except OSError as error:

@@ -15,6 +15,7 @@ from actorproc.cli.loading import load_handler
 from actorproc.cli.terminal import print_json, print_line
 from actorproc.codecs import open_decoder, subject_of
 from actorproc.config.settings import Settings
+from actorproc.handler.checks import checked_handler
 from actorproc.handler.options import load_options
 from actorproc.handler.state_kinds import state_types
 from actorproc.rows.schema import parse_schema
@@ -30,7 +31,7 @@ def check(
     given: Sequence[str] | None,
 ) -> None:
     """Print a line for the output and for each state."""
-    loaded = load_handler(handler)
+    loaded = checked_handler(load_handler(handler))
     filled = load_options(loaded, pairs("--option", options), config)
 
     async def work() -> list[SchemaFinding]:

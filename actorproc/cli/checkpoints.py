@@ -84,7 +84,7 @@ def reset(
     command: str,
     as_json: bool,
 ) -> None:
-    """Print what a reset does, or with `yes` has done. `to` None: undo the latest reset."""
+    """Print the effect of a reset. With `yes` do it before. `to` None: undo the latest reset."""
     goal = None if to is None else parse_reset_target(to)
 
     async def work() -> bool:

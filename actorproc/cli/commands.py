@@ -2,24 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Annotated, Literal
+from inspect import signature
+from typing import Annotated, Any, Literal
 
 import typer
 
-from actorproc.cli.parameters import (
-    Config,
-    Container,
-    Set,
-    Source,
-    SourceOption,
-    StartFrom,
-    between,
-    count,
-    location,
-    one_of,
-    positive,
-)
+from actorproc.cli.parameters import Config, Set, between, count, location, one_of, positive
+from actorproc.cli.serve_arguments import ServeArguments
 
 app = typer.Typer()
 
@@ -98,88 +87,7 @@ def produce(
 
 
 @app.command()
-def serve(
-    ctx: typer.Context,
-    handler: Annotated[
-        str, typer.Argument(metavar="MODULE:CLASS", help="The handler: app:Delays is class Delays of app.py.")
-    ],
-    source: Source,
-    container: Container,
-    source_option: SourceOption = None,
-    name: Annotated[
-        str | None,
-        typer.Option(
-            metavar="PROCESSOR", envvar="ACTORPROC_NAME", help="Name of the processor. Default: name of the class."
-        ),
-    ] = None,
-    host: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME", envvar="ACTORPROC_HOST", help="Unique name of the host. Default: machine and process id."
-        ),
-    ] = None,
-    workers: Annotated[
-        int | None,
-        typer.Option(
-            parser=count,
-            metavar="N",
-            help="Run N host processes, NAME-0 and so on. A process that dies is restarted.",
-        ),
-    ] = None,
-    start: Annotated[
-        str,
-        typer.Option(
-            metavar="earliest|latest|TIME",
-            help="Where partitions without a checkpoint begin; TIME such as 2013-01-01T00:00Z.",
-        ),
-    ] = "earliest",
-    start_from: StartFrom = None,
-    until_end: Annotated[
-        bool,
-        typer.Option(
-            "--until-end",
-            help="Stop once everything that was in the source at the start is committed. Exit code 1 if it fails.",
-        ),
-    ] = False,
-    option: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--option",
-            "-o",
-            metavar="NAME=VALUE",
-            help="An option of the handler (its class `Options`), lists and objects as JSON; repeatable.",
-        ),
-    ] = None,
-    spark: Annotated[
-        str | None,
-        typer.Option(
-            metavar="MODULE:FUNCTION",
-            help="Run `actorproc spark` on the rows as a child process; its options may follow, as in "
-            "'app:delays --trigger 5s'.",
-        ),
-    ] = None,
-    spark_checkpoint: Annotated[
-        str | None,
-        typer.Option(metavar="URL", callback=location, help="Checkpoint of that Spark query."),
-    ] = None,
-    http: Annotated[
-        str | None,
-        typer.Option(
-            "--http",
-            metavar="HOST:PORT",
-            help="Serve health, metrics and the dashboard there, such as 127.0.0.1:8600. Worker number i of --workers "
-            "takes port + i. Other than loopback addresses need ACTORPROC_HTTP_TOKEN.",
-        ),
-    ] = None,
-    hooks: Annotated[
-        str | None,
-        typer.Option(
-            metavar="MODULE:CLASS", help="An actorproc.Hooks of yours: its methods are called for what happens here."
-        ),
-    ] = None,
-    config: Config = None,
-    settings: Set = None,
-) -> None:
+def serve(**arguments: Any) -> None:
     """Process a stream: one host, or several on this machine. Hosts of one --name share the partitions.
 
     \b
@@ -196,36 +104,10 @@ def serve(
     """
     from actorproc.cli.serve import run
 
-    run(
-        handler=handler,
-        source=source,
-        source_options=source_option or [],
-        container=container,
-        name=name,
-        host=host,
-        workers=workers,
-        start=start,
-        start_from=start_from,
-        until_end=until_end,
-        http=http,
-        hooks=hooks,
-        options=option or [],
-        spark=spark,
-        spark_checkpoint=spark_checkpoint,
-        config=config,
-        settings=settings or [],
-        root=_root_options(ctx),
-    )
+    run(ServeArguments(**arguments))
 
 
-def _root_options(ctx: typer.Context) -> list[str]:
-    """Options before the command, for child processes."""
-    given = ctx.parent.params if ctx.parent else {}
-    options = ["--debug"] if given.get("debug") else []
-    for name in ("log_level", "log_format"):
-        if given.get(name):
-            options += [f"--{name.replace('_', '-')}", given[name]]
-    return options
+serve.__signature__ = signature(ServeArguments, eval_str=True)  # type: ignore[attr-defined]  # from which Typer reads it
 
 
 @app.command()
@@ -234,9 +116,6 @@ def demo(
         int,
         typer.Option(parser=between(5_000, ALL_FLIGHTS), metavar="N", help="Number of departures, from January 1 on."),
     ] = ALL_FLIGHTS,
-    record: Annotated[
-        Path | None, typer.Option(metavar="FILE.svg", help="Record the live picture as an animated SVG.")
-    ] = None,
     check: Annotated[
         bool, typer.Option("--check", help="Only check the output of the last run, in demo-data.")
     ] = False,
@@ -251,12 +130,11 @@ def demo(
       actorproc demo                   # under three minutes
       actorproc demo --events 40000    # a shorter one
       actorproc demo --check           # check it once more
-      actorproc demo --record demo.svg
 
     Empties ./demo-data first and keeps it afterwards. Needs Java 17 or newer.
     """
     from actorproc.cli.workers import PARENT_PIPE, command_line
     from actorproc.demo.main import run_demo
 
-    if not run_demo(None if check else events, serve=command_line(["serve"]), lifeline=PARENT_PIPE, record=record):
+    if not run_demo(None if check else events, serve=command_line(["serve"]), lifeline=PARENT_PIPE):
         raise typer.Exit(1)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -47,12 +47,35 @@ def load_settings(
     return Settings.load(config, **setting_keywords(given, source_options))
 
 
-def setting_keywords(given: Sequence[str] | None, source_options: Sequence[str] | None) -> dict[str, Any]:
-    """Settings by name, as `--set` and `--source-option` give them."""
+def setting_keywords(
+    given: Sequence[str] | None,
+    source_options: Sequence[str] | None,
+    sinks: Mapping[str, Mapping[str, str]] | None = None,
+) -> dict[str, Any]:
+    """Settings by name, as `--set`, `--source-option` and `--sink` give them."""
     keywords: dict[str, Any] = dict(pairs("--set", given))
     if source_options:
         keywords["source_options"] = pairs("--source-option", source_options)
+    if sinks:
+        keywords["sinks"] = sinks
     return keywords
+
+
+def sink_settings(sinks: Sequence[str] | None, options: Sequence[str] | None) -> dict[str, dict[str, str]]:
+    """The setting `sinks`, as `--sink` and `--sink-option` give it.
+
+    Raises:
+        SettingsError: a text has another form, or an option is of a sink that has no `--sink`.
+    """
+    found = {name: {"url": url} for name, url in pairs("--sink", sinks).items()}
+    for text, value in pairs("--sink-option", options).items():
+        name, dot, option = text.partition(".")
+        if not dot or name not in found:
+            raise SettingsError(
+                f"--sink-option {text}={value}: write NAME.OPTION=VALUE, where --sink NAME=URL gives the sink"
+            )
+        found[name][option] = value
+    return found
 
 
 def run_async(work: Callable[[], Awaitable[T]]) -> T:

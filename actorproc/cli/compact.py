@@ -9,13 +9,13 @@ from typing import Any
 import typer
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
+from actorproc.admin.compaction import CompactionPlan, FileGroup
+from actorproc.admin.java import check_java
 from actorproc.cli.common import load_settings, run_async
 from actorproc.cli.streams import warn
 from actorproc.cli.terminal import SafeConsole, console, counted, print_json, print_table, sized
 from actorproc.errors import ActorprocError
-from actorproc.output.compaction import CompactionPlan, FileGroup
 from actorproc.runtime.logger import get_logger
-from actorproc.runtime.requirements import check_java
 from actorproc.spark.compaction import Compaction, compact
 from actorproc.spark.session import Session
 from actorproc.spark.session_options import default_master, session_options
@@ -44,7 +44,7 @@ def run(
 ) -> None:
     """Compact, or show the plan.
 
-    Exits with code 1 if partitions were given up. If files are corrupt or missing, the others are compacted and the
+    Exits with code 1 if partitions were contested. If files are corrupt or missing, the others are compacted and the
     summary is printed before the error.
     """
     options = session_options(master or default_master(), app=f"actorproc compact {name}", conf=conf)
@@ -86,11 +86,11 @@ def run(
         else:
             run_async(lambda: _print(found, name, dry_run=dry_run, all_done=problem is None))
     finally:  # also if stdout is closed
-        for partition in sorted(found.given_up, key=natural):
+        for partition in sorted(found.contested, key=natural):
             warn(f"partition {partition}: another job was rewriting its files; run it again")
         if problem is not None:
             raise problem
-        if found.given_up:
+        if found.contested:
             raise typer.Exit(1)
 
 
@@ -140,6 +140,6 @@ def _document(found: Compaction, *, done: bool) -> dict[str, Any]:
         "bytes_after": found.bytes_after,
         "rows": found.rows,
         "swept": found.swept,
-        "given_up": sorted(found.given_up, key=natural),
+        "contested": sorted(found.contested, key=natural),
         "partitions": [_partition(planned) for planned in sorted(found.plans, key=lambda p: natural(p.partition))],
     }

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import AbstractAsyncContextManager, nullcontext
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 from actorproc.cli.common import load_settings, run_async
-from actorproc.cli.terminal import print_line
 from actorproc.processor import Processor
 from actorproc.stores import open_store
 
 
 def run(container: str, address: str, config: Path | None, given: Sequence[str] | None) -> None:
     """Serve the dashboard of a container until a signal comes."""
+    from actorproc.cli.terminal import print_line
     from actorproc.server.access import is_loopback, parse_address
     from actorproc.server.serving import serve_dashboard
 
@@ -29,10 +29,8 @@ def run(container: str, address: str, config: Path | None, given: Sequence[str] 
     run_async(work)
 
 
-def serving(processor: Processor, address: str | None) -> AbstractAsyncContextManager[object]:
-    """Serve the processor's app meanwhile, if there is an address."""
-    if address is None:
-        return nullcontext()
+def serving(processor: Processor, address: str) -> AbstractAsyncContextManager[object]:
+    """Serve the processor's app meanwhile."""
     from actorproc.server.access import parse_address
     from actorproc.server.serving import serving
 

@@ -21,6 +21,7 @@ from actorproc.config.loading import PREFIX, read_config
 from actorproc.config.settings import Settings
 from actorproc.errors import UsageError
 from actorproc.handler.base import PartitionHandler
+from actorproc.handler.checks import checked_handler
 from actorproc.handler.options import load_options
 from actorproc.state.reading import read_state
 
@@ -37,7 +38,7 @@ def run(
 ) -> None:
     """Write the test, and run it. The exit code is pytest's."""
     wanted = LetterId.parse(letter)
-    how = _options(load_handler(handler), handler, options, config, settings)
+    how = _options(checked_handler(load_handler(handler)), handler, options, config, settings)
     path = file or Path(f"test_letter_{re.sub(r'[^A-Za-z0-9]+', '_', str(wanted))}.py")
     if path.exists():
         raise UsageError(f"{path} exists: run it with python -m pytest --pdb {path}, or give another name with --file")

@@ -71,7 +71,7 @@ def show_audit(opened: AbstractAsyncContextManager[tuple[Store, str]], limit: in
 async def opened_audit(
     name: str | None, container: str | None, log: str | None, config: Path | None, given: Sequence[str] | None
 ) -> AsyncIterator[tuple[Store, str]]:
-    """The audit of a processor, of a log, or of a container, which keeps what was done to whole processors.
+    """The audit of a processor, of a log, or of a container, which keeps the acts on whole processors.
 
     Raises:
         UsageError: none of them is given, or too much.

@@ -148,7 +148,7 @@ def audit(
     config: Config = None,
     settings: Set = None,
 ) -> None:
-    """List what operators did: when, who, what, and the effect.
+    """List the acts of operators: time, operator, act and effect.
 
     \b
       actorproc audit --name Delays --container state

@@ -56,7 +56,7 @@ def show_processor(opened: OpenedProcessor, as_json: bool) -> None:
         return
     facts = {
         "source": found.source.name if found.source else "not known",
-        "partitions": f"{len(found.status.partitions):,}",
+        "partitions": f"{len(found.fleet.partitions):,}",
         "hosts alive": ", ".join(found.alive) or "none",
         "readers of the output": ", ".join(found.readers) or "none",
         "stored": _size(found.total),
@@ -243,9 +243,9 @@ def _size(stored: Amount) -> str:
 
 def _document(found: ProcessorDescription) -> dict[str, object]:
     return {
-        "processor": found.status.processor,
+        "processor": found.fleet.processor,
         "source": found.source and found.source.name,
-        "partitions": len(found.status.partitions),
+        "partitions": len(found.fleet.partitions),
         "hosts_alive": found.alive,
         "readers": list(found.readers),
         "stored": {folder: stored._asdict() for folder, stored in found.stored.items()},

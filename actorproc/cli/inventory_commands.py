@@ -58,7 +58,7 @@ def list_processors(container: Container, as_json: Json = False, config: Config 
 def describe_processor(
     name: Name, container: Container, as_json: Json = False, config: Config = None, settings: Set = None
 ) -> None:
-    """Show what a processor reads, who reads its output, and how much it has stored.
+    """Show the source of a processor, the readers of its output, and the size of its stored data.
 
     \b
       actorproc processors describe --name Delays --container state
@@ -181,7 +181,7 @@ def grow_log(
       actorproc logs grow s3://streams/events --partitions 16
       actorproc logs grow s3://streams/events --partitions 16 --yes
 
-    Producers and hosts may run meanwhile, if all of them have this release. If it is interrupted, run it again.
+    Producers and hosts may run meanwhile, if all of them have this version. If it is interrupted, run it again.
     """
     from actorproc.cli.inventory import grow
 

@@ -14,9 +14,8 @@ from types import ModuleType
 from typing import Any
 
 from actorproc.errors import HandlerDefinitionError, UsageError
-from actorproc.handler.base import PartitionHandler
-from actorproc.handler.checks import checked_handler
 from actorproc.handler.hooks import Hooks
+from actorproc.runtime.logger import set_up_now
 from actorproc.runtime.user_code import user_code
 from actorproc.sources.protocol import Source
 
@@ -28,13 +27,13 @@ def names_object(spec: str) -> bool:
     return _OBJECT.fullmatch(spec) is not None
 
 
-def load_handler(spec: str) -> type[PartitionHandler]:
-    """The handler class; modules are also looked for in the working directory.
+def load_handler(spec: str) -> Any:
+    """The handler class, for `checked_handler` or `Processor`. Modules are also looked for in the working directory.
 
     Raises:
-        HandlerDefinitionError: there is no such module or class, its own code fails, or it is no handler.
+        HandlerDefinitionError: there is no such module or class, or its own code fails.
     """
-    return checked_handler(_load(f"handler {spec!r}", spec, "CLASS", "app:Delays for class Delays of app.py"))
+    return _load(f"handler {spec!r}", spec, "CLASS", "app:Delays for class Delays of app.py")
 
 
 def load_function(spec: str) -> Callable[..., Any]:
@@ -91,7 +90,7 @@ def load_source(spec: str) -> str | Source:
 
 
 def _load(subject: str, spec: str, kind: str, example: str) -> object:
-    """The object that MODULE:NAME names. `kind` is what NAME names, for messages."""
+    """The object that MODULE:NAME names. `kind` is the kind of the object, for messages."""
     name, _, path = spec.partition(":")
     if name.endswith(".py") or "/" in name:
         example = f"{name.removesuffix('.py').strip('./').removeprefix('src/').replace('/', '.')}:{path or kind}"
@@ -115,6 +114,7 @@ def _attribute(imported: ModuleType, path: str) -> object:
 
 
 def _import(name: str) -> ModuleType:
+    set_up_now()
     folder = str(Path.cwd())
     if folder not in sys.path:
         sys.path.insert(0, folder)

@@ -9,6 +9,7 @@ from typing import Any, TextIO
 
 from actorproc.cli.streams import escaped, has_color, json_escaped
 from actorproc.runtime.error_text import safe_repr, storable
+from actorproc.runtime.logger import set_up_later, set_up_now
 
 LEVELS = ("debug", "info", "warning", "error")
 FORMATS = ("console", "json")
@@ -25,7 +26,14 @@ def set_up_logging(level: str, log_format: str | None = None) -> None:
         level: one of `LEVELS`.
         log_format: one of `FORMATS`; None: by whether stderr is a terminal.
     """
-    # Imported here: these imports take longer than --help may.
+    handler = _Stderr(logging.WARNING)
+    root = logging.getLogger()
+    root.handlers = [other for other in root.handlers if not isinstance(other, _Stderr)] + [handler]
+    logging.captureWarnings(capture=True)
+    set_up_later(lambda: _configure(handler, level, log_format))
+
+
+def _configure(handler: _Stderr, level: str, log_format: str | None) -> None:
     import structlog
     from structlog.typing import Processor
 
@@ -46,16 +54,12 @@ def set_up_logging(level: str, log_format: str | None = None) -> None:
         logger_factory=lambda *_: structlog.WriteLogger(sys.stderr),  # a line is one write: workers share the stream
         cache_logger_on_first_use=False,  # the modules' loggers exist before the level is known
     )
-    handler = _Stderr(logging.WARNING)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             foreign_pre_chain=[structlog.stdlib.add_logger_name, *shared],
             processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *render],
         )
     )
-    root = logging.getLogger()
-    root.handlers = [other for other in root.handlers if not isinstance(other, _Stderr)] + [handler]
-    logging.captureWarnings(capture=True)
 
 
 def _ordered(_logger: object, _method: str, event: Any) -> Any:
@@ -97,7 +101,7 @@ def _traceback(to: TextIO, error: Any) -> None:
 
 
 class _Stderr(logging.StreamHandler[TextIO]):
-    """Writes to the `sys.stderr` of the moment."""
+    """Writes to the `sys.stderr` of the moment, in the format of structlog's events."""
 
     def __init__(self, level: int) -> None:
         logging.Handler.__init__(self, level)
@@ -105,3 +109,7 @@ class _Stderr(logging.StreamHandler[TextIO]):
     @property
     def stream(self) -> TextIO:  # type: ignore[override]
         return sys.stderr
+
+    def format(self, record: logging.LogRecord) -> str:
+        set_up_now()
+        return super().format(record)

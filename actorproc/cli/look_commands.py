@@ -98,7 +98,7 @@ def trace(
     config: Config = None,
     settings: Set = None,
 ) -> None:
-    """Show what became of a record: its commits, its rows, its dead letter, and the record itself.
+    """Show the outcome of a record: its commits, its rows, its dead letter, and the record itself.
 
     \b
       actorproc trace 3:1042 --name Delays --container state

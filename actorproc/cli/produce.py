@@ -19,9 +19,9 @@ from actorproc.cli.streams import conclude, warn
 from actorproc.cli.terminal import SafeConsole, counted
 from actorproc.cli.workers import end_soon
 from actorproc.errors import ActorprocError, UsageError
-from actorproc.log.input_formats import BadLine, CsvRows, InputFormat, JsonLines, TextLines
-from actorproc.log.input_producer import Delivered, InputProducer, OnBadLine, Produced
-from actorproc.log.producer import Producer
+from actorproc.produce.input_formats import BadLine, CsvRows, InputFormat, JsonLines, TextLines
+from actorproc.produce.input_producer import Delivered, InputProducer, OnBadLine, Produced
+from actorproc.produce.producer import Producer
 from actorproc.runtime.clock import SYSTEM
 from actorproc.runtime.signals import SAME_SIGNAL_TIME
 from actorproc.runtime.tasks import first_cause

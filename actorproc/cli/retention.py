@@ -144,7 +144,7 @@ def trim(
 ) -> None:
     """Delete the files that every reader has read.
 
-    Without --yes only show them, and what holds the others.
+    Without --yes only show them, and the readers that hold other files.
 
     \b
       actorproc trim --name Delays --container state

@@ -40,7 +40,7 @@ def check(
     config: Config = None,
     settings: Set = None,
 ) -> None:
-    """Say, before a deployment, whether output_schema and State of a handler go with what is stored.
+    """Check, before a deployment, whether output_schema and State of a handler fit the stored data.
 
     \b
       actorproc schema check app:Totals --name Totals --container state

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from pathlib import Path
+from contextlib import nullcontext
 
 import typer
 
-from actorproc.cli.common import load_settings, pairs, run_async, setting_keywords, shown_settings
+from actorproc.cli.common import run_async, shown_settings
 from actorproc.cli.dashboard import address_of_worker, serving
 from actorproc.cli.exit_codes import FAILED, REACHED_END
-from actorproc.cli.loading import load_handler, load_hooks, load_source
+from actorproc.cli.serve_arguments import ServeArguments
 from actorproc.cli.spark import check
 from actorproc.cli.streams import conclude
-from actorproc.cli.worker_totals import Totals, report_of, report_pipe, send
+from actorproc.cli.worker_totals import Report, Totals, described, report_pipe, send
 from actorproc.cli.workers import Workers, command_line, deadline, end_soon, stop_with_parent
 from actorproc.errors import UsageError
 from actorproc.host.statistics import Statistics
-from actorproc.processor import Processor, default_host
 from actorproc.runtime.clock import SYSTEM
 
 _FIRST_RUN = "5m"
@@ -28,82 +27,35 @@ _LEAVING = 15.0
 """Seconds on top of `max_handoff_time` that a host has to leave, after a signal or when it is orphaned."""
 
 
-def run(
-    *,
-    handler: str,
-    source: str,
-    source_options: Sequence[str],
-    container: str,
-    name: str | None,
-    host: str | None,
-    workers: int | None,
-    start: str,
-    start_from: str | None,
-    until_end: bool,
-    http: str | None,
-    hooks: str | None,
-    options: Sequence[str],
-    spark: str | None,
-    spark_checkpoint: str | None,
-    config: Path | None,
-    settings: Sequence[str],
-    root: Sequence[str],
-) -> None:
-    """Serve until stopped. `root`: options that stand before the command, for workers."""
-    host = default_host() if host is None else host
-    keywords = setting_keywords(settings, source_options)
-    # First: a name that is no setting's may be that of an argument of Processor's.
-    load_settings(config, settings, source_options)
-    delegate, stream = load_handler(handler), load_source(source)
-    processor = Processor(
-        delegate,
-        source=stream,
-        container=container,
-        name=name,
-        host=host,
-        start=start,
-        start_from=start_from,
-        hooks=load_hooks(hooks) if hooks else None,
-        options=pairs("--option", options),
-        config=config,
-        **keywords,
-    )
-    shared = [
-        *(["--config", str(config)] if config else []),
-        *(part for setting in settings for part in ("--set", setting)),
-    ]
-    query = _query(spark, spark_checkpoint, ["--name", processor.name, "--container", container, *shared])
-    if workers is not None or query is not None:
-        again = [*root, "serve", handler, "--source", source, "--container", container, "--start", start]
-        again += ["--name", processor.name, *shared]
-        again += ["--until-end"] if until_end else []
-        again += ["--hooks", hooks] if hooks else []
-        again += ["--start-from", start_from] if start_from else []
-        again += [part for option in source_options for part in ("--source-option", option)]
-        again += [part for option in options for part in ("--option", option)]
+def run(arguments: ServeArguments) -> None:
+    """Serve until stopped."""
+    processor, until_end, settings = arguments.processor(), arguments.until_end, arguments.settings or []
+    place = arguments.place(processor.name)
+    query = _query(arguments, [*place, *(part for setting in settings for part in ("--set", setting))])
+    if arguments.workers is not None or query is not None:
+        host, workers = processor.host, arguments.workers
         hosts = [host] if workers is None else [f"{host}-{index}" for index in range(workers)]
         commands = {
-            host: command_line([*again, "--host", host, *address_of_worker(http, index)])
+            host: command_line(arguments.worker(host, address_of_worker(arguments.http, index)))
             for index, host in enumerate(hosts)
         }
-        spark_command = query and [*root, *query]
-        raise typer.Exit(_supervise(commands, f"{host}-spark", spark_command, until_end, processor.name))
+        raise typer.Exit(_supervise(commands, f"{host}-spark", query, until_end, processor.name))
     longest = processor.settings.max_handoff_time + _LEAVING
-    is_worker, reports = stop_with_parent(longest), report_pipe()
-    look = ["--name", processor.name, "--container", container, *(["--config", str(config)] if config else [])]
-    look += shown_settings(settings)
+    is_worker = stop_with_parent(longest)
+    reports = report_pipe() if is_worker else None
+    look = [*place, *shown_settings(settings)]
 
     async def work() -> None:
         began, drained = SYSTEM.monotonic(), deadline(longest, "first")
         try:
-            async with serving(processor, http):
+            async with serving(processor, arguments.http) if arguments.http is not None else nullcontext():
                 await processor.run(until_end=until_end, signals=True, draining=drained.start, aborting=end_soon)
         finally:
             drained.cancel()
             statistics = processor.statistics()
             if statistics.incarnation is not None:
                 if reports is not None:
-                    send(report_of(statistics), reports)
+                    send(Report(statistics.host, statistics.counts), reports)
                 _conclude(statistics, SYSTEM.monotonic() - began, look, until_end=until_end)
 
     run_async(work)
@@ -111,8 +63,9 @@ def run(
         raise typer.Exit(REACHED_END)
 
 
-def _query(spark: str | None, checkpoint: str | None, place: Sequence[str]) -> list[str] | None:
-    """The command that runs the query, if there is one: `spark` is MODULE:FUNCTION and options of that command."""
+def _query(arguments: ServeArguments, place: Sequence[str]) -> list[str] | None:
+    """The arguments of the query's process, if there is one: `spark` is MODULE:FUNCTION and options of that command."""
+    spark, checkpoint = arguments.spark, arguments.spark_checkpoint
     if spark is None:
         if checkpoint is not None:
             raise UsageError("--spark-checkpoint goes with --spark MODULE:FUNCTION")
@@ -125,7 +78,7 @@ def _query(spark: str | None, checkpoint: str | None, place: Sequence[str]) -> l
         raise UsageError(f"--spark {spark!r} needs --spark-checkpoint URL: where Spark notes how far the query is")
     words += [*place, *(["--checkpoint", checkpoint] if checkpoint else [])]
     check(spark, words)
-    return ["spark", "--wait", _FIRST_RUN, *words]
+    return [*arguments.root(), "spark", "--wait", _FIRST_RUN, *words]
 
 
 def _supervise(hosts: dict[str, list[str]], name: str, query: list[str] | None, until_end: bool, processor: str) -> int:
@@ -152,8 +105,8 @@ def _supervise(hosts: dict[str, list[str]], name: str, query: list[str] | None, 
 
 def _conclude(statistics: Statistics, seconds: float, look: Sequence[str], *, until_end: bool) -> None:
     """Print a summary of this host's work. `look`: options for a command that shows the dead letters."""
-    did, host = statistics, statistics.host
-    lines = [f"{did.processor} on {host}: {report_of(did)}, in {seconds:.1f} s"]
+    did, host = statistics.counts, statistics.host
+    lines = [f"{statistics.processor} on {host}: {described(did)}, in {seconds:.1f} s"]
     if did.dead_letters:
         lines.append(f"see why: actorproc dead-letters list {shlex.join(look)}")
     conclude("\n".join(lines))

@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from actorproc.admin.read_state import StateEntry, state_batches, state_entries
+from actorproc.admin.state_table import table_schema
 from actorproc.cli.common import OpenedProcessor, chosen_partitions, run_async
 from actorproc.cli.streams import warn
 from actorproc.cli.terminal import SafeConsole, print_json, print_table
@@ -17,7 +18,6 @@ from actorproc.errors import UsageError
 from actorproc.handler.state import Key
 from actorproc.output.schema import read_state_type
 from actorproc.state.reading import key_text, value_text, without_passed_on
-from actorproc.state.table import table_schema
 
 COLUMNS = ("partition", "state", "key", "value", "expires")
 

@@ -74,9 +74,7 @@ def spark(
         list[str] | None,
         typer.Option(metavar="NAME=VALUE", help="An option of Spark; overrides ours; repeatable."),
     ] = None,
-    max_failures: Annotated[
-        int, typer.Option(parser=count, metavar="N", help="Give up after N failures in a row.")
-    ] = 10,
+    max_failures: Annotated[int, typer.Option(parser=count, metavar="N", help="End after N failures in a row.")] = 10,
     stop_within: Annotated[
         str, typer.Option(metavar="TIME", help="Time for the current micro-batch to finish on SIGTERM.")
     ] = "30s",

@@ -6,12 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Self
 
+from actorproc.admin.java import check_java
 from actorproc.cli.common import pairs
 from actorproc.cli.loading import load_function
 from actorproc.config.settings import Settings
 from actorproc.config.units import duration
 from actorproc.errors import HandlerDefinitionError, UsageError
-from actorproc.runtime.requirements import check_java
 from actorproc.spark.errors import needs_active_session
 from actorproc.spark.hadoop import check_outside, spark_url, store_url
 from actorproc.spark.options import explicit_settings_as_options, settings_as_options

@@ -25,7 +25,7 @@ from actorproc.runtime.signals import Signals
 from actorproc.spark.checkpoint import Checkpoint
 from actorproc.spark.dataframes import stream_output
 from actorproc.spark.hadoop import spark_url
-from actorproc.spark.output import Output
+from actorproc.spark.output_dataset import Output
 from actorproc.spark.progress import Lag, read_lag
 from actorproc.spark.query import Query
 from actorproc.spark.query_runner import QueryRunner, RunLimits

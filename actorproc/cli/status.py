@@ -8,6 +8,7 @@ from dataclasses import asdict
 from functools import partial
 from typing import Any
 
+from msgspec import structs
 from rich.box import SIMPLE_HEAD
 from rich.console import Group, RenderableType
 from rich.filesize import decimal
@@ -15,11 +16,16 @@ from rich.live import Live
 from rich.table import Column, Table
 from rich.text import Text
 
+from actorproc.admin.explain import duration
+from actorproc.admin.fleet import Fleet, HostView, PartitionView, grouped
+from actorproc.admin.fleet_watch import FleetWatch
+from actorproc.admin.next_plan import next_plan
 from actorproc.admin.placement import describe
-from actorproc.admin.status import MemberStatus, PartitionStatus, ProcessorStatus, next_plan, read_status
+from actorproc.admin.verdict import CLOSED
 from actorproc.cli.common import OpenedProcessor, run_async
 from actorproc.cli.loading import load_source
 from actorproc.cli.terminal import console, counted, print_json, text, utc
+from actorproc.counts import Counts
 from actorproc.errors import UsageError
 from actorproc.group.assignment import Plan
 from actorproc.group.wishes import NO_WISHES
@@ -33,7 +39,7 @@ from actorproc.storage.names import named_partitions, natural
 WATCH_EVERY = 2.0
 """Seconds between two looks of `--watch`."""
 
-_LISTED = 40  # partitions shown while watching: what fits a screen
+_LISTED = 40  # partitions shown while watching: as many as fit a screen
 
 
 def run(
@@ -63,16 +69,16 @@ def run(
             expiration = settings.lease_expiration_interval
             begin = None if source is None or start_from is None else partial(_begin, source, start_from)
 
-            async def look() -> tuple[ProcessorStatus, Plan | None]:
-                status = await read_status(
-                    store, layout, layout.processor, expiration=expiration, source=source, begin=begin
-                )
+            fleet_watch = FleetWatch(store, layout, expiration)
+
+            async def look() -> tuple[Fleet, Plan | None]:
+                fleet = await fleet_watch.read_all(source, begin)
                 plan = await next_plan(store, layout, expiration=expiration, source=source) if with_plan else None
-                return status, plan
+                return fleet, plan
 
             if not watch:
-                status, plan = await look()
-                print_json(_document(status, plan)) if as_json else console.print(_tables(status, plan))
+                fleet, plan = await look()
+                print_json(_document(fleet, plan)) if as_json else console.print(_tables(fleet, plan))
                 return
             while not console.is_terminal:  # a file, a pipe: one below the other
                 console.print(_tables(*await look(), most=_LISTED))
@@ -93,141 +99,138 @@ async def _begin(source: Source, start_from: str, partition: str) -> str:
     return await first_position(source, partition, "earliest", start_from)
 
 
-def _document(status: ProcessorStatus, plan: Plan | None) -> dict[str, Any]:
+def _document(fleet: Fleet, plan: Plan | None) -> dict[str, Any]:
     """The JSON shape in docs/cli.md: a public contract."""
     document: dict[str, Any] = {
-        "processor": status.processor,
-        "lag": status.lag,
-        "lag_exact": status.lag_exact,
-        "lag_bytes": status.lag_bytes,
-        "lag_seconds": _rounded(status.lag_seconds),
-        "members": [_member(member) for member in status.members],
-        "partitions": [_partition(partition) for partition in status.partitions],
-        "asked": None if status.wishes == NO_WISHES else describe(status.wishes),
+        "processor": fleet.processor,
+        "lag": fleet.lag,
+        "lag_exact": fleet.lag_exact,
+        "lag_bytes": fleet.lag_bytes,
+        "lag_seconds": _rounded(fleet.lag_seconds),
+        "members": [_member(host) for host in fleet.hosts],
+        "partitions": [_partition(view) for view in fleet.partitions.values()],
+        "asked": None if fleet.wishes == NO_WISHES else describe(fleet.wishes),
     }
     if plan is not None:
         document["plan"] = [move._asdict() for move in plan.moves]
     return document
 
 
-def _member(member: MemberStatus) -> dict[str, Any]:
-    return asdict(member) | {"heartbeat_age": _rounded(member.heartbeat_age), "started": utc(member.started)}
+def _member(host: HostView) -> dict[str, Any]:
+    facts = structs.asdict(host)
+    return facts | {"heartbeat_age": _rounded(facts.pop("age")), "started": utc(host.started)}
 
 
-def _partition(partition: PartitionStatus) -> dict[str, Any]:
-    cursor, end, totals = partition.cursor, partition.end, partition.totals
+def _partition(view: PartitionView) -> dict[str, Any]:
     return {
-        "partition": partition.partition,
-        "owner": partition.owner,
-        "epoch": partition.epoch,
-        "next_owner": partition.next_owner,
-        "closed": partition.closed,
-        "position": cursor.position if cursor else None,
-        "sequence": cursor.sequence if cursor and cursor.sequence >= 0 else None,
-        "end": end.position if end else None,
-        "end_sequence": end.sequence if end else None,
-        "lag": partition.lag,
-        "lag_bytes": partition.lag_bytes,
-        "lag_seconds": _rounded(partition.lag_seconds),
-        "begins_at": partition.begins_at,
-        "last_commit": utc(partition.last_commit),
-        "records": totals.records,
-        "rows": totals.rows,
-        "dead_letters": totals.dead_letters,
-        "skipped": totals.skipped,
-        "output_files": partition.output_files,
-        "error": partition.error,
-        "fault": partition.fault,
-        "failing_since": utc(partition.failing_since),
+        "partition": view.partition,
+        "owner": view.owner,
+        "epoch": view.epoch,
+        "next_owner": view.next_owner,
+        "closed": view.verdict if view.verdict in CLOSED else None,
+        "position": view.position,
+        "sequence": view.sequence,
+        "end": view.end.position if view.end else None,
+        "end_sequence": view.end.sequence if view.end else None,
+        "lag": view.lag,
+        "lag_bytes": view.lag_bytes,
+        "lag_seconds": _rounded(view.lag_seconds),
+        "begins_at": view.begins_at,
+        "last_commit": utc(view.last_commit),
+        **asdict(view.counts or Counts()),
+        "output_files": view.output_files,
+        "error": view.error,
+        "fault": view.fault if view.error else None,
+        "failing_since": utc(view.since) if view.error else None,
     }
 
 
-def _tables(status: ProcessorStatus, plan: Plan | None, most: int | None = None) -> RenderableType:
-    parts: list[RenderableType] = [_headline(status), _members(status)]
-    if status.wishes != NO_WISHES:
-        parts.append(text(describe(status.wishes), style="yellow"))
-    if status.partitions:
-        parts.append(_partitions(status.partitions[:most]))
-    if most is not None and len(status.partitions) > most:
-        parts.append(Text(f"  ... and {counted(len(status.partitions) - most, 'partition')} more", style="dim"))
+def _tables(fleet: Fleet, plan: Plan | None, most: int | None = None) -> RenderableType:
+    views = list(fleet.partitions.values())
+    parts: list[RenderableType] = [_headline(fleet), _hosts(fleet)]
+    if fleet.wishes != NO_WISHES:
+        parts.append(text(describe(fleet.wishes), style="yellow"))
+    if views:
+        parts.append(_partitions(views[:most]))
+    if most is not None and len(views) > most:
+        parts.append(Text(f"  ... and {counted(len(views) - most, 'partition')} more", style="dim"))
     parts += [
         text(
-            f"{member.host} cannot look at the group or the source{_for(member.error_since)}: "
-            f"{_one_line(member.error)}",
+            f"{host.host} cannot look at the group or the source{_for(host.error_since)}: {_one_line(host.error)}",
             style="red",
         )
-        for member in status.members
-        if member.error
+        for host in fleet.hosts
+        if host.error
     ]
     parts += [
-        text(f"{named_partitions(names)}{_for(since)}: {_one_line(error)}", style="red")
-        for error, (names, since) in _failing(status.partitions).items()
+        text(f"{named_partitions(group.partitions)}{_for(group.since)}: {_one_line(group.reason)}", style="red")
+        for group in grouped(view for view in views if view.error)
     ]
     if plan is not None:
         parts.append(_moves(plan))
     return Group(*parts)
 
 
-def _headline(status: ProcessorStatus) -> Text:
-    owned = sum(partition.owner is not None for partition in status.partitions)
+def _headline(fleet: Fleet) -> Text:
+    owned = sum(view.owner is not None for view in fleet.partitions.values())
     facts = [
-        f"{sum(member.alive for member in status.members)} of {counted(len(status.members), 'member')} alive",
-        f"{owned} of {counted(len(status.partitions), 'partition')} owned",
-        counted(sum(partition.totals.records for partition in status.partitions), "record"),
-        counted(sum(partition.totals.dead_letters for partition in status.partitions), "dead letter"),
-        *([f"lag {'' if status.lag_exact else '>= '}{status.lag:,}"] if status.lag is not None else []),
-        *([f"{decimal(status.lag_bytes)} unread"] if status.lag_bytes else []),
-        *([f"{_duration(status.lag_seconds)} behind"] if status.lag_seconds else []),
+        f"{sum(host.alive for host in fleet.hosts)} of {counted(len(fleet.hosts), 'member')} alive",
+        f"{owned} of {counted(len(fleet.partitions), 'partition')} owned",
+        counted(fleet.counts.records, "record"),
+        counted(fleet.counts.dead_letters, "dead letter"),
+        *([f"lag {'' if fleet.lag_exact else '>= '}{fleet.lag:,}"] if fleet.lag is not None else []),
+        *([f"{decimal(fleet.lag_bytes)} unread"] if fleet.lag_bytes else []),
+        *([f"{duration(fleet.lag_seconds)} behind"] if fleet.lag_seconds else []),
     ]
-    return Text.assemble((status.processor, "bold"), "  ", ", ".join(facts))
+    return Text.assemble((fleet.processor, "bold"), "  ", ", ".join(facts))
 
 
-def _members(status: ProcessorStatus) -> RenderableType:
-    if not status.members:
+def _hosts(fleet: Fleet) -> RenderableType:
+    if not fleet.hosts:
         return Text("no members: no host is running", style="yellow")
     table = Table("host", _right("pid"), _right("leases"), "state", "heartbeat", "started", "release", box=SIMPLE_HEAD)
-    for member in status.members:
-        pid = "-" if member.pid is None else str(member.pid)
-        heartbeat, started = _ago(member.heartbeat_age), _since(member.started)
-        release = text(member.release or "-")
-        table.add_row(text(member.host), pid, str(member.leases), _state(member), heartbeat, started, release)
+    for host in fleet.hosts:
+        pid = "-" if host.pid is None else str(host.pid)
+        heartbeat, started = _ago(host.age), _since(host.started)
+        release = text(host.release or "-")
+        table.add_row(text(host.host), pid, str(host.leases), _state(host), heartbeat, started, release)
     return table
 
 
-def _state(member: MemberStatus) -> Text:
-    if not member.alive:
+def _state(host: HostView) -> Text:
+    if not host.alive:
         return Text("silent", style="red")
-    if not member.in_group:
+    if not host.in_group:
         return Text("joining", style="yellow")
-    return Text("leaving", style="yellow") if member.leaving else Text("alive", style="green")
+    return Text("leaving", style="yellow") if host.leaving else Text("alive", style="green")
 
 
-def _partitions(partitions: Sequence[PartitionStatus]) -> Table:
-    skipped = any(partition.totals.skipped for partition in partitions)
-    timed = any(partition.lag_seconds is not None for partition in partitions)
-    begins = any(partition.begins_at is not None for partition in partitions)
+def _partitions(views: Sequence[PartitionView]) -> Table:
+    skipped = any(view.counts and view.counts.skipped for view in views)
+    timed = any(view.lag_seconds is not None for view in views)
+    begins = any(view.begins_at is not None for view in views)
     table = Table(
         "partition", "owner", _right("epoch"), _right("sequence"), *([_right("begins at")] if begins else []),
         _right("lag"), *([_right("behind")] if timed else []), _right("rows"), _right("dead"),
         *([_right("skipped")] if skipped else []), "last commit", box=SIMPLE_HEAD, show_edge=False, pad_edge=False,
     )  # fmt: skip
-    for partition in partitions:
-        cursor, totals = partition.cursor, partition.totals
-        owner = text(partition.owner) if partition.owner else Text("nobody", style="red")
-        if partition.closed:
-            owner = Text(partition.closed, style="dim")
+    for view in views:
+        counts = view.counts or Counts()
+        owner = text(view.owner) if view.owner else Text("nobody", style="red")
+        if view.verdict in CLOSED:
+            owner = Text(view.verdict, style="dim")
         table.add_row(
-            text(partition.partition),
-            owner.append(text(f" -> {partition.next_owner}", style="yellow")) if partition.next_owner else owner,
-            str(partition.epoch),
-            f"{cursor.sequence:,}" if cursor and cursor.sequence >= 0 else "-",
-            *([text(partition.begins_at or "-")] if begins else []),
-            "-" if partition.lag is None else f"{partition.lag:,}",
-            *([_duration(partition.lag_seconds)] if timed else []),
-            f"{totals.rows:,}",
-            Text(f"{totals.dead_letters:,}", style="yellow" if totals.dead_letters else ""),
-            *([f"{totals.skipped:,}"] if skipped else []),
-            _since(partition.last_commit),
+            text(view.partition),
+            owner.append(text(f" -> {view.next_owner}", style="yellow")) if view.next_owner else owner,
+            str(view.epoch),
+            "-" if view.sequence is None else f"{view.sequence:,}",
+            *([text(view.begins_at or "-")] if begins else []),
+            "-" if view.lag is None else f"{view.lag:,}",
+            *(["-" if view.lag_seconds is None else duration(view.lag_seconds)] if timed else []),
+            f"{counts.rows:,}",
+            Text(f"{counts.dead_letters:,}", style="yellow" if counts.dead_letters else ""),
+            *([f"{counts.skipped:,}"] if skipped else []),
+            _since(view.last_commit),
         )
     return table
 
@@ -236,41 +239,17 @@ def _one_line(error: str) -> str:
     return " ".join(error.split())
 
 
-def _failing(partitions: Sequence[PartitionStatus]) -> dict[str, tuple[list[str], float | None]]:
-    """Error -> the partitions that have it, and since when the first of them has it."""
-    found: dict[str, list[PartitionStatus]] = {}
-    for partition in partitions:
-        if partition.error:
-            found.setdefault(partition.error, []).append(partition)
-    return {
-        error: (
-            [p.partition for p in failing],
-            min((p.failing_since for p in failing if p.failing_since), default=None),
-        )
-        for error, failing in found.items()
-    }
-
-
 def _for(since: float | None) -> str:
-    return "" if since is None else f", for {_duration(max(0.0, SYSTEM.wall() - since))}"
+    return "" if since is None else f", for {duration(SYSTEM.wall() - since)}"
 
 
 def _since(time: float | None) -> str:
     """How long ago a time of another host's clock was, by this host's clock."""
-    return _ago(None if time is None else max(0.0, SYSTEM.wall() - time))
+    return _ago(None if time is None else SYSTEM.wall() - time)
 
 
 def _ago(seconds: float | None) -> str:
-    return "-" if seconds is None else f"{_duration(seconds)} ago"
-
-
-def _duration(seconds: float | None) -> str:
-    if seconds is None:
-        return "-"
-    for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60)):
-        if seconds >= 2 * size:
-            return f"{seconds // size:.0f} {unit}"
-    return f"{seconds:.0f} s"
+    return "-" if seconds is None else f"{duration(seconds)} ago"
 
 
 def _rounded(seconds: float | None) -> float | None:

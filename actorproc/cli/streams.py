@@ -1,4 +1,4 @@
-"""stdout and stderr of a command: what is safe to write, and what to do if it cannot be written."""
+"""stdout and stderr of a command: makes text safe to write, and handles failures to write."""
 
 from __future__ import annotations
 

@@ -13,10 +13,11 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from actorproc.admin.explain import duration, explain
-from actorproc.admin.fleet import Fleet, FleetWatch, HostView, PartitionView
+from actorproc.admin.fleet import Fleet, HostView, PartitionView
+from actorproc.admin.fleet_watch import FleetWatch
 from actorproc.admin.own_source import own_source
+from actorproc.admin.partition_reader import PartitionReader
 from actorproc.admin.placement import describe
-from actorproc.admin.status import read_lags
 from actorproc.admin.verdict import BAD, WELL
 from actorproc.cli.common import OpenedProcessor, run_async
 from actorproc.cli.loading import load_source
@@ -26,7 +27,7 @@ from actorproc.group.wishes import NO_WISHES
 from actorproc.runtime.clock import SYSTEM
 
 _BARS = " ▁▂▃▄▅▆▇█"
-_SHOWN = 30  # partitions: what fits a screen
+_SHOWN = 30  # partitions: as many as fit a screen
 _SAMPLES = 40  # of lag
 
 
@@ -49,7 +50,7 @@ def explain_one(opened: OpenedProcessor, partition: str, source_url: str | None)
                 raise UsageError(f"no partition {partition!r}; there are: {known}")
             if source_url is not None:
                 async with own_source(store, layout, settings, load_source(source_url)) as source:
-                    found = (await read_lags(store, layout, [partition], source))[partition]
+                    found = await PartitionReader(store, layout, source).read(partition)
                 seconds = None if found.lag is None else found.lag_seconds
                 view = replace(view, lag=found.lag, lag_seconds=seconds)
         return explain(view, fleet.hosts, fleet.time)
@@ -92,10 +93,9 @@ def _headline(fleet: Fleet, lags: Sequence[int]) -> Text:
     kinds = Counter(view.verdict for view in fleet.partitions.values())
     verdicts = ", ".join(f"{count:,} {kind}" for kind, count in kinds.most_common())
     alive = sum(host.alive for host in fleet.hosts)
-    least = ">= " if any(view.lag is None for view in fleet.open) else ""
-    facts = (
-        f"  {alive} of {counted(len(fleet.hosts), 'host')} alive, lag {least}{fleet.lag:,} {_spark(lags)}  {verdicts}"
-    )
+    least = "" if fleet.lag_exact else ">= "
+    lag = f"lag {least}{fleet.lag or 0:,} {_spark(lags)}"
+    facts = f"  {alive} of {counted(len(fleet.hosts), 'host')} alive, {lag}  {verdicts}"
     return Text.assemble((fleet.processor, "bold"), facts)
 
 

@@ -1,4 +1,4 @@
-"""`actorproc trace`: what became of a record."""
+"""`actorproc trace`: the outcome of a record."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from actorproc.cli.terminal import print_json, print_line, utc
 
 
 def run(opened: OpenedProcessor, record: str, source: str | None, as_json: bool) -> None:
-    """Print what became of the record.
+    """Print the outcome of the record.
 
     Raises:
         UsageError: `record` is not PARTITION:SEQUENCE, or there is no such partition.

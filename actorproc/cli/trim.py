@@ -1,4 +1,4 @@
-"""`actorproc trim`: shows which files would be deleted and what holds the others; deletes them with --yes."""
+"""`actorproc trim`: shows the files to delete, and the readers that hold other files; deletes with --yes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the worker processes of one `serve` did in all: each reports its numbers through a pipe when it ends."""
+"""Sums the numbers of the worker processes of one `serve`: each reports its own through a pipe when it ends."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from contextlib import suppress
 
 import msgspec
 
-from actorproc.cli.terminal import counted
-from actorproc.host.statistics import Statistics
+from actorproc.counts import Counts
 
 REPORT_PIPE = "ACTORPROC_REPORT_PIPE"
 """Environment variable: number of the descriptor into which a worker writes its report."""
@@ -19,25 +18,21 @@ _AT_ONCE = 2**16  # bytes, all that a pipe holds
 
 
 class Report(msgspec.Struct):
-    """The numbers of one host; see `Statistics`."""
+    """The counts of one host; see `Statistics`."""
 
     host: str = ""
-    records: int = 0
-    rows: int = 0
-    dead_letters: int = 0
-    skipped: int = 0
-
-    def __str__(self) -> str:
-        skipped = f", {self.skipped:,} skipped" if self.skipped else ""
-        return (
-            f"{counted(self.records, 'record')} handled, {counted(self.rows, 'row')} and "
-            f"{counted(self.dead_letters, 'dead letter')} committed{skipped}"
-        )
+    counts: Counts = Counts()
 
 
-def report_of(did: Statistics) -> Report:
-    """The report of the host of these statistics."""
-    return Report(did.host, did.records, did.rows, did.dead_letters, did.skipped)
+def described(counts: Counts) -> str:
+    """The counts in words."""
+    from actorproc.cli.terminal import counted  # which imports Rich: no host waits for it when it starts
+
+    skipped = f", {counts.skipped:,} skipped" if counts.skipped else ""
+    return (
+        f"{counted(counts.records, 'record')} handled, {counted(counts.rows, 'row')} and "
+        f"{counted(counts.dead_letters, 'dead letter')} committed{skipped}"
+    )
 
 
 def report_pipe() -> int | None:
@@ -61,7 +56,7 @@ class Totals:
 
     def __init__(self, hosts: Collection[str]) -> None:
         self._hosts = hosts
-        self.sum = Report()
+        self.sum = Counts()
         self._reports = 0
         self._reported = Counter[str]()  # reports by hosts whose process is not known to have ended
         self._killed = Counter[str]()  # processes without a report, by host and cause
@@ -95,19 +90,18 @@ class Totals:
                 self._begun += os.read(self._reading, _AT_ONCE)
         *lines, self._begun = self._begun.split(b"\n")
         for line in lines:
-            one, total = msgspec.json.decode(line, type=Report), self.sum
+            one = msgspec.json.decode(line, type=Report)
             self._reported[one.host] += 1
             self._reports += 1
-            total.records += one.records
-            total.rows += one.rows
-            total.dead_letters += one.dead_letters
-            total.skipped += one.skipped
+            self.sum += one.counts
 
     def text(self, processor: str, seconds: float) -> str | None:
         """A summary; None: no worker has begun, or the only one has said it."""
         if not self._killed and (len(self._hosts) < 2 or not self._reports):
             return None
-        found = f"{processor} on {counted(len(self._hosts), 'worker')}: {self.sum}, in {seconds:.1f} s"
+        from actorproc.cli.terminal import counted
+
+        found = f"{processor} on {counted(len(self._hosts), 'worker')}: {described(self.sum)}, in {seconds:.1f} s"
         if not self._killed:
             return found
         names = [f"{who}{f', {times} times' if times > 1 else ''}" for who, times in sorted(self._killed.items())]

@@ -30,7 +30,7 @@ _PLAIN |= {pa.timestamp("us").id, pa.decimal128(1).id}
 
 
 class Extent(NamedTuple):
-    """What a stream says that it has.
+    """The contents of a stream, by its metadata.
 
     Attributes:
         bytes: of all buffers, decompressed, or `CELL` for each cell, if that is more.

@@ -58,7 +58,7 @@ class CsvDecoder(TableDecoder):
             raise DecodeError("the value is empty")
         lines = b"\n".join([*values.to_pylist(), b""])  # without the last line end Arrow reads an empty field wrongly
         if lines.startswith(_BOM):
-            lines = _BOM + lines  # Arrow drops the first; what a value is must not depend on its place
+            lines = _BOM + lines  # Arrow drops the first; a value must not depend on its place
         table = self._read(lines, self._convert, bool(several))
         if table.num_rows != len(values):
             raise DecodeError(f"the value has {table.num_rows} lines of CSV, not one")

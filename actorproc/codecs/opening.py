@@ -43,7 +43,7 @@ def open_csv(settings: Settings, *, clock: Clock) -> Decoder:
 
 
 def schema_of(settings: Settings, instead: str = "") -> str:
-    """The setting `decode_schema`. Raises SettingsError: it is missing; says what may be given `instead`."""
+    """The setting `decode_schema`. Raises SettingsError: it is missing; names the alternative `instead`."""
     if settings.decode_schema is None:
         raise SettingsError(f"decode = {settings.decode} needs decode_schema{instead}")
     return settings.decode_schema

@@ -47,7 +47,7 @@ ORDERED = (
 """Pairs of settings of which the first must be at most the second, and why."""
 
 
-_TABLES = ("source_options", "store_options")
+_TABLES = ("source_options", "store_options", "sinks")
 """Settings that are merged name by name."""
 
 
@@ -382,7 +382,7 @@ class Settings(BaseModel):
             config=config,
             file=file,
             keywords=given,
-            tables=("source_options", "store_options"),
+            tables=_TABLES,
         )
         try:
             return cls.model_validate(values)

@@ -53,7 +53,7 @@ def unknown_option(of: str, url: str, name: str, known: Iterable[str]) -> str:
 
 
 def explain(error: ValidationError, model: type[BaseModel], origins: Mapping[str, str]) -> str:
-    """A line for each error: origin, field, value and what is allowed. A value that may be secret is left out.
+    """A line for each error: origin, field, value and the allowed values. A value that may be secret is left out.
 
     Args:
         origins: start of the line by field: the file or variable that the value came from.

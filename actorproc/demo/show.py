@@ -17,12 +17,11 @@ from rich.text import Text
 from actorproc.demo.check import Letters, SparkAnswer, pairs
 from actorproc.demo.data import CarrierDelay, Truth
 from actorproc.demo.folder import DemoFolder
-from actorproc.demo.record import Recorder
 from actorproc.demo.watch import Watcher
 from actorproc.runtime.clock import SYSTEM
 
 LINE_EVERY = 2.5
-"""Seconds between two lines where there is no terminal, and between two recorded frames."""
+"""Seconds between two lines where there is no terminal."""
 
 RATE_OVER = 3.0
 """Seconds over which a rate is averaged."""
@@ -42,8 +41,6 @@ class Stage:
         watcher: Watcher,
         hosts: Sequence[str],
         total: int,
-        *,
-        recorder: Recorder | None = None,
     ) -> None:
         self.sent = 0
         self.killed: set[str] = set()
@@ -51,7 +48,6 @@ class Stage:
         self._watcher = watcher
         self._hosts = hosts
         self._total = total
-        self._recorder = recorder
         self._start = SYSTEM.monotonic()
         self._samples: deque[tuple[float, dict[str, int]]] = deque()
         self._next_line = 0.0
@@ -74,14 +70,7 @@ class Stage:
 
     def say(self, text: str, style: str = "") -> None:
         """One more line of the story, with its time."""
-        line = self._print(text, style)
-        if self._recorder:
-            self._recorder.say(line, self._picture())
-
-    def _print(self, text: str, style: str = "") -> Text:
-        line = Text.assemble((f"{self.elapsed:6.1f} s  ", "dim"), (text, style))
-        self._console.print(line, soft_wrap=True)
-        return line
+        self._console.print(Text.assemble((f"{self.elapsed:6.1f} s  ", "dim"), (text, style)), soft_wrap=True)
 
     def alert(self, host: str, text: str) -> None:
         """An error that a host logged."""
@@ -96,11 +85,8 @@ class Stage:
         if self._live is not None:
             self._live.update(self._picture(), refresh=True)
         elif now >= self._next_line:
-            self._print(self._line())
-        if now >= self._next_line:
+            self.say(self._line())
             self._next_line = now + LINE_EVERY
-            if self._recorder and self._watcher.committed:
-                self._recorder.look(self._picture())
 
     def rate(self, host: str) -> float:
         """Records that `host` commits per second."""

@@ -65,7 +65,7 @@ class Plan:
     leases: dict[str, Lease]
     moves: list[Move]
     changed: bool
-    """Whether members or leases differ from what the plan was made for."""
+    """Whether members or leases differ from those before the plan."""
     wishes: Wishes = NO_WISHES
 
 

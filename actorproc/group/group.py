@@ -53,7 +53,7 @@ class GroupView:
     look_again_in: float | None
     """Seconds; None: the usual interval will do."""
     wishes: Wishes = NO_WISHES
-    """What operators ask for."""
+    """The wishes of operators."""
 
 
 class Group:
@@ -66,7 +66,7 @@ class Group:
     Args:
         host: name of this host, which no other host may have.
         nudges: may be opened later: its address is read at each `renew`.
-        formats: the storage formats that this host understands.
+        formats: the format versions that this host understands.
     """
 
     def __init__(
@@ -140,7 +140,7 @@ class Group:
 
         Raises:
             Fenced: another host with this name has joined later. This host must stop for good.
-            ReleaseRefused: the other members run a release that does not go with this one. This host must stop, too.
+            ReleaseRefused: the other members run a version incompatible with this one. This host must stop, too.
             RemovedFromGroup: the other hosts considered this one dead. Stop its partitions, then call `rejoin`.
             CorruptObject: `group.json` is corrupt.
             StoreError: the store failed. It is unknown whether the group has changed; the next look starts over.
@@ -326,7 +326,7 @@ class Group:
             )
 
     async def _check_formats(self) -> None:
-        """Stop where this host cannot read what the group writes, or other members cannot read what it writes."""
+        """Stop if this host cannot read the group's format, or other members cannot read this host's."""
         members, gone = self._known.document.members, self._gone()
         others = {host: member.incarnation for host, member in members.items() if host not in (self.host, *gone)}
         if why := self._formats.refusal(self._known.document.writes, others):

@@ -22,7 +22,7 @@ from actorproc.storage.store import Store
 log = get_logger(__name__)
 
 Incarnation = tuple[str, str]
-"""A host, and the id of one of its lives: a nonce, the highest storage format that it reads, and its expiration in
+"""A host, and the id of one of its lives: a nonce, the highest format version that it reads, and its expiration in
 seconds, such as `1f0c...-f2-60s`. Hosts may differ in both. As part of the name, they are in every listing."""
 
 TRUST = 0.8

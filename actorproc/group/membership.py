@@ -38,7 +38,7 @@ class GroupDocument(Document, frozen=True, dict=True):
     out: tuple[Incarnation, ...] = ()
     """Former members, the latest last. None of these incarnations may join again."""
     writes: int = 1
-    """The storage format that members may write, because every member reads it. It only grows."""
+    """The format version that members may write, because every member reads it. It only grows."""
     wishes: Wishes = NO_WISHES
 
     def __post_init__(self) -> None:
@@ -96,7 +96,7 @@ class GroupDocument(Document, frozen=True, dict=True):
         return lease.owner, self.members[lease.owner].incarnation
 
     def may_join(self, newcomers: Mapping[str, str]) -> dict[str, str]:
-        """Those of the newcomers, host -> incarnation, that are not `out`, and read what the group writes."""
+        """The newcomers, host -> incarnation, that are not `out` and read the group's format."""
         return {
             host: incarnation
             for host, incarnation in newcomers.items()

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+
 import msgspec
+
+from actorproc.counts import Counts
 
 
 class RetryReport(msgspec.Struct, frozen=True, array_like=True):
@@ -25,20 +29,10 @@ class TimesReport(msgspec.Struct, frozen=True, array_like=True):
     commit: float = 0.0
 
 
-class TotalsReport(msgspec.Struct, frozen=True, array_like=True):
-    """Counts of a partition since its first record, up to what is committed. See `output.checkpoint.Totals`."""
-
-    records: int
-    rows: int
-    dead_letters: int
-    skipped: int
-
-
 class PartitionReport(msgspec.Struct, frozen=True, array_like=True):
     """One partition as its owner sees it. Stored as an array, since there may be thousands: only append fields.
 
-    Times are seconds since 1970 by the host's clock. Counts are those of the actor, so a restart begins anew at 0;
-    `totals` go on.
+    Times are seconds since 1970 by the host's clock.
     """
 
     epoch: int
@@ -51,10 +45,11 @@ class PartitionReport(msgspec.Struct, frozen=True, array_like=True):
     """Of the last committed record."""
     lag: int | None = None
     lag_seconds: float | None = None
-    records: int = 0
-    rows: int = 0
-    dead_letters: int = 0
-    skipped: int = 0
+    former_records: int = 0
+    """Unused, as are the three after it: older releases have the counts of the actor here."""
+    former_rows: int = 0
+    former_dead_letters: int = 0
+    former_skipped: int = 0
     last_commit: int | None = None
     activity: str = "wait"
     activity_since: int = 0
@@ -65,8 +60,14 @@ class PartitionReport(msgspec.Struct, frozen=True, array_like=True):
     trouble_since: int | None = None
     fault: str | None = None
     """Whose its trouble is: "user" or "infrastructure". See `errors.Fault`."""
-    totals: TotalsReport | None = None
-    """None before the partition is opened, and in heartbeats of older versions."""
+    totals: tuple[int, ...] | None = None
+    """The fields of `Counts`, in their order; older releases leave the last ones out. Since the first record of the
+    partition, up to what is committed. None before the partition is opened, and in heartbeats of older versions."""
+
+    @property
+    def counts(self) -> Counts | None:
+        """`totals` by their names."""
+        return None if self.totals is None else Counts(*self.totals[: len(fields(Counts))])
 
 
 class GivenUpReport(msgspec.Struct, frozen=True, array_like=True):

@@ -35,7 +35,7 @@ class CloseReason(Enum):
     """Why a partition ends on this host."""
 
     STOPPING = "stopping"
-    """The host stops. Everything processed is committed (with `auto_commit` off: what the handler committed)."""
+    """The host stops. Everything processed is committed. With `auto_commit` off: only the handler's own commits."""
     HANDOFF = "handoff"
     """The lease moves to another host. Likewise."""
     ENDED = "ended"
@@ -122,7 +122,7 @@ class PartitionHandler:
         """The key of the records to which a key of state, or of a timer, belongs. None: to those of several keys.
 
         Asked when the source splits or merges partitions by key: state and timers then go to the partition that gets
-        the records. What belongs to several keys goes to each partition, and its timers fire before the split. Called
+        the records. State of several keys goes to each partition, and its timers fire before the split. Called
         in any thread, also before `opened`.
         """
         return None
@@ -144,7 +144,7 @@ class PartitionHandler:
         """The partition ends on this host. Called once, if `opened` has returned.
 
         For the reasons STOPPING, HANDOFF and ENDED the partition still belongs to this host: with `auto_commit` off,
-        `await ctx.commit()` commits what is processed.
+        `await ctx.commit()` commits the processed records.
 
         A plain `process` that was cut off has ended before. If it does not end within ten seconds, this is not called.
         """

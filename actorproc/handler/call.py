@@ -1,4 +1,4 @@
-"""`HandlerCall`: what a handler holds while it is called for records or timers: state, timers, signs of life."""
+"""`HandlerCall`: the parts of a call of a handler for records or timers: state, timers, signs of life."""
 
 from __future__ import annotations
 

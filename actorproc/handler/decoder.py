@@ -23,7 +23,7 @@ LISTS_PER_CALL = 4
 """Lists whose values are decoded together: fewer make more calls, and more no longer fit the CPU cache."""
 
 PASSED_ON = (KeyboardInterrupt, SystemExit, GeneratorExit, asyncio.CancelledError, UsageError, HandlerMisuse)
-"""What a decoder raises that is no failure of a value: an end from outside, or use that no other value would mend.
+"""Exceptions of a decoder that are no failure of a value: an end from outside, or wrong use that fails for each value.
 
 Anything else is a failure, a BaseException, too: libraries in Rust raise a PanicException, which is no Exception.
 """
@@ -119,7 +119,7 @@ class Decoder(ABC):
 
 
 class _GuardedValues(Values[Any]):
-    """Raises ValueError alone, and decodes one by one what cannot be decoded together."""
+    """Raises only ValueError. Values that cannot be decoded together are decoded one by one."""
 
     def __init__(self, values: Values[Any]) -> None:
         self._values = values

@@ -1,4 +1,4 @@
-"""`Hooks`: callbacks of an application for what happens to the partitions of a host."""
+"""`Hooks`: callbacks of an application for events of the partitions of a host."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Hooks:
 
     Methods get one event at a time, in the order in which things happened on this host. They run beside the partitions:
     an error is logged, and neither an error nor a slow method delays a commit or a heartbeat. A plain method runs in a
-    thread. Up to `hook_queue` events wait for a slow method. Later ones are dropped, and the log says how many.
+    thread. Up to `hook_queue` events wait for a slow method. Later ones are dropped; a log event counts them.
     A host that dies calls nothing, so the hooks of its events are lost: count in the output, not in hooks.
     """
 

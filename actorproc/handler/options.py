@@ -34,7 +34,7 @@ def load_options(
         alone: neither file nor environment is read.
 
     Raises:
-        SettingsError: names each unknown or wrong option, its value and what is allowed.
+        SettingsError: names each unknown or wrong option, its value and the allowed values.
     """
     if not isinstance(given, Mapping | None):
         raise SettingsError(f"options = {given!r:.80}: values by name, such as {{'name': value}}")

@@ -67,7 +67,7 @@ def check_kept(key: object, value: Any, again: Any) -> None:
 
 
 def _difference(value: Any, again: Any) -> _Found | None:
-    """The first part of the value that differs from what is read; None: they are the same, as NaN is."""
+    """The first part of the value that differs when it is read again. None: they are the same, as NaN is."""
     todo = [(value, again)]
     while todo:
         one, other = todo.pop()
@@ -106,7 +106,7 @@ def _parts(value: Any) -> list[Any] | None:
 
 
 def _sort_key(item: Any) -> bytes:
-    """The same bytes for an item of a set and for what is read of it."""
+    """The same bytes for an item of a set and for the item that is read again."""
     if isinstance(item, tuple):
         return b"".join(map(_sort_key, item))
     return b"".join(sorted(map(_sort_key, item))) if isinstance(item, frozenset) else _encode(item)

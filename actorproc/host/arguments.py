@@ -9,14 +9,21 @@ import socket
 from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from itertools import count
+from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+from pydantic import BaseModel
+
+from actorproc.codecs import subject_of
 from actorproc.config.settings import Settings
-from actorproc.errors import UsageError
+from actorproc.errors import HandlerDefinitionError, SchemaError, UsageError
 from actorproc.handler.base import PartitionHandler
 from actorproc.handler.checks import is_ready_made
 from actorproc.handler.decoder import Decoder
 from actorproc.handler.hooks import Hooks
+from actorproc.rows.schema import parse_schema
+from actorproc.runtime.user_code import user_code
 from actorproc.sources import LogSource, OutputSource
 from actorproc.sources.protocol import Source
 from actorproc.storage.store import Store
@@ -37,7 +44,6 @@ def default_host() -> str:
 
 
 def check_types(
-    *,
     name: object,
     host: object,
     start_from: object,
@@ -74,7 +80,40 @@ def check_keywords(keywords: Mapping[str, object], callee: Callable[..., Any]) -
             raise UsageError(f"{keyword} = {value!r}: Processor has no such argument; did you mean {near[0]}?")
 
 
-def check_auto_commit(handler: type[PartitionHandler], settings: Settings) -> None:
+def checked_settings(
+    handler: type[PartitionHandler], settings: Settings | None, config: str | Path | None, keywords: Mapping[str, Any]
+) -> Settings:
+    """The settings, which are given, or come from keywords, environment and file.
+
+    Raises:
+        UsageError: they are wrong, or do not go with the handler.
+    """
+    if settings is None:
+        settings = Settings.load(config, **keywords)
+    elif also := [*keywords, *(["config"] if config else [])]:
+        raise UsageError(f"give settings or {', '.join(also)}, not both")
+    _check_auto_commit(handler, settings)
+    _check_delivery(handler, settings)
+    return settings
+
+
+def declared_columns(handler: type[PartitionHandler], options: BaseModel) -> tuple[pa.Schema, str | None]:
+    """The columns that the handler declares, or the subject of the schema registry that does.
+
+    Raises:
+        HandlerDefinitionError: `schema_for` failed.
+        SchemaError: it returns no schema.
+    """
+    with user_code(f"{handler.__name__}.schema_for", HandlerDefinitionError):
+        declared = handler.schema_for(options)
+    subject = subject_of(declared)
+    try:
+        return parse_schema(None if subject is not None else declared), subject
+    except SchemaError as error:
+        raise SchemaError(f"{handler.__name__}: {error}") from None
+
+
+def _check_auto_commit(handler: type[PartitionHandler], settings: Settings) -> None:
     """Raises UsageError: nobody would ever commit."""
     if not settings.auto_commit and is_ready_made(handler):
         raise UsageError(
@@ -83,7 +122,7 @@ def check_auto_commit(handler: type[PartitionHandler], settings: Settings) -> No
         )
 
 
-def check_delivery(handler: type[PartitionHandler], settings: Settings) -> None:
+def _check_delivery(handler: type[PartitionHandler], settings: Settings) -> None:
     """Raises UsageError: while the other system is away, each record would become a dead letter."""
     if handler.exclusive and settings.delivery == "at-most-once":
         raise UsageError(
@@ -92,11 +131,11 @@ def check_delivery(handler: type[PartitionHandler], settings: Settings) -> None:
         )
 
 
-def check_places(name: str, source: Source, store: Store, settings: Settings) -> None:
+def check_places(name: str, source: Source, store: Store) -> None:
     """Raises UsageError: the processor would read its own output, or mix its files with those of its source."""
     if isinstance(source, (LogSource, OutputSource)) and source.endpoint != store.backend.endpoint:
         return  # the same URL on two services is two places
-    if str(source) == OutputSource(store, name, settings=settings, clock=store.clock).url:
+    if str(source) == f"{OUTPUT_SCHEME}{store.url}/{name}":
         raise UsageError(f"{name} would read its own output, for ever: give it another name or container")
     if not isinstance(source, (LogSource, OutputSource)):
         return

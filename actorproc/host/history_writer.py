@@ -7,12 +7,14 @@ from typing import Any
 
 import pyarrow as pa
 
+from actorproc.counts import Counts
 from actorproc.errors import StoreError
 from actorproc.group.formats import RELEASE
 from actorproc.group.history import KEPT, MOST_SAMPLES, SAMPLES, Life, encode_history, telling_settings
 from actorproc.host.owned_partitions import OwnedPartitions
 from actorproc.host.partition_slot import PartitionSlot
 from actorproc.partition.host_context import HostContext
+from actorproc.partition.statistics import PartitionStatistics
 from actorproc.runtime.logger import LogThrottle
 
 _CLEAN_EVERY = 3_600.0  # seconds between two looks for files of hosts that have ended
@@ -33,7 +35,7 @@ class HistoryWriter:
         )  # fmt: skip
         self._key = context.layout.history_file(context.host, clock.nonce())
         self._samples: deque[pa.Table] = deque(maxlen=max(1, min(MOST_SAMPLES, int(KEPT / settings.history_interval))))
-        self._counts: dict[str, tuple[int, int]] = {}  # records and dead letters of each actor at the latest sample
+        self._counts: dict[str, Counts] = {}  # of each actor at the latest sample
         self._clean_at = clock.monotonic()
         self._failures = LogThrottle()
 
@@ -46,28 +48,28 @@ class HistoryWriter:
                 if times := self._failures.due(str(error), self._context.clock.monotonic()):
                     self._log.warning("history.failed", error=str(error), times=times, why="only dashboards need it")
             await self._context.clock.sleep(self._life.interval)
-            self._samples.append(self._sample(list(self._partitions.by_name())))
+            self._samples.append(self._sample(self._partitions.by_name()))
 
     def _sample(self, slots: list[PartitionSlot]) -> pa.Table:
         time = int(self._context.clock.wall() * 1000)
         found = [slot.statistics() for slot in slots]
         lags = {slot.partition: slot.actor.lag.take_most() for slot in slots if slot.actor is not None}
-        counts = {one.partition: (one.records, one.dead_letters) for one in found}
         rows = [
             {
                 "time": time, "partition": one.partition, "lag": lags.get(one.partition),
-                "records": self._since(one.partition, 0, one.records),
-                "dead_letters": self._since(one.partition, 1, one.dead_letters),
+                "records": self._since("records", one),
+                "dead_letters": self._since("dead_letters", one),
                 "trouble": None if one.trouble is None else one.trouble.kind,
             }
             for one in found
         ]  # fmt: skip
-        self._counts = counts
+        self._counts = {one.partition: one.counts for one in found}
         return pa.Table.from_pylist(rows, SAMPLES)
 
-    def _since(self, partition: str, which: int, count: int) -> int:
-        """What was counted since the latest sample. A new actor has begun at 0."""
-        before = self._counts.get(partition, (0, 0))[which]
+    def _since(self, name: str, found: PartitionStatistics) -> int:
+        """The count since the latest sample. A new actor has begun at 0."""
+        count: int = getattr(found.counts, name)
+        before: int = getattr(self._counts.get(found.partition, Counts()), name)
         return count - before if count >= before else count
 
     async def _write(self) -> None:

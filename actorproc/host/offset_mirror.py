@@ -8,10 +8,9 @@ import anyio
 
 from actorproc.errors import SourceError
 from actorproc.host.owned_partitions import OwnedPartitions
-from actorproc.runtime.clock import Clock
+from actorproc.partition.host_context import HostContext
 from actorproc.runtime.error_text import error_message
 from actorproc.runtime.logger import LogThrottle
-from actorproc.sources.protocol import Source
 
 MIRROR_EVERY = 5.0
 """Seconds, as often as Kafka's consumers commit by themselves (auto.commit.interval.ms)."""
@@ -29,11 +28,10 @@ class OffsetMirror:
     broker does not forget the offsets of an idle partition.
     """
 
-    def __init__(self, group: str, source: Source, partitions: OwnedPartitions, clock: Clock, log: Any) -> None:
+    def __init__(self, group: str, context: HostContext, partitions: OwnedPartitions, log: Any) -> None:
         self._group = group
-        self._source = source
+        self._source, self._clock = context.source, context.clock
         self._partitions = partitions
-        self._clock = clock
         self._log = log
         self._failures = LogThrottle()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, KeysView, Mapping, ValuesView
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from enum import Enum, auto
 from functools import partial
@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import anyio
 import anyio.abc
 
+from actorproc.counts import Counts
 from actorproc.errors import Fault, Fenced, HandlerError, PartitionGone, PartitionStuck, RowsLost, StaleEpoch, locate
 from actorproc.group.assignment import Lease
 from actorproc.handler.base import CloseReason
@@ -19,7 +20,6 @@ from actorproc.host.failure_log import FailureLog
 from actorproc.host.given_up import GivenUp
 from actorproc.host.origins import Origins
 from actorproc.host.partition_slot import PartitionSlot
-from actorproc.output.checkpoint import Totals
 from actorproc.partition.actor import PartitionActor
 from actorproc.partition.dead_letter_limit import DeadLetterLimit
 from actorproc.partition.host_context import HostContext
@@ -80,18 +80,18 @@ class OwnedPartitions(Mapping[str, PartitionSlot]):
 
     def __init__(self, context: HostContext, notify: Callable[[Message], object], log: Any) -> None:
         self._context = context
-        self._settings = context.settings
-        self._clock = context.clock
+        self._settings, self._clock = context.settings, context.clock
         self._notify = notify
         self._log = log
         self._slots: dict[str, PartitionSlot] = {}
         self._turns: defaultdict[str, anyio.Lock] = defaultdict(anyio.Lock)  # by partition: one task at a time
         self._warm = anyio.Event()
-        self._former_totals = Totals()  # of actors that have ended
+        self._former_counts = Counts()  # of actors that have ended
         self._left_at: dict[str, str] = {}  # committed positions of partitions handed over as this host stops
         self._failures = FailureLog(context.clock, log)
         self._given_up = GivenUp(context.threads)
         self.origins = Origins(context.host)
+        self.changes = context.changes
         self.rows_lost: dict[str, str] = {}
         """Partition -> how its handler has lost rows on this host."""
         self.fenced = False
@@ -100,6 +100,7 @@ class OwnedPartitions(Mapping[str, PartitionSlot]):
         """The host is stopping: nothing is started any more. Running partitions go on until they are drained."""
         self.found_stuck = anyio.Event()
         """Set when partitions are found to be stuck, and replaced by the supervisor, which writes a heartbeat."""
+        self._task_ended = anyio.Event()
 
     def __getitem__(self, partition: str) -> PartitionSlot:
         return self._slots[partition]
@@ -109,12 +110,6 @@ class OwnedPartitions(Mapping[str, PartitionSlot]):
 
     def __len__(self) -> int:
         return len(self._slots)
-
-    def keys(self) -> KeysView[str]:
-        return self._slots.keys()  # a dictionary's own views: a run until the end looks at them all the time
-
-    def values(self) -> ValuesView[PartitionSlot]:
-        return self._slots.values()
 
     def begin(self, tasks: anyio.abc.TaskGroup) -> None:
         """Start the background tasks. Partitions, too, run in `tasks`."""
@@ -141,13 +136,20 @@ class OwnedPartitions(Mapping[str, PartitionSlot]):
         """Whether some partitions are draining, and will be released soon."""
         return any(slot.draining and not (slot.released or slot.ended) for slot in self._slots.values())
 
+    async def drained(self, within: float) -> None:
+        """Wait until none is `draining`, for `within` seconds at most."""
+        with anyio.move_on_after(within):
+            while self.draining:
+                self._task_ended = anyio.Event()
+                await self._task_ended.wait()
+
     def by_name(self) -> list[PartitionSlot]:
         """All slots in the order of their partitions' names. May be called from any thread."""
         return sorted(self._slots.values(), key=lambda slot: natural(slot.partition))
 
-    def totals(self) -> Totals:
+    def counts(self) -> Counts:
         """Counts since the host started, including partitions that have moved away."""
-        return sum((slot.totals() for slot in self._slots.values()), self._former_totals)
+        return sum((slot.counts() for slot in self._slots.values()), self._former_counts)
 
     def positions(self) -> dict[str, str]:
         """Partition -> committed position, of those that run here or that left as the host stopped."""
@@ -173,7 +175,6 @@ class OwnedPartitions(Mapping[str, PartitionSlot]):
         for slot in list(self._slots.values()):
             lease = leases.get(slot.partition)
             if lease is None or lease.epoch != slot.epoch:
-                slot.scope.cancel()
                 self._drop(slot, "lost")
         for partition, lease in leases.items():
             running = self._slots.get(partition)
@@ -204,8 +205,10 @@ class OwnedPartitions(Mapping[str, PartitionSlot]):
             self._context.hooks.add("released", slot.partition, slot.epoch, reason=reason, position=position)
 
     def _drop(self, slot: PartitionSlot, reason: str) -> None:
+        slot.scope.cancel()
         self._tell_released(slot, reason)
         del self._slots[slot.partition]
+        self.changes.add(slot.partition)
 
     def _new_slot(self, partition: str, epoch: int) -> PartitionSlot:
         settings = self._settings
@@ -214,6 +217,7 @@ class OwnedPartitions(Mapping[str, PartitionSlot]):
             partition, epoch, restarts, DeadLetterLimit(settings), self._clock,
             since=self._clock.wall(), origin=self.origins.of(partition),
         )  # fmt: skip
+        self.changes.add(partition)
         return slot
 
     def drain_all(self) -> None:
@@ -241,8 +245,8 @@ class OwnedPartitions(Mapping[str, PartitionSlot]):
 
     def revoke_all(self) -> None:
         """Cancel and forget all: this host has no lease any more."""
-        self.cancel_all("lost")
-        self._slots.clear()
+        for slot in list(self._slots.values()):
+            self._drop(slot, "lost")
 
     # Running one partition
 
@@ -259,7 +263,8 @@ class OwnedPartitions(Mapping[str, PartitionSlot]):
         except HandlerError:
             pass  # user code turned the cancellation of the scope into an error
         slot.ended = slot.actor is not None and slot.actor.ended
-        self._former_totals += slot.drop_actor()
+        self._former_counts += slot.drop_actor()
+        self._task_ended.set()
         if self._slots.get(slot.partition) is not slot:
             return  # the lease is gone
         if slot.ended:
@@ -275,9 +280,10 @@ class OwnedPartitions(Mapping[str, PartitionSlot]):
     def _handle_failure(self, slot: PartitionSlot, error: Exception, delay: float) -> None:
         locate(error, self._context.store.url)  # an error of the source names its own place
         slot.note_failure(error)
+        self.changes.add(slot.partition)
         if isinstance(error, RowsLost):
             self.rows_lost[slot.partition] = str(error)
-        self._former_totals += slot.drop_actor()
+        self._former_counts += slot.drop_actor()
         self._failures.log(slot, error, delay)
         if not isinstance(error, Fenced | PartitionStuck):  # `released` and `stuck` say these
             self._context.hooks.add_error(error, slot.partition, slot.epoch)
@@ -355,10 +361,10 @@ class OwnedPartitions(Mapping[str, PartitionSlot]):
                 actor = slot.actor
                 if actor is None:
                     continue
-                if slot.is_stuck(most, now):
+                if slot.handling.lasts(actor.progress, most, now):
                     why = f"the handler made no progress for max_process_time = {most:g} s"
                     self._abort(slot, actor, why, most)
-                elif slot.is_silent(silence, now) and not actor.read_anew():
+                elif slot.reading.lasts(actor.read_progress, silence, now) and not actor.read_anew():
                     why = f"read() of the source has yielded nothing for max_read_time = {silence:g} s"
                     self._abort(slot, actor, why, silence, "infrastructure")
 

@@ -60,7 +60,9 @@ class PartitionList:
         """
         now = self._context.clock.monotonic()
         try:
-            known = await self._list()
+            # Without retries: until the source answers, no lease is taken and none handed over.
+            listing = list_partitions(self._context.source)
+            known = await with_deadline(listing, "partitions", self._context.store.limits, retries=False)
         except Exception as error:  # of the user's source
             raise SourceError(error_message(error)) from error
         self._known, self._listed_at = known, now
@@ -68,8 +70,3 @@ class PartitionList:
             self._warned_of_none = True
             self._log.warning("processor.no_partitions", source=str(self._context.source), what_to_do=_NONE_LISTED)
         return known
-
-    async def _list(self) -> Parents:
-        # Without retries: until the source answers, no lease is taken and none handed over.
-        partitions = list_partitions(self._context.source)
-        return await with_deadline(partitions, "partitions", self._context.store.limits, retries=False)

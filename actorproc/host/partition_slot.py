@@ -6,8 +6,8 @@ from dataclasses import dataclass, field, replace
 
 import anyio
 
+from actorproc.counts import Counts
 from actorproc.errors import Fault, Fenced, HandlerMisuse, PartitionStuck, RowsLost, fault_of
-from actorproc.output.checkpoint import Totals
 from actorproc.partition.actor import PartitionActor
 from actorproc.partition.dead_letter_limit import DeadLetterLimit
 from actorproc.partition.statistics import PartitionState, PartitionStatistics, Trouble, TroubleKind
@@ -15,31 +15,10 @@ from actorproc.records import Cursor
 from actorproc.runtime.actor import Restarts
 from actorproc.runtime.clock import Clock
 from actorproc.runtime.error_text import describe_error
+from actorproc.runtime.stillness import Stillness
 
 FAILURES_FOR_GOOD = 5
 """Failures in a row, with nothing committed in between, after which a run until the end gives a partition up."""
-
-
-@dataclass(slots=True)
-class _Stillness:
-    """How long a value has not changed."""
-
-    _progress: object = None
-    _since: float = 0.0
-
-    def lasts(self, progress: object, limit: float, now: float) -> bool:
-        """Whether it has not changed for `limit` seconds. None: there is nothing to wait for."""
-        if progress is None or progress != self._progress:
-            self._progress, self._since = progress, now
-            return False
-        if now - self._since < limit:
-            return False
-        self._progress = None
-        return True
-
-    def seconds(self, now: float) -> float:
-        """For how long it has not changed; 0 if there is nothing to wait for."""
-        return 0.0 if self._progress is None else now - self._since
 
 
 @dataclass(slots=True)
@@ -68,9 +47,13 @@ class PartitionSlot:
     blocked: str | None = None
     """Why no actor can be started: a call of an earlier one has not returned."""
     committed: Cursor = field(default_factory=lambda: Cursor(""))
-    ever: Totals | None = None
-    """Counts since the first record of the partition, as its latest actor knew them."""
     """Of the latest actor that has ended; empty before one has opened the partition."""
+    ever: Counts | None = None
+    """Counts since the first record of the partition, as its latest actor knew them."""
+    handling: Stillness = field(default_factory=Stillness)
+    """Of the progress of the handler."""
+    reading: Stillness = field(default_factory=Stillness)
+    """Of what the source yields."""
     acquired: bool = False
     """The hooks know that this host has the lease, and not yet that it has it no more."""
     _kind: TroubleKind = "failing"  # of the latest failure
@@ -80,8 +63,6 @@ class PartitionSlot:
     _failures: int = 0  # in a row, with nothing committed in between
     _is_misuse: bool = False  # the latest failure is a mistake in the handler itself
     _committed: int = -1  # sequence up to which everything was committed at the latest failure
-    _handling: _Stillness = field(default_factory=_Stillness)
-    _reading: _Stillness = field(default_factory=_Stillness)
 
     def statistics(self) -> PartitionStatistics:
         trouble, actor = self.trouble(), self.actor
@@ -100,22 +81,19 @@ class PartitionSlot:
             error=error, totals=actor.statistics.totals or self.ever,
         )  # fmt: skip
 
-    def totals(self) -> Totals:
+    def counts(self) -> Counts:
         """Counts of the current actor."""
-        if self.actor is None:
-            return Totals()
-        done = self.actor.statistics
-        return Totals(done.records, done.rows, done.dead_letters, done.skipped)
+        return Counts() if self.actor is None else self.actor.statistics.counts
 
-    def drop_actor(self) -> Totals:
+    def drop_actor(self) -> Counts:
         """Forget the actor, which has ended. Returns its counts."""
-        totals = self.totals()
+        counts = self.counts()
         self.committed = self.committed_cursor()
         if self.actor is not None:
             self.ever = self.actor.statistics.totals or self.ever
         self.actor = None
-        self._handling, self._reading = _Stillness(), _Stillness()
-        return totals
+        self.handling, self.reading = Stillness(), Stillness()
+        return counts
 
     def committed_cursor(self) -> Cursor:
         """As far as this host knows; empty before an actor has opened the partition."""
@@ -157,7 +135,7 @@ class PartitionSlot:
         """Whether the actor that was started after the latest failure has got on."""
         if self._kind == "stuck" and self._fault == "user":  # the records before the one that hangs prove nothing
             return done.cursor.sequence > self._reached
-        return done.records > 0 if self._failures <= 1 else done.committed.sequence > self._committed
+        return done.counts.records > 0 if self._failures <= 1 else done.committed.sequence > self._committed
 
     def trouble(self) -> Trouble | None:
         """Why it fails or does not start. None once an actor has processed records after the failure.
@@ -205,15 +183,3 @@ class PartitionSlot:
         if self._failures >= FAILURES_FOR_GOOD:
             return f"failed at least {FAILURES_FOR_GOOD} times in a row without getting on: {self.error}"
         return None
-
-    def is_stuck(self, limit: float, now: float) -> bool:
-        """Whether the handler has made no progress for `limit` seconds. True once per `limit`; to be called often."""
-        return self._handling.lasts(None if self.actor is None else self.actor.progress, limit, now)
-
-    def silence(self, now: float) -> float:
-        """Seconds for which the source has yielded nothing, within a few."""
-        return self._reading.seconds(now)
-
-    def is_silent(self, limit: float, now: float) -> bool:
-        """Whether the source has yielded nothing for `limit` seconds. Likewise."""
-        return self._reading.lasts(None if self.actor is None else self.actor.read_progress, limit, now)

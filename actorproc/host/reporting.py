@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import astuple
 from datetime import datetime
 
 from msgspec.structs import replace
 
-from actorproc.group.reports import GivenUpReport, HostReport, PartitionReport, RetryReport, TimesReport, TotalsReport
-from actorproc.output.checkpoint import Totals
+from actorproc.group.reports import GivenUpReport, HostReport, PartitionReport, RetryReport, TimesReport
 from actorproc.partition.statistics import PartitionStatistics, Retry, Trouble
 from actorproc.partition.time_spent import Activity
 from actorproc.runtime.watchdog import Blockage
@@ -56,7 +56,6 @@ def report_of(found: PartitionStatistics) -> PartitionReport:
     return PartitionReport(
         epoch=found.epoch, state=found.state, since=int(found.since), origin=found.origin,
         sequence=found.committed.sequence, lag=found.lag, lag_seconds=_tenths(found.lag_seconds),
-        records=found.records, rows=found.rows, dead_letters=found.dead_letters, skipped=found.skipped,
         last_commit=_whole(found.last_commit),
         activity=found.activity, activity_since=int(found.activity_since),
         times=TimesReport(*(round(found.seconds.get(activity, 0.0), 1) for activity in _REPORTED)),
@@ -64,12 +63,8 @@ def report_of(found: PartitionStatistics) -> PartitionReport:
         trouble=None if trouble is None else trouble.kind,
         trouble_since=None if trouble is None else int(trouble.since),
         fault=None if trouble is None else trouble.fault,
-        totals=None if totals is None else _totals(totals),
+        totals=None if totals is None else astuple(totals),
     )  # fmt: skip
-
-
-def _totals(found: Totals) -> TotalsReport:
-    return TotalsReport(found.records, found.rows, found.dead_letters, found.skipped)
 
 
 def _retry(retry: Retry) -> RetryReport:

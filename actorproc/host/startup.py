@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
 from typing import Any
 
 import pyarrow as pa
@@ -24,6 +25,10 @@ from actorproc.storage.probe import ensure_safe
 from actorproc.storage.store import Store
 
 _SHARED_ENDS = "shared() of the handler, after its yield"
+_CANCELLED = (
+    "the task that ran it was cancelled, so nothing was drained: what is not committed is processed again, elsewhere "
+    "once the leases have expired. stop() drains, and so does run(signals=True) on SIGTERM and Ctrl-C"
+)
 
 
 async def check_container(store: Store, name: str) -> None:
@@ -157,3 +162,13 @@ async def shared_value(handler: type[PartitionHandler], options: Any, log: Any) 
 def _cause(error: BaseException) -> BaseException:
     """The error within exception groups: a task group in a handler's `shared` wraps errors that pass through it."""
     return first_cause(error) if isinstance(error, Exception) else error
+
+
+@contextmanager
+def cancellation_logged(log: Any) -> Iterator[None]:
+    """Warn if the task is cancelled from outside: nothing is drained then."""
+    try:
+        yield
+    except asyncio.CancelledError:
+        log.warning("processor.cancelled", why=_CANCELLED)
+        raise

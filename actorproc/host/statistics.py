@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from actorproc.counts import Counts
 from actorproc.partition.statistics import PartitionStatistics, Trouble
 from actorproc.partition.time_spent import Activity, Durations
 
@@ -26,12 +27,9 @@ class Statistics:
     heartbeat failed, or why the store does not answer; running partitions go on then. Or why this host has ended."""
     error_since: float | None = None
     """Since when, in seconds since 1970; None: no error, or this host has not started yet."""
-    records: int = 0
-    """Processed since this host started, including partitions that have moved away. A repeated record counts again."""
-    rows: int = 0
-    """Committed since this host started, as are `dead_letters` and `skipped`."""
-    dead_letters: int = 0
-    skipped: int = 0
+    counts: Counts = field(default_factory=Counts)
+    """Since this host started, including partitions that have moved away. A record counts each time that it is
+    processed, its results when they are committed."""
     partitions: tuple[PartitionStatistics, ...] = ()
     """Partitions that run on this host, by name."""
     given_up: dict[str, Trouble] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""The supervisor actor, one per host: heartbeat, self-fencing, looks at the group, hand-over, leaving."""
+"""The supervisor actor, one per host: keeps the host in its group by heartbeats and looks, and fences it if need be."""
 
 from __future__ import annotations
 
@@ -6,10 +6,8 @@ from itertools import islice
 from math import inf
 
 import anyio
-import anyio.abc
 import structlog
 
-from actorproc.config.settings import Settings
 from actorproc.errors import (
     ActorprocError,
     CorruptObject,
@@ -23,9 +21,10 @@ from actorproc.errors import (
 )
 from actorproc.group.group import Group
 from actorproc.group.reports import HostReport
-from actorproc.host.end_watch import EndWatch
+from actorproc.host.end_watch import watch_ends
 from actorproc.host.failing import Failing, store_outage
 from actorproc.host.history_writer import HistoryWriter
+from actorproc.host.lease_writer import GROUP_UNUSABLE, LeaseWriter
 from actorproc.host.offset_mirror import OffsetMirror
 from actorproc.host.owned_partitions import GiveUp, Message, OwnedPartitions, RaiseEpoch, Vanished, Wake
 from actorproc.host.partition_list import PartitionList
@@ -34,16 +33,12 @@ from actorproc.host.statistics import Statistics
 from actorproc.output.source_identity import read_source
 from actorproc.partition.host_context import HostContext
 from actorproc.runtime.actor import Actor
-from actorproc.runtime.clock import Clock
 from actorproc.runtime.logger import LogThrottle, get_logger
 from actorproc.runtime.tasks import first_cause
 from actorproc.runtime.watchdog import Blockage
 from actorproc.storage.store import Store
 
 log = get_logger(__name__)
-
-HAND_OVER_PAUSE = 0.05
-"""Seconds over which drained partitions are gathered, so that many are handed over in one write."""
 
 FAILING_IN_HEARTBEAT = 50
 """Failing partitions that a heartbeat names: enough to see that something is wrong, and it stays small."""
@@ -53,9 +48,6 @@ _ERROR_IN_HEARTBEAT = 600  # characters
 LEAVING_TIME = 5.0
 """Seconds that a stopping host takes for the group, beyond the time in which its partitions drain."""
 
-_GROUP_UNUSABLE = (StoreError, CorruptObject)
-"""The group's document cannot be read or written. A corrupt one does not revoke leases."""
-
 
 class Supervisor(Actor[Message]):
     """Keeps this host in the group, and makes the partitions that run here match the leases of this host."""
@@ -64,8 +56,7 @@ class Supervisor(Actor[Message]):
         super().__init__(mailbox=16)
         self._group = group
         self._context = context
-        self._settings: Settings = context.settings
-        self._clock: Clock = context.clock
+        self._settings, self._clock = context.settings, context.clock
         self._members: list[str] = []
         self._fences = 0
         self._has_left = False  # the group
@@ -80,6 +71,7 @@ class Supervisor(Actor[Message]):
         self._log = log.bind(processor=context.processor, host=context.host)
         self._listed = PartitionList(context, self._log)
         self.partitions = OwnedPartitions(context, self.tell, self._log)
+        self._leases = LeaseWriter(group, self.partitions, self._listed, self.nudge, self._log)
 
     def nudge(self) -> None:
         """Look at the group now."""
@@ -95,12 +87,11 @@ class Supervisor(Actor[Message]):
     def statistics(self, *, running: bool = True) -> Statistics:
         context, error = self._context, self._failing()
         slots = self.partitions
-        done = slots.totals()
         return Statistics(
             processor=context.processor, host=context.host, running=running and not self._has_ended,
             incarnation=self._group.incarnation, fenced=slots.fenced, members=tuple(self._members),
             error=None if error is None else error.text, error_since=None if error is None else error.since,
-            records=done.records, rows=done.rows, dead_letters=done.dead_letters, skipped=done.skipped,
+            counts=slots.counts(),
             partitions=tuple(slot.statistics() for slot in slots.by_name()), given_up=slots.given_up(),
             store_requests=dict(context.store.requests), store_failures=dict(context.store.failures),
             source_requests=context.costs.requests, source_bytes=context.costs.bytes,
@@ -143,11 +134,12 @@ class Supervisor(Actor[Message]):
                 tasks.start_soon(self._renew_forever)
                 tasks.start_soon(self._fence_in_time)
                 self.partitions.begin(tasks)
-                tasks.start_soon(EndWatch(self._context, self.partitions, self._log).run)
+                tasks.start_soon(watch_ends, self._context, self.partitions, self._log)
                 if self._settings.history_interval:
                     tasks.start_soon(HistoryWriter(self._context, self.partitions, self._log).run)
-                mirror = self._offset_mirror()
-                if mirror is not None:
+                mirror = None
+                if (group := self._settings.mirror_offsets) is not None:
+                    mirror = OffsetMirror(group, self._context, self.partitions, self._log)
                     tasks.start_soon(mirror.run)
                 if self._context.hooks.wanted:
                     tasks.start_soon(self._context.hooks.run)
@@ -172,12 +164,6 @@ class Supervisor(Actor[Message]):
             )
             self._error = Failing(error, self._clock.wall())
             raise ActorprocError(error)
-
-    def _offset_mirror(self) -> OffsetMirror | None:
-        group = self._settings.mirror_offsets
-        if group is None:
-            return None
-        return OffsetMirror(group, self._context.source, self.partitions, self._clock, self._log)
 
     async def _join(self) -> None:
         """Write the first heartbeat. Until then nobody counts on this host."""
@@ -225,7 +211,7 @@ class Supervisor(Actor[Message]):
         """Log the dead letters of all partitions in one line, at most once a minute."""
         if new := self._context.dead_letter_summary.due(self._clock.monotonic(), at_once=at_once):
             self._log.warning(
-                "processor.dead_letters", new=new.total(), since_start=self.partitions.totals().dead_letters,
+                "processor.dead_letters", new=new.total(), since_start=self.partitions.counts().dead_letters,
                 errors=dict(new.most_common(5)), example=self._context.dead_letter_summary.example,
             )  # fmt: skip
 
@@ -235,9 +221,7 @@ class Supervisor(Actor[Message]):
             with anyio.move_on_after(interval):
                 await self.partitions.found_stuck.wait()  # other hosts and people learn it at once
                 self.partitions.found_stuck = anyio.Event()
-            interval = self._settings.lease_renew_interval
-            if not await self._try_renew():
-                interval /= 4
+            interval = self._settings.lease_renew_interval / (1 if await self._try_renew() else 4)
 
     async def _try_renew(self) -> bool:
         try:
@@ -280,13 +264,9 @@ class Supervisor(Actor[Message]):
             message = await self.receive(look_at - self._clock.monotonic())
             with anyio.CancelScope() as self._looking:
                 if message is Wake.HAND_OVER:
-                    await self._hand_over()
-                elif isinstance(message, RaiseEpoch):
-                    await self._raise_epoch(message)
-                elif isinstance(message, GiveUp):
-                    await self._give_up(message)
-                elif isinstance(message, Vanished):
-                    await self._close_vanished(message.partition)
+                    await self._leases.hand_over()
+                elif isinstance(message, RaiseEpoch | GiveUp | Vanished):
+                    await self._leases.write(message)
                 elif not self.partitions.closing:  # an earlier message may have been on its way
                     look_at = self._clock.monotonic() + await self._look()
             self._looking = None
@@ -302,19 +282,10 @@ class Supervisor(Actor[Message]):
                 "supervisor.removed_from_group", why="other hosts considered this host dead; it joins the group again"
             )
             self.partitions.revoke_all()
-            if not self.partitions.closing:
-                try:
-                    await self._check_is_same_processor()
-                    # While this host was away, its registration as a reader may have expired.
-                    await self._context.source.register(self._context.processor, self._context.store.url)
-                except (StoreUnavailable, SourceError) as error:
-                    self._look_failed(str(error))
-                    return self._clock.jitter(self._settings.lease_renew_interval / 4)
-                self._group.rejoin()
-                if not await self._try_renew():
-                    return self._clock.jitter(self._settings.lease_renew_interval / 4)
-            return 0.0
-        except (*_GROUP_UNUSABLE, SourceError) as error:
+            if self.partitions.closing or await self._rejoin():
+                return 0.0
+            return self._clock.jitter(self._settings.lease_renew_interval / 4)
+        except (*GROUP_UNUSABLE, SourceError) as error:
             locate(error, self._context.store.url)
             self._group_needs_repair = isinstance(error, CorruptObject | StoreRefused)
             if self._group_needs_repair and not self._members:
@@ -329,23 +300,32 @@ class Supervisor(Actor[Message]):
             # A view from before or during a fencing may be stale; a look follows the renewal.
             self.partitions.origins.note(view)
             self.partitions.apply(view.mine)
-        await self._hand_over()
+        await self._leases.hand_over()
         pause = self._clock.jitter(self._settings.lease_acquire_interval)
         return pause if view.look_again_in is None else min(pause, view.look_again_in)
 
-    async def _check_is_same_processor(self) -> None:
-        """A host that was paused for long may wake after its processor was deleted, renamed or begun anew.
+    async def _rejoin(self) -> bool:
+        """Join anew, after other hosts considered this one dead. Returns whether it has succeeded.
 
         Raises:
-            Fenced: the container does not have the processor that this host began with.
+            Fenced: meanwhile the processor was deleted, renamed or begun anew: this host may have been paused for long.
         """
         context = self._context
-        recorded = await read_source(context.store, context.layout)
-        if recorded is None or recorded.put_id != context.processor_id:
-            raise Fenced(
-                f"{context.layout.origin}: processor {context.processor!r} was deleted, renamed or begun anew while "
-                "other hosts considered this host dead; it stops, since it would process another stream's positions"
-            )
+        try:
+            recorded = await read_source(context.store, context.layout)
+            if recorded is None or recorded.put_id != context.processor_id:
+                raise Fenced(
+                    f"{context.layout.origin}: processor {context.processor!r} was deleted, renamed or begun anew "
+                    "while other hosts considered this host dead; it stops, since it would process another stream's "
+                    "positions"
+                )
+            # While this host was away, its registration as a reader may have expired.
+            await context.source.register(context.processor, context.store.url)
+        except (StoreUnavailable, SourceError) as error:
+            self._look_failed(str(error))
+            return False
+        self._group.rejoin()
+        return await self._try_renew()
 
     def _look_failed(self, error: str) -> bool:
         """Note a failed look. Whether looks have failed for longer than a lease is valid."""
@@ -359,70 +339,6 @@ class Supervisor(Actor[Message]):
             say = self._log.error if too_long else self._log.warning
             say("supervisor.look_failed", error=error, seconds=round(lasted, 3), times=times)
         return too_long
-
-    async def _hand_over(self) -> None:
-        """Close partitions that have ended. Give the leases of drained ones to their next owners, many in one write."""
-        await self._close_ended()
-        if not self.partitions.released:
-            return
-        if self.partitions.draining:
-            await self._clock.sleep(HAND_OVER_PAUSE)
-        released = self.partitions.released
-        try:
-            staying = await self._group.hand_over(released)
-        except _GROUP_UNUSABLE as error:
-            self._log.warning("supervisor.hand_over_failed", error=str(error), partitions=len(released))
-            return  # the next look tries again
-        self.partitions.forget(partition for partition in released if partition not in staying)
-        if staying and not self.partitions.fenced:
-            self.nudge()  # the next look starts them again
-
-    async def _close_ended(self) -> None:
-        """Write into the group which partitions have ended. Then those that follow them may begin."""
-        if not (ended := self.partitions.ended):
-            return
-        try:
-            await self._group.close(ended, "ended")
-        except _GROUP_UNUSABLE as error:
-            self._log.warning("supervisor.close_failed", error=str(error), partitions=len(ended))
-            return  # the next look tries again
-        self.partitions.forget(ended, "ended")
-        self._listed.expire()
-        self.nudge()
-
-    async def _close_vanished(self, partition: str) -> None:
-        """Close a partition that the source has forgotten. If one follows it, its actor ends it instead."""
-        try:
-            listed = await self._listed.anew()
-            if partition in {*listed, *(parent for parents in listed.values() for parent in parents)}:
-                return
-            await self._group.close([partition], "vanished")
-        except (*_GROUP_UNUSABLE, SourceError) as error:
-            self._log.warning("supervisor.close_failed", error=str(error), partitions=1)
-            return  # its actor fails again
-        self._log.warning(
-            "partition.vanished", partition=partition,
-            why="the source does not know it any more; its checkpoint stays, and it goes on there if it comes back",
-        )  # fmt: skip
-        self.nudge()
-
-    async def _raise_epoch(self, message: RaiseEpoch) -> None:
-        """If this host still has the lease, the group has forgotten its epochs: raise the epoch, and start again."""
-        partition, epoch = message
-        try:
-            await self._group.raise_epoch(partition, epoch)
-        except _GROUP_UNUSABLE as error:
-            self._log.warning("supervisor.raise_epoch_failed", partition=partition, epoch=epoch, error=str(error))
-        self.nudge()
-
-    async def _give_up(self, message: GiveUp) -> None:
-        """Let another host run the partition. The call that does not end can commit nothing any more."""
-        partition, why = message
-        try:
-            await self._group.give_up(partition, why)
-        except _GROUP_UNUSABLE as error:
-            self._log.warning("supervisor.give_up_failed", partition=partition, error=str(error))
-        self.nudge()
 
     # Leaving
 
@@ -439,15 +355,12 @@ class Supervisor(Actor[Message]):
                 if not len(self.partitions) or (self._group_needs_repair and not self.partitions.draining):
                     break  # a corrupt document must be repaired by hand: waiting does not help
                 if await self.receive(look_at - self._clock.monotonic()) is Wake.HAND_OVER:
-                    await self._hand_over()
+                    await self._leases.hand_over()
         self.partitions.cancel_all("lost")
         self._has_left = True
         self._log_dead_letters(at_once=True)
         with anyio.move_on_after(LEAVING_TIME):
-            try:
-                await self._group.leave()
-            except _GROUP_UNUSABLE as error:
-                self._log.warning("supervisor.leave_failed", error=str(error), why="its remaining leases expire")
+            await self._leases.leave()
 
 
 def _cut(error: str) -> str:

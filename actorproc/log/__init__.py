@@ -1,1 +1,1 @@
-"""The built-in partitioned log: its files, and the producer that appends to them."""
+"""The built-in partitioned log: its files and documents, and how readers learn of new ones."""

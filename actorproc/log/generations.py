@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from actorproc.log.partitioner import partition_of_key
+from actorproc.log.key_hash import partition_of_key
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,29 +11,23 @@ unknown, the producer writes a second hint, which stays open and unchanged.
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
-from typing import Literal, Self
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Mapping, Set
+from dataclasses import dataclass, field, replace
+from typing import Literal
 
 import anyio
 
-from actorproc.errors import CorruptObject, StoreError
+from actorproc.errors import CorruptObject, StoreError, StoreUnavailable
 from actorproc.runtime.clock import Clock
 from actorproc.runtime.logger import get_logger
-from actorproc.runtime.tasks import first_cause
 from actorproc.storage.backend import Listing
 from actorproc.storage.document import Document
-from actorproc.storage.names import LOG_HINTS, is_log_hint, log_hint
-from actorproc.storage.store import Conflict, Store
+from actorproc.storage.names import LOG_HINTS, is_log_hint
+from actorproc.storage.store import Store
 
 State = Literal["open", "idle", "closed"]
-
-HINT_INTERVAL = 1.0
-"""Minimum seconds between two writes of a producer's hint."""
-
-IDLE_AFTER = 10.0
-"""Seconds without an append after which a hint becomes idle. Less than the first of `SWEEP_AGES`."""
 
 SWEEP_AGES = [30.0 * 2**k for k in range(7)]
 """Ages of an open hint, in seconds, at which readers look for segments.
@@ -42,12 +36,8 @@ A write can land up to 20 minutes after its producer sent it (S3 refuses request
 look is after 32 minutes.
 """
 
-FORGET_AFTER = 86_400.0
-"""Age in seconds at which a hint that was not closed is deleted, by the next producer that starts."""
-
-_AGING_INTERVAL = 2 * SWEEP_AGES[0]  # minimum seconds between two writes of the second hint; readers look in between
-
-_RENEW_NAME = FORGET_AFTER / 2  # after such a silence a producer takes a new name, as its old hint may be deleted
+SWEEP_TIME = 30.0
+"""Seconds over which one sweep is spread."""
 
 log = get_logger(__name__)
 
@@ -58,190 +48,6 @@ class Hint(Document, frozen=True):
     producer: str
     state: State
     newest: Mapping[str, int] = {}
-
-
-@dataclass(slots=True)
-class _OwnHint:
-    """A hint that we write. `tag`: of the version that we wrote last."""
-
-    name: str
-    tag: str | None = None
-    written_at: float = -math.inf
-
-
-class HintWriter:
-    """Writes the hint of one producer."""
-
-    def __init__(self, store: Store, clock: Clock) -> None:
-        self.newest: dict[str, int] = {}
-        """Partition -> base of the newest segment known, at first from the hints of other producers."""
-        self._store = store
-        self._clock = clock
-        self._state: State | None = "idle"  # None: a write of another state is under way, or its outcome is unknown
-        self._own = _OwnHint(clock.nonce())
-        self._aging = _OwnHint(clock.nonce())  # the second hint, which is left unchanged
-        self._aging_tried_at = -math.inf
-        self._lock = anyio.Lock()
-        self._appending = 0
-        self._appended_at = -math.inf
-        # Partitions with an append whose outcome is unknown. Our hint stays open until the second hint covers them.
-        self._unsettled: set[str] = set()
-        self._dirty = False
-        self._changed = anyio.Event()
-        self._removable: list[str] = []
-
-    @property
-    def producer(self) -> str:
-        return self._own.name
-
-    @classmethod
-    @asynccontextmanager
-    async def running(cls, log: Store) -> AsyncIterator[Self]:
-        """Write hints as long as the block runs. After an error the hint stays open, so that readers look."""
-        writer = cls(log, log.clock)
-        await writer.read_others()
-        try:
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(writer.run)
-                yield writer
-                tasks.cancel_scope.cancel()
-        except ExceptionGroup as group:
-            raise first_cause(group) from None
-        await writer.close()
-
-    async def read_others(self) -> None:
-        """Learn the newest segments from the hints of other producers, and find hints to delete."""
-        listing = await list_hints(self._store)
-        async with anyio.create_task_group() as tasks:
-            for entry in listing.entries:
-                tasks.start_soon(self._read_other, entry.key, listing.now - entry.modified > FORGET_AFTER)
-
-    async def _read_other(self, key: str, old: bool) -> None:
-        try:
-            hint = await read_hint(self._store, key)
-        except StoreError as error:
-            log.warning("log.hint_not_read", key=key, error=str(error))
-            return
-        if hint is None:
-            return
-        for partition, base in hint.newest.items():
-            self.newest[partition] = max(base, self.newest.get(partition, 0))
-        if old or hint.state == "closed":
-            self._removable.append(key)
-
-    async def begin(self) -> None:
-        """Call this before an append. On return the stored hint is open.
-
-        Raises:
-            StoreUnavailable, StoreRefused: it is not open; do not append.
-        """
-        self._appending += 1  # from here on `run` keeps the hint open
-        try:
-            if not self._is_open():
-                async with self._lock:
-                    if not self._is_open():
-                        await self._write("open")
-        except BaseException:
-            self._appending -= 1
-            raise
-
-    def _is_open(self) -> bool:
-        return self._state == "open"
-
-    def end(self, partition: str, base: int | None) -> None:
-        """Call this after an append. `base`: of the new segment; None if the outcome of the append is unknown."""
-        self._appending -= 1
-        self._appended_at = self._clock.monotonic()
-        if base is None:
-            self._unsettled.add(partition)
-        else:
-            self._unsettled.discard(partition)
-            self.newest[partition] = base
-            self._dirty = True
-        self._changed.set()
-
-    async def run(self) -> None:
-        """Write the hint while there are appends, and make it idle after a pause."""
-        await self._changed.wait()
-        await self._delete_old()
-        while True:
-            await self._changed.wait()
-            self._changed = anyio.Event()
-            while self._state in ("open", None):
-                now = self._clock.monotonic()
-                idle_at = math.inf if self._appending or self._unsettled else self._appended_at + IDLE_AFTER
-                aging_at = self._aging_tried_at + _AGING_INTERVAL if self._unsettled else math.inf
-                if now >= aging_at:
-                    await self._write_aging_hint()
-                elif now >= idle_at:
-                    await self._hint("idle")
-                elif self._dirty:
-                    await self._hint("open")
-                else:
-                    with anyio.move_on_after(min(idle_at, aging_at) - now):
-                        await self._changed.wait()
-                    self._changed = anyio.Event()
-                    continue
-                await self._clock.sleep(HINT_INTERVAL)
-
-    async def close(self) -> None:
-        """Close the hint. It stays open if the outcome of an append is unknown, so that readers look."""
-        if self._own.tag is not None and not self._unsettled:
-            await self._hint("closed")
-
-    async def _hint(self, state: State) -> None:
-        try:
-            async with self._lock:
-                if state == "open" or self._appending == 0:
-                    await self._write(state)
-        except StoreError as error:
-            log.warning("log.hint_failed", producer=self.producer, error=str(error))
-
-    async def _write_aging_hint(self) -> None:
-        """Write the second hint, which stays open and ages.
-
-        One write covers all partitions, because readers look for longer than a write can be in flight.
-        """
-        covered, self._aging_tried_at = set(self._unsettled), self._clock.monotonic()
-        try:
-            await self._put(self._aging, "open", {})
-        except StoreError as error:
-            log.warning("log.hint_failed", producer=self.producer, error=str(error))
-        else:
-            self._unsettled -= covered
-
-    async def _write(self, state: State) -> None:
-        self._dirty = False
-        if state != "open":
-            self._state = None
-        try:
-            await self._put(self._own, state, self.newest)
-        except BaseException:
-            self._dirty = True
-            raise
-        self._state = state
-
-    async def _put(self, own: _OwnHint, state: State, newest: Mapping[str, int]) -> None:
-        """Compare-and-swap: an earlier write that arrives late cannot overwrite a later one, and so hide an append."""
-        if own.tag is not None and self._clock.monotonic() - own.written_at > _RENEW_NAME:
-            own.name, own.tag = self._clock.nonce(), None
-        hint = Hint(put_id=self._clock.nonce(), producer=own.name, state=state, newest=newest)
-        key, body = log_hint(own.name), hint.to_json()
-        while True:
-            try:
-                own.tag = await self._store.write(key, body, own.tag)
-                break
-            except Conflict as conflict:  # an earlier write of ours arrived late, or the hint was deleted
-                own.tag = conflict.stored.tag if conflict.stored else None
-        own.written_at = self._clock.monotonic()
-
-    async def _delete_old(self) -> None:
-        """Delete old hints of others. Ours names their segments now."""
-        try:
-            for key in self._removable:
-                await self._store.delete(key)
-        except StoreError as error:
-            log.debug("log.hints_not_deleted", error=str(error))
 
 
 async def list_hints(store: Store) -> Listing:
@@ -258,3 +64,120 @@ async def read_hint(store: Store, key: str) -> Hint | None:
     except CorruptObject as error:
         log.warning("log.hint_corrupt", key=key, error=str(error))
         return None
+
+
+@dataclass(slots=True)
+class _Waiter:
+    """A reader at the end of its partition, which has read all segments below `base`."""
+
+    base: int
+    event: anyio.Event = field(default_factory=anyio.Event)
+    woken: bool = False
+
+
+class HintWatch:
+    """Wakes the readers of one log. However many of them wait, one polls for all.
+
+    Any of the waiting readers polls, and another one takes over when it leaves. So there is no task to start and stop,
+    and no request while nobody waits.
+    """
+
+    def __init__(self, store: Store, clock: Clock, poll_interval: float) -> None:
+        self.newest: dict[str, int] = {}
+        """Partition -> base of the newest segment, according to the hints."""
+        self._store = store
+        self._clock = clock
+        self._interval = poll_interval
+        self._tags: dict[str, str] = {}  # of the hints that were read
+        self._sweeps: dict[str, int] = {}  # of the open ones: how many of `SWEEP_AGES` they had passed at the last poll
+        self._waiting: dict[str, list[_Waiter]] = {}
+        self._sweep: deque[str] = deque()
+        self._sweep_share = 0  # partitions to wake at each poll
+        self._polling = False
+        self._polled_at = -math.inf
+        self._lock = anyio.Lock()
+
+    async def wait(self, partition: str, base: int) -> None:
+        """Wait until there may be a segment at `base` or later: a hint names one, or it is time to look."""
+        if self.newest.get(partition, -1) >= base:
+            return
+        waiter = _Waiter(base)
+        self._waiting.setdefault(partition, []).append(waiter)
+        try:
+            while not waiter.woken:
+                if self._polling:
+                    await waiter.event.wait()
+                    waiter.event = anyio.Event()
+                else:
+                    await self._poll_when_due()
+        finally:
+            waiters = self._waiting[partition]
+            waiters.remove(waiter)
+            if not waiters:
+                del self._waiting[partition]
+            if not self._polling and self._waiting:  # another reader polls from now on
+                next(iter(self._waiting.values()))[0].event.set()
+
+    async def refresh(self) -> None:
+        """Read the hints, unless they were read within the poll interval."""
+        async with self._lock:
+            if self._clock.monotonic() - self._polled_at > self._interval:
+                await self._poll()
+
+    async def _poll_when_due(self) -> None:
+        self._polling = True
+        try:
+            due = self._polled_at + self._clock.jitter(self._interval)
+            await self._clock.sleep(max(0.0, due - self._clock.monotonic()))
+            async with self._lock:
+                await self._poll()
+        except StoreUnavailable as error:  # the store has retried already; readers wait until it is back
+            log.warning("log.poll_failed", log=self._store.url, error=str(error))
+        finally:
+            self._polling = False
+
+    async def _poll(self) -> None:
+        self._polled_at = self._clock.monotonic()
+        listing = await list_hints(self._store)
+        changed = {entry.key: entry.tag for entry in listing.entries if self._tags.get(entry.key) != entry.tag}
+        async with anyio.create_task_group() as tasks:
+            for key, tag in changed.items():
+                tasks.start_soon(self._read, key, tag)
+        ages = {entry.key: listing.now - entry.modified for entry in listing.entries}
+        for key in self._tags.keys() - ages.keys():
+            del self._tags[key]
+            self._sweeps.pop(key, None)
+        self._plan_sweep(ages, changed=changed.keys())
+        for _ in range(min(self._sweep_share, len(self._sweep))):
+            self._wake(self._sweep.popleft())
+
+    async def _read(self, key: str, tag: str) -> None:
+        try:
+            hint = await read_hint(self._store, key)
+        except StoreError as error:  # the next poll reads it
+            log.warning("log.hint_not_read", key=key, error=str(error))
+            return
+        self._tags[key] = tag  # if the hint is newer than the listing, the next poll reads it again
+        self._sweeps.pop(key, None)
+        if hint is None or hint.state == "open":  # a corrupt one counts as open
+            self._sweeps[key] = 0
+        for partition, base in hint.newest.items() if hint else ():
+            if base > self.newest.get(partition, -1):
+                self.newest[partition] = base
+                self._wake(partition, base)
+
+    def _plan_sweep(self, ages: Mapping[str, float], changed: Set[str]) -> None:
+        due = False
+        for key, before in self._sweeps.items():
+            passed = bisect_right(SWEEP_AGES, ages[key])
+            due = due or (passed > before and key not in changed)
+            self._sweeps[key] = passed
+        if due:
+            self._sweep = deque(self._waiting)
+            self._sweep_share = math.ceil(len(self._sweep) * self._interval / SWEEP_TIME)
+
+    def _wake(self, partition: str, newest: float = math.inf) -> None:
+        for waiter in self._waiting.get(partition, ()):
+            if newest >= waiter.base:
+                waiter.woken = True
+                waiter.event.set()

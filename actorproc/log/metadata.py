@@ -23,7 +23,7 @@ _HOW_TO_CREATE = (
 class LogMetadata(Document, frozen=True):
     """The content of `log.json`. It is written once, and then by growths only.
 
-    Format 2 has grown. Releases that know format 1 only would misplace records, and refuse it.
+    Format version 2: the log has grown. Versions that know only format version 1 would misplace records, and refuse it.
     """
 
     newest_format: ClassVar[int] = 2
@@ -70,7 +70,7 @@ async def open_log(store: Store, *, instead: str = "", create: str = _HOW_TO_CRE
     """The log in this store.
 
     Args:
-        instead: what the caller accepts besides a log, for the error when a processor's container is found: text with
+        instead: the alternative that the caller accepts, for the error when a processor's container is found: text with
             `{container}` and `{processor}`.
         create: how to create a log, for the error when there is none: text with `{url}`.
 

@@ -1,7 +1,7 @@
 """A segment: one Parquet file of a partition of the log. Encodes it, and decodes it in row groups.
 
 A partition is a chain of segments. A segment is named by its base, the sequence of its first record; the base of the
-next one is that plus the number of rows. The producer that creates a base decides what it holds, so producers need no
+next one is that plus the number of rows. The producer that creates a base decides its records, so producers need no
 broker to agree on an order. Sequences are dense, but only this package may rely on that.
 """
 
@@ -38,7 +38,7 @@ class SegmentFooter(Document, frozen=True):
     the race for a base creates the same bytes at the next one. So `covers` may be lower than the segment's own base,
     and readers take the segments in between into account.
 
-    Format 2 is a seal, which ends its partition: it has no records, and no segment follows it.
+    Format version 2 is a seal, which ends its partition: it has no records, and no segment follows it.
     """
 
     newest_format: ClassVar[int] = 2

@@ -12,9 +12,10 @@ from dataclasses import dataclass
 import pyarrow as pa
 from msgspec.structs import replace
 
+from actorproc.counts import Counts
 from actorproc.errors import RESTORE, CorruptObject, Fenced
 from actorproc.output.attachments import Attachment, put_attachments
-from actorproc.output.checkpoint import RESETS_KEPT, WITH_RESETS, Checkpoint, Reset, Totals, read_checkpoint
+from actorproc.output.checkpoint import RESETS_KEPT, WITH_RESETS, Checkpoint, Reset, read_checkpoint
 from actorproc.records import Cursor
 from actorproc.retention.boundary import read_boundary
 from actorproc.storage.backend import Stored
@@ -41,7 +42,7 @@ class Commit(Document, frozen=True):
     epoch: int
     first: Cursor
     next: Cursor
-    totals: Totals
+    totals: Counts
     """Of the partition, with this commit."""
     time: float
     """Seconds since 1970 by the host's clock, but never before the time of the commit before."""
@@ -55,7 +56,7 @@ class Commit(Document, frozen=True):
     ended: bool = False
     """The partition ends here: no commit follows."""
     vanished: bool = False
-    """It ends because the source has forgotten it: what was not read of it is lost."""
+    """It ends because the source has forgotten it: its unread records are lost."""
     stream_time: float | None = None
     """Of a handler with timers: the greatest timestamp of the records up to `next`, in seconds since 1970."""
     reset: Reset | None = None
@@ -139,7 +140,7 @@ class ChainEnd:
         return self.checkpoint.ahead and not (newest and newest.next.sequence >= self.cursor.sequence)
 
     @property
-    def totals(self) -> Totals:
+    def totals(self) -> Counts:
         return (self.newest or self.checkpoint).totals
 
     @property

@@ -3,36 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 
 import msgspec
 from msgspec.structs import replace
 
+from actorproc.counts import Counts
 from actorproc.errors import Fenced, StaleEpoch
 from actorproc.records import Cursor
 from actorproc.storage.document import Document, SharedDocument
 from actorproc.storage.names import ProcessorLayout
 from actorproc.storage.store import Conflict, Store
-
-
-@dataclass(frozen=True, slots=True)
-class Totals:
-    """Counts of a partition since its first record."""
-
-    records: int = 0
-    rows: int = 0
-    dead_letters: int = 0
-    skipped: int = 0
-    resets: int = 0
-
-    def __add__(self, other: Totals) -> Totals:
-        return Totals(
-            self.records + other.records,
-            self.rows + other.rows,
-            self.dead_letters + other.dead_letters,
-            self.skipped + other.skipped,
-            self.resets + other.resets,
-        )
 
 
 class StateObject(msgspec.Struct, frozen=True):
@@ -80,7 +60,7 @@ class Checkpoint(Document, frozen=True):
     epoch: int
     number: int
     cursor: Cursor
-    totals: Totals = Totals()
+    totals: Counts = Counts()
     host: str = ""
     time: float = 0.0
     """When the cursor or number last changed: seconds since 1970 by the host's clock, but never before a commit that
@@ -142,7 +122,7 @@ class CheckpointKeeper:
         self,
         number: int,
         cursor: Cursor,
-        totals: Totals,
+        totals: Counts,
         time: float,
         *,
         ahead: bool = False,

@@ -21,7 +21,7 @@ class SourceRecord(Document, frozen=True):
     """Class of the source, which stands in for an identity if it has none."""
     partitions: tuple[str, ...] | None = None
     """Partitions at the first start, if that was at 'latest'. Partitions that came later begin with their first record:
-    their end would pass over what came before they were found."""
+    a start at their end would skip the records from before they were found."""
 
 
 async def read_source(store: Store, layout: ProcessorLayout) -> SourceRecord | None:

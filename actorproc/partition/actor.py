@@ -275,6 +275,7 @@ class PartitionActor(Restartable):
 
     async def _step(self, processor: BatchProcessor) -> bool:
         """Fire the timers that are due, then process what is read next. Returns False at the partition's end."""
+        self._context.changes.add(self.partition)  # it runs, or has processed, committed or flushed more
         if self._wakes is not None:
             with self.time.at("handle"):
                 await self._wakes.fire()

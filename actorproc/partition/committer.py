@@ -12,12 +12,13 @@ from typing import Any
 
 import pyarrow as pa
 
+from actorproc.counts import Counts
 from actorproc.errors import Fenced, HandlerError, StoreUnavailable
 from actorproc.handler.state import TIMERS
 from actorproc.handler.state_kinds import wakes
 from actorproc.output.attachments import Attachment
 from actorproc.output.chain import Commit, OutputChain, encode_commit
-from actorproc.output.checkpoint import WITH_END, WITH_STATE, Checkpoint, CheckpointKeeper, Reset, Totals
+from actorproc.output.checkpoint import WITH_END, WITH_STATE, Checkpoint, CheckpointKeeper, Reset
 from actorproc.partition.claim import claim
 from actorproc.partition.commit_due import CommitDue
 from actorproc.partition.dead_letter_summary import summarize
@@ -84,7 +85,7 @@ class Committer:
         self.state = PartitionState(store, layout, statistics.partition, settings.state_bytes)
         self._sweeper = StateSweeper(store, layout, statistics.partition)
         self._number = 0
-        self._totals = Totals()
+        self._totals = Counts()
         self._time = 0.0  # of the latest commit; no later commit gets an earlier time
         self._waiting = Results()  # of processed records; `PartitionState` has their changes of state
         self._due = CommitDue(settings, clock, context.held, acknowledgements)
@@ -177,7 +178,7 @@ class Committer:
         changed = self.state.add(results.changes) if results.changes else 0  # may refuse, and then nothing counts
         records = batch.count_upto(upto) - batch.count_upto(self._counted)
         self._counted = max(self._counted, upto)
-        self._statistics.records += records
+        self._statistics.counts += Counts(records)
         self._waiting.add(results, records, changed)
         self._due.added(results.row_bytes + changed + results.letter_bytes, begun, has_results=self._has_results)
         if self.timers is not None:
@@ -255,7 +256,7 @@ class Committer:
             elif self.cursor != self.committed:
                 await self._advance(self.cursor, totals)
                 statistics.last_commit = _utc(self._time)
-        statistics.skipped += waiting.skipped
+        statistics.counts += Counts(skipped=waiting.skipped)
         self._totals = statistics.totals = totals
         self.clear()
         self.committed = statistics.committed = self.cursor
@@ -288,7 +289,7 @@ class Committer:
             self.committed = self._statistics.committed = self.cursor
         await self.checkpoint()
 
-    async def _write(self, results: Results, totals: Totals, *, ended: bool = False, vanished: bool = False) -> None:
+    async def _write(self, results: Results, totals: Counts, *, ended: bool = False, vanished: bool = False) -> None:
         """Create the next file of the chain, with rows, dead letters, state and position, and publish the letters."""
         statistics = self._statistics
         letters = [letter for _, letter in sorted(results.letters.items())]
@@ -319,8 +320,7 @@ class Committer:
         self._deliveries.committed(self._number, table)
         self._number += 1
         statistics.commits += 1
-        statistics.rows += commit.rows
-        statistics.dead_letters += len(letters)
+        statistics.counts += Counts(rows=commit.rows, dead_letters=len(letters))
         statistics.last_commit = _utc(commit.time)
         self._dead_letter_summary.add(*summary)
         self._log.debug("partition.committed", number=self._number - 1, rows=commit.rows, letters=len(letters))
@@ -335,7 +335,7 @@ class Committer:
             await self._advance(cursor, self._totals, ahead=True)
         self.cursor = cursor
 
-    async def _advance(self, cursor: Cursor, totals: Totals, *, ahead: bool = False) -> None:
+    async def _advance(self, cursor: Cursor, totals: Counts, *, ahead: bool = False) -> None:
         if self.state.unmerged >= CHECKPOINT_EVERY:
             await self._merge_state()
         time = self._next_time()

@@ -1,4 +1,4 @@
-"""The setting `delivery`: whether a handler may see a record again, and what follows from that."""
+"""The setting `delivery`: whether a handler may see a record again, and the consequences."""
 
 from __future__ import annotations
 

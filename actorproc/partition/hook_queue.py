@@ -126,7 +126,7 @@ class PartitionHooks:
         self._hooks.add_error(error, self._statistics.partition, self._statistics.epoch)
 
     def committed(self, rows: int) -> None:
-        letters = self._statistics.dead_letters - self._letters_told
+        letters = self._statistics.counts.dead_letters - self._letters_told
         self._letters_told += letters
         if letters:
             self._add("dead_letters", self._statistics.committed, dead_letters=letters, reason=self._letters.example)

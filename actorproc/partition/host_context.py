@@ -19,6 +19,7 @@ from actorproc.partition.read_costs import ReadCosts
 from actorproc.partition.time_spent import HostTimes
 from actorproc.records import SEQUENCE, Batch
 from actorproc.runtime.budget import BufferTotal, ByteBudget
+from actorproc.runtime.changes import Changes
 from actorproc.runtime.clock import Clock
 from actorproc.sinks.host_sinks import HostSinks
 from actorproc.sinks.set_of_deliveries import Deliveries
@@ -60,6 +61,8 @@ class HostContext:
     times: HostTimes = field(default_factory=HostTimes)
     costs: ReadCosts = field(default_factory=ReadCosts)
     openings: Openings = field(default_factory=Openings)
+    changes: Changes = field(default_factory=Changes)
+    """Names partitions that have processed or committed more, have failed, or were acquired or lost."""
     key_decoder: Decoder | None = None
     sinks: HostSinks | None = None
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
+from actorproc.counts import Counts
 from actorproc.handler.state import StateChanges
-from actorproc.output.checkpoint import Totals
 from actorproc.rows.sequence_order import joined, rows_after, rows_upto
 
 
@@ -28,8 +28,8 @@ class Results:
     letter_bytes: int = 0
 
     @property
-    def counts(self) -> Totals:
-        return Totals(self.records, self.rows, len(self.letters), self.skipped)
+    def counts(self) -> Counts:
+        return Counts(self.records, self.rows, len(self.letters), self.skipped)
 
     def add_rows(self, table: pa.Table) -> None:
         self.tables.append(table)

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal
 
+from actorproc.counts import Counts
 from actorproc.errors import Fault
-from actorproc.output.checkpoint import Totals
 from actorproc.partition.time_spent import Activity
 from actorproc.records import Cursor
 from actorproc.sinks.delivery import SinkStatistics
@@ -63,12 +63,10 @@ class PartitionStatistics:
     committed: Cursor = field(default_factory=lambda: Cursor(""))
     caught_up: Cursor | None = None
     """`cursor` when the source first had nothing more; None: not yet."""
-    records: int = 0
-    rows: int = 0
-    dead_letters: int = 0
-    skipped: int = 0
+    counts: Counts = field(default_factory=Counts)
+    """Since the actor started. A record counts when it is processed, its results when they are committed."""
     commits: int = 0
-    totals: Totals | None = None
+    totals: Counts | None = None
     """Counts since the first record of the partition, up to `committed`; None before it is opened here."""
     lag: int | None = None
     """Records of the source after `committed`, by their sequences.

@@ -74,7 +74,7 @@ def parse_ddl(ddl: str) -> list[pa.Field]:
     """The columns of a DDL string.
 
     Raises:
-        SchemaError: the DDL does not parse. Names the line and position (from 1), the word there and what is allowed.
+        SchemaError: the DDL does not parse. Names the line and position (from 1), the word there and the allowed words.
     """
     return _Parser(ddl).columns()
 

@@ -24,7 +24,7 @@ _KEPT = frozenset(
         pa.date32(),
     }
 )  # fmt: skip
-_REPLACED = {  # by what Spark reads without loss
+_REPLACED = {  # by types that Spark reads without loss
     pa.uint8(): pa.int16(),
     pa.uint16(): pa.int32(),
     pa.uint32(): pa.int64(),
@@ -47,7 +47,7 @@ def parse_schema(declared: str | pa.Schema | type | None) -> pa.Schema:
             or a class (see `columns_of_type`).
 
     Raises:
-        SchemaError: it does not parse, or a column cannot be stored. Names the column or position and what is allowed.
+        SchemaError: it does not parse, or a column cannot be stored. Names the column or position, and allowed types.
     """
     if declared is None:
         fields = []

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Self
 
 import anyio
 
@@ -79,6 +81,11 @@ class ReadBudget:
         self._batches = 0
         self.is_waiting = False
         """Whether the source waits for bytes that others hold."""
+
+    @classmethod
+    def unlimited(cls) -> Self:
+        """For a reader outside of a processor."""
+        return cls(ByteBudget(sys.maxsize))
 
     @property
     def has_reservation(self) -> bool:

@@ -2,16 +2,30 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Callable, Iterator, MutableMapping
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import structlog
+if TYPE_CHECKING:
+    import asyncio
 
 REPEAT_INTERVAL = 10.0
 """Seconds after which a condition that lasts is logged again."""
+
+
+_LATER: list[Callable[[], None]] = []
+
+
+def set_up_later(set_up: Callable[[], None]) -> None:
+    """Have structlog configured by `set_up` before it is used: importing it takes as long as a short command."""
+    _LATER[:] = [set_up]
+
+
+def set_up_now() -> None:
+    """Configure structlog, if that is still to be done. For code that may use it directly."""
+    while _LATER:
+        _LATER.pop()()
 
 
 def get_logger(name: str) -> Any:
@@ -26,6 +40,9 @@ class _LazyLogger:
         self._name = name
 
     def bind(self, **fields: Any) -> Any:
+        set_up_now()
+        import structlog  # with Rich, which it imports: see `set_up_later`
+
         if structlog.is_configured():
             return structlog.get_logger(self._name).bind(**fields)
         return structlog.wrap_logger(
@@ -68,6 +85,8 @@ def _as_text(_: Any, __: str, event: MutableMapping[str, Any]) -> tuple[tuple[st
 @contextmanager
 def warn_while_slow(log: Any, waiting_for: str) -> Iterator[None]:
     """Warn every `REPEAT_INTERVAL` that the block still waits for user code."""
+    import asyncio  # --help needs none
+
     loop = asyncio.get_running_loop()
     began = loop.time()
     due: asyncio.TimerHandle | None = None

@@ -1,4 +1,4 @@
-"""Who may see and do what over HTTP: tokens, and the names under which a server without a token answers."""
+"""Rights over HTTP: tokens, and the names under which a server without a token answers."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Tokens:
         return self.write is not None or self.read is not None
 
     def rights(self, headers: Headers) -> Literal["write", "read"] | None:
-        """What the bearer of these headers may do; who may write may also read."""
+        """The rights of the bearer of these headers. A right to write includes the right to read."""
         scheme, _, given = headers.get("authorization", "").partition(" ")
 
         def is_given(token: str | None) -> bool:

@@ -19,7 +19,7 @@ from actorproc.server.processors import named_processor
 
 
 class _Body(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What the act is about."""
+    """The partitions or the host that the act changes."""
 
     partitions: Annotated[tuple[Text, ...], msgspec.Meta(min_length=1)] | None = None
     partition: Text | None = None

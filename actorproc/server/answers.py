@@ -30,7 +30,7 @@ def limit_of(request: Request, most: int) -> int:
 
 
 def parse_body(body: bytes, kind: type[T], wanted: str) -> T:
-    """The JSON of a POST. Raises UsageError, which says what is `wanted`: it is not JSON, or has a wrong field."""
+    """The JSON of a POST. Raises UsageError with the `wanted` form: it is not JSON, or has a wrong field."""
     try:
         return msgspec.json.decode(body, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:

@@ -10,7 +10,8 @@ from typing import Any
 import anyio
 import msgspec
 
-from actorproc.admin.fleet import ErrorGroup, Fleet, FleetWatch, HostView, PartitionView, changed
+from actorproc.admin.fleet import ErrorGroup, Fleet, HostView, PartitionView, changed
+from actorproc.admin.fleet_watch import FleetWatch
 from actorproc.admin.history import HistoryReader, Series
 from actorproc.admin.scaling import BETWEEN, Progress, Scale, useful_hosts
 from actorproc.config.settings import Settings
@@ -34,7 +35,7 @@ _LINGER_EVERY = 10.0  # seconds between two looks meanwhile
 
 
 class View(msgspec.Struct, frozen=True, kw_only=True):
-    """What a viewer gets: first everything, and then what has changed."""
+    """The stream of a viewer: first everything, and then the changes."""
 
     processor: str
     time: float
@@ -45,7 +46,7 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     lags: list[int]
     wishes: Wishes
     problem: str | None = None
-    """Why the latest look failed; what is shown is older then."""
+    """Why the latest look failed. The shown view is older then."""
 
 
 class Feed:
@@ -73,7 +74,7 @@ class Feed:
         self._task: asyncio.Task[None] | None = None
 
     async def view(self, since: int = 0) -> View:
-        """The latest view, or what has changed after version `since`.
+        """The latest view, or its changes after version `since`.
 
         Raises:
             ActorprocError: the first look failed.
@@ -95,7 +96,7 @@ class Feed:
         )  # fmt: skip
 
     async def views(self, since: int = 0) -> AsyncIterator[View]:
-        """What has changed after version `since`, and again after each change."""
+        """The changes after version `since`, and again after each change."""
         self._viewers += 1
         self._viewer_came.set()
         try:

@@ -63,7 +63,7 @@ class FleetRoutes:
         return json_answer(await (await self._feed(request)).view())
 
     async def events(self, request: Request) -> Response:
-        """The same as events: what has changed after version `since`, by default everything; at most once a second.
+        """The same as events: the changes after version `since`, by default everything; at most once a second.
 
         An event stream is not compressed, so the page gets the first view apart.
         """
@@ -97,7 +97,7 @@ class FleetRoutes:
         )
 
     async def cost(self, request: Request) -> Response:
-        """How many hosts are useful, and what the present load costs in a month, by the settings of this server."""
+        """The useful number of hosts, and the cost of the present load in a month, by the settings of this server."""
         feed, settings = await self._feed(request), self._feeds.settings
         scale, views = await feed.scale(CATCH_UP), (await feed.view()).partitions
         layout = ProcessorLayout(request.path_params["name"])
@@ -128,7 +128,7 @@ class FleetRoutes:
         return json_answer({"acts": acts[::-1]})
 
     async def record(self, request: Request) -> Response:
-        """What became of the record `id`, written PARTITION:SEQUENCE."""
+        """The outcome of the record `id`, written PARTITION:SEQUENCE."""
         wanted = LetterId.parse(request.query_params.get("id", ""))
         layout = ProcessorLayout(request.path_params["name"])
         async with open_store(self._feeds.container, self._feeds.settings) as store:

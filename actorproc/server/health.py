@@ -37,7 +37,9 @@ def _of_host(host: Statistics, now: float, blocked: float) -> Iterator[Problem]:
     if blocked:
         handled = ", ".join(p.partition for p in host.partitions if p.activity == "handle") or "none"
         why = f"its event loop does not answer: a handler blocks it (in the handler: partition {handled}), or the "
-        why += "process gets no CPU; the log has loop.blocked or loop.starved. Await, or write a plain `def process`"
+        why += (
+            "process gets no CPU; see its log event loop.blocked or loop.starved. Await, or write a plain `def process`"
+        )
         yield Problem(problem="blocked", reason=why, since=now - blocked)
     if not host.running:
         yield Problem(problem="stopped", reason="it has not joined the group yet, or has left it")

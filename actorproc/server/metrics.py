@@ -74,10 +74,11 @@ class HostCollector(Collector):
         yield _gauge("actorproc_host_failing", "1: store, group or source are away.", labels, host.error is not None)
         yield _gauge("actorproc_event_loop_blocked_seconds", "How long the loop is silent.", labels, blocked)
         yield _gauge("actorproc_group_members", "Hosts of the group.", labels, len(host.members))
-        yield _counter("actorproc_records_processed", "Records, those processed again too.", labels, host.records)
-        yield _counter("actorproc_rows_committed", "Output rows.", labels, host.rows)
-        yield _counter("actorproc_dead_letters_committed", "Dead letters.", labels, host.dead_letters)
-        yield _counter("actorproc_records_skipped", "Records that on_error skipped.", labels, host.skipped)
+        counts = host.counts
+        yield _counter("actorproc_records_processed", "Records, those processed again too.", labels, counts.records)
+        yield _counter("actorproc_rows_committed", "Output rows.", labels, counts.rows)
+        yield _counter("actorproc_dead_letters_committed", "Dead letters.", labels, counts.dead_letters)
+        yield _counter("actorproc_records_skipped", "Records that on_error skipped.", labels, counts.skipped)
         yield _gauge("actorproc_read_ahead_bytes", "Read and not processed.", labels, host.read_ahead_bytes)
         yield _gauge("actorproc_uncommitted_bytes", "Waiting for a commit.", labels, host.uncommitted_bytes)
         yield _by("actorproc_store_requests", "Requests to the store.", labels, "verb", host.store_requests)
@@ -119,7 +120,7 @@ class HostCollector(Collector):
             "messaging_consumer_group_name": host.processor,
             "messaging_client_id": host.host,
         }
-        yield _counter("messaging_client_consumed_messages", "Records processed.", labels, host.records)
+        yield _counter("messaging_client_consumed_messages", "Records processed.", labels, host.counts.records)
         if "handle" in host.durations:
             yield _histogram("messaging_process_duration_seconds", "Of batches.", labels, host.durations["handle"])
 

@@ -17,11 +17,13 @@ from starlette.routing import Route
 
 from actorproc.admin.fleet import PartitionView
 from actorproc.admin.own_source import own_source
+from actorproc.admin.partition_reader import PartitionReader
 from actorproc.admin.processors import list_processors
-from actorproc.admin.status import PartitionStatus, read_lags
+from actorproc.counts import Counts
 from actorproc.errors import ActorprocError
 from actorproc.runtime.clock import SYSTEM
 from actorproc.runtime.logger import LogThrottle, get_logger
+from actorproc.runtime.tasks import gather
 from actorproc.server.answers import with_json_errors
 from actorproc.server.feeds import Feeds, View
 from actorproc.storage.names import ProcessorLayout
@@ -32,7 +34,7 @@ log = get_logger(__name__)
 ASKING = 8.0
 """Seconds for which a scrape waits for a source. Prometheus gives up after ten."""
 
-Lags = Mapping[str, PartitionStatus]
+Lags = Mapping[str, PartitionView]
 
 
 class ProcessorMetrics:
@@ -43,7 +45,7 @@ class ProcessorMetrics:
 
     def __init__(self, feeds: Feeds) -> None:
         self._feeds = feeds
-        self._asked: dict[str, tuple[float, Lags]] = {}  # by processor: when, and what its source said
+        self._asked: dict[str, tuple[float, Lags]] = {}  # by processor: the time, and the answer of its source
         self._repeats = LogThrottle()
 
     def routes(self) -> list[Route]:
@@ -65,7 +67,7 @@ class ProcessorMetrics:
         return Response(encode(found), headers={"Content-Type": content_type})
 
     async def _lags(self, view: View) -> Lags:
-        """What the source says about partitions whose lag no host reports."""
+        """The lag by the source of partitions whose lag no host reports."""
         wanted = [one.partition for one in view.partitions if one.is_open and one.lag is None]
         if not wanted:
             return {}
@@ -90,7 +92,7 @@ class ProcessorMetrics:
             open_store(self._feeds.container, settings) as store,
             own_source(store, layout, settings) as source,
         ):
-            return await read_lags(store, layout, partitions, source)
+            return await gather(partitions, PartitionReader(store, layout, source).read)
 
     def _log_unknown(self, processor: str, why: str) -> None:
         if times := self._repeats.due(f"{processor}: {why}", SYSTEM.monotonic()):
@@ -125,9 +127,9 @@ class _Collected:
         self._gauge("lag_unknown_partitions", "Partitions whose lag is not known.", name, len(found) - len(known))
         if seconds or not found:
             self._gauge("lag_seconds", "Of the partition furthest behind.", name, max(seconds, default=0.0))
+        counts = sum((one.counts for one in partitions if one.counts), Counts())
         for key in ("records", "rows", "dead_letters", "skipped"):
-            total = sum(getattr(one, key) for one in partitions)
-            self._gauge(key, "Committed in all, since the first record.", name, total)
+            self._gauge(key, "Committed in all, since the first record.", name, getattr(counts, key))
 
     def _gauge(self, name: str, text: str, processor: str, value: float) -> None:
         self._add(name, text, {"processor": processor}, value)

@@ -1,6 +1,6 @@
 """A cluster in virtual time: event loop, hosts, faulty store, and the invariants that are checked on every write.
 
-`Cluster` runs a handler of yours on it (docs/simulation.md). `python -m actorproc.simulation` runs actorproc's own.
+`Cluster` runs a handler of yours on it (docs/simulation.md). `tests.simulation` of the repository runs actorproc's own.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from actorproc.simulation.loop import (
     current_loop,
     run,
 )
+from actorproc.simulation.output_checks import RecordCheck, RecordResult
 from actorproc.simulation.process import Process
-from actorproc.simulation.reference_records import RecordCheck, RecordResult
 from actorproc.simulation.streams import KnownStream, UnsteadySource
 
 __all__ = [

@@ -11,8 +11,7 @@ from actorproc.handler.info import PartitionInfo
 from actorproc.output.chain import Commit
 from actorproc.output.checkpoint import Checkpoint, Reset
 from actorproc.records import Batch
-from actorproc.simulation.output_checks import OutputChecks, Row, TimerRows
-from actorproc.simulation.reference_records import RecordCheck, RecordResult
+from actorproc.simulation.output_checks import OutputChecks, RecordCheck, RecordResult, Row, TimerRows
 
 
 @dataclass(eq=False, slots=True)
@@ -26,7 +25,7 @@ class _Instance:
 
 @dataclass(slots=True)
 class _Pass:
-    """What happens between two resets.
+    """The events between two resets.
 
     Attributes:
         after: records up to this sequence are not of it.

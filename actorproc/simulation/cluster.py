@@ -29,9 +29,8 @@ from actorproc.simulation.faults import LATENCY_ONLY, Faults, FaultyBackend
 from actorproc.simulation.group_checks import GroupChecks
 from actorproc.simulation.loop import SimulationError, call_outside, current_loop
 from actorproc.simulation.nudges import NudgeNetwork
-from actorproc.simulation.output_checks import OutputChecks, TimerRows
+from actorproc.simulation.output_checks import OutputChecks, RecordCheck, TimerRows
 from actorproc.simulation.process import Process
-from actorproc.simulation.reference_records import RecordCheck
 from actorproc.simulation.split_checks import SplitChecks
 from actorproc.simulation.streams import KnownStream
 from actorproc.storage.names import ProcessorLayout
@@ -50,11 +49,11 @@ RESTART = (1.0, 5.0)
 
 
 EXPECTED = (Fenced, ReleaseRefused)
-"""Errors that may end a process: a second process has the same name, or the group no longer writes what it reads."""
+"""Errors that may end a process: a second process has the same name, or the group writes a format too new for it."""
 
 
 class NextRelease(Processor):
-    """A host of the next release, which also reads a storage format that this release does not."""
+    """A host of the next version, which also reads a newer format version."""
 
     formats = FORMATS._replace(highest=FORMATS.highest + 1)
 
@@ -72,7 +71,7 @@ class Cluster:
     Args:
         handler: the handler under test.
         source: the stream, such as an `UnsteadySource`. It may grow at any time.
-        check: returns what is wrong with the result of a record, or None. By default any consistent result is right.
+        check: returns the fault in the result of a record, or None. By default any consistent result is right.
         timers: tells the rows of `on_wake` from those of records, and checks them. A handler with timers needs it.
         cleared: called with the partition once a reset has cleared its keyed state.
         settings: those that differ from the defaults, by name.
@@ -100,14 +99,14 @@ class Cluster:
         self._seed = seed
         self._random = Random(f"{seed}/cluster")  # noqa: S311
         self._check, self._timers, self._cleared = check, timers, cleared
-        load_options(handler, options, alone=True)  # raises here what every host would raise
+        load_options(handler, options, alone=True)  # raises here the error that every host would raise
         self._options = options
         self._handler = self._with_checks(handler)
         self._loop = current_loop()
         self._checks: dict[str, OutputChecks] = {}
         self._births = 0
         self.releases: dict[str, type[Processor]] = {}
-        """Host -> the release that its next process runs, if it is another one than this."""
+        """Host -> the version that its next process runs, if it is not this one."""
         self._processes: list[Process] = []
         self._violations: list[str] = []
         self._violation_found = anyio.Event()

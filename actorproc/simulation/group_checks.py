@@ -19,7 +19,7 @@ DECISION = 90.0
 """Seconds of running time between a host's read of the heartbeats and the last attempt to write the change."""
 
 SETTLING = 1.0
-"""Seconds after a pause in which a host may still process what it lost, until it notices."""
+"""Seconds after a pause in which a host may still process partitions that it lost, until it notices."""
 
 
 class GroupChecks:
@@ -104,7 +104,7 @@ class GroupChecks:
                 self._broken(f"group: {lease.owner} gets partition {partition}, and is drained")
 
     def _check_formats(self, before: GroupDocument) -> None:
-        """Every member reads what the group writes, and the group never goes back to an earlier format."""
+        """Every member reads the format that the group writes, and the group never goes back to an earlier format."""
         document = self.document
         self.seen["formats"] += document.writes > before.writes > 1
         if document.writes < before.writes:

@@ -164,7 +164,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._hosts.append(host)
         return host
 
-    # What asyncio and anyio ask of a loop
+    # The loop as asyncio and anyio use it
 
     def time(self) -> float:
         """Monotonic time of the current host, or of the world outside of all hosts."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import io
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Protocol
 
@@ -17,11 +18,25 @@ from actorproc.output.chain import Commit, letters_of
 from actorproc.output.checkpoint import RESETS_KEPT, Checkpoint, Reset
 from actorproc.records import Batch
 from actorproc.retention.boundary import Boundary
-from actorproc.simulation.reference_records import RecordCheck, RecordResult
 from actorproc.storage.parquet import Footer, parse_footer
 
 Row = Mapping[str, Any]
 Report = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class RecordResult:
+    """A record with its output rows and its dead letters."""
+
+    partition: str
+    sequence: int
+    value: bytes
+    rows: Sequence[Row]
+    letters: Sequence[Row]
+
+
+RecordCheck = Callable[[RecordResult], "str | None"]
+"""Returns the fault in the result of a record, or None."""
 
 
 class TimerRows(Protocol):
@@ -31,7 +46,7 @@ class TimerRows(Protocol):
         """Whether `on_wake` has returned this row."""
 
     def fired(self, partition: str, sequence: int, row: Row) -> str | None:
-        """Called in the order of commits and rows. Returns what is wrong, or None."""
+        """Called in the order of commits and rows. Returns the fault, or None."""
 
 
 class OutputChecks:

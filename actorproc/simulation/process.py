@@ -22,7 +22,7 @@ class Process:
     view: FaultyBackend
     clock: VirtualClock
     release: type[Processor] = Processor
-    """The processor as the release of this process has it."""
+    """The processor as the version of this process has it."""
     processor: Processor | None = None
     stopping: bool = False
     pause: list[float] | None = None

@@ -1,4 +1,4 @@
-"""Invariants of partitions that end: order across parents and children, and what the group may say of them."""
+"""Invariants of partitions that end: order across parents and children, and the group's statements about them."""
 
 from __future__ import annotations
 

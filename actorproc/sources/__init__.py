@@ -11,7 +11,7 @@ from actorproc.errors import UsageError
 from actorproc.runtime.clock import SYSTEM, Clock
 from actorproc.sources.guard import guard_source, source_kind
 from actorproc.sources.log import LogSource
-from actorproc.sources.output import OutputSource
+from actorproc.sources.output_source import OutputSource
 from actorproc.sources.protocol import Chunk, End, Source, Start
 from actorproc.stores import OUTPUT_SCHEME, with_store_options
 

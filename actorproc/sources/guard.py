@@ -3,27 +3,26 @@
 from __future__ import annotations
 
 import inspect
-import sys
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, aclosing, asynccontextmanager
 from dataclasses import replace
 from datetime import datetime
 from itertools import pairwise
 from numbers import Integral
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from actorproc.errors import SourceError
-from actorproc.records import RECORD_SCHEMA, SEQUENCE, Batch, Cursor, ReadCost
-from actorproc.runtime.budget import ByteBudget, ReadBudget
+from actorproc.records import RECORD_SCHEMA, SEQUENCE, Batch, ReadCost
+from actorproc.runtime.budget import ReadBudget
 from actorproc.runtime.error_text import describe_error
 from actorproc.runtime.logger import get_logger
 from actorproc.runtime.user_code import user_code
 from actorproc.sources.log import LogSource
-from actorproc.sources.output import OutputSource
+from actorproc.sources.output_source import OutputSource
 from actorproc.sources.protocol import Chunk, End, Partition, Source, Start
 from actorproc.sources.queue_protocol import Consumer, Deliveries, QueueSource
 
@@ -42,11 +41,32 @@ def source_kind(source: Source) -> str:
     return type(source.guarded if isinstance(source, GuardedSource) else source).__name__
 
 
+class _Answer(NamedTuple):
+    """A right answer of a method. `make` converts it: NumPy's numbers and text are none of Python's own."""
+
+    is_right: Callable[[Any], bool]
+    words: str
+    make: Callable[[Any], Any] = lambda answer: answer
+
+
+_POSITION = _Answer(lambda answer: isinstance(answer, str), "a position, which is a str", str)
+_NUMBER = _Answer(lambda answer: isinstance(answer, Integral), "an int or None", int)
+_TIME = _Answer(lambda answer: isinstance(answer, datetime) and answer.tzinfo is not None, "a time with its zone")
+_TRUTH = _Answer(lambda answer: not inspect.isawaitable(answer), "a bool; it must be a plain `def`", bool)
+_ANSWERS = {
+    "start": _POSITION, "start_after": _POSITION, "position_of": _POSITION, "position_at": _POSITION,
+    "sequence_before": _NUMBER, "records_between": _NUMBER, "bytes_between": _NUMBER,
+    "time_at": _TIME, "reached": _TRUTH,
+}  # fmt: skip
+_NEVER_NONE = ("start", "position_at")
+
+
 class GuardedSource(Source):
     """Wraps a source that a user wrote, or that reads somebody else's stream.
 
     An error of a method becomes a SourceError that names the method. Results that could lose, repeat or misplace
     records are refused: a position that is not text, sequences that are not integers, a chunk of another partition.
+    Methods that are not defined here are passed on by `_passed_on`.
     """
 
     def __init__(self, source: Source, log: Any) -> None:
@@ -62,8 +82,14 @@ class GuardedSource(Source):
             identity = self.guarded.identity
         return None if identity is None else str(identity)
 
-    async def open(self) -> None:
-        await self._await("open")
+    @property
+    def throttled(self) -> int:  # type: ignore[override]  # as the guarded source says
+        given = self.guarded.throttled
+        return given if isinstance(given, int) else 0
+
+    @property
+    def knows_keys(self) -> bool:  # type: ignore[override]  # as the guarded source says
+        return bool(self.guarded.knows_keys)
 
     async def close(self) -> None:
         """Close the source. An error is only logged: nothing is lost by it, and it must not hide an earlier one."""
@@ -71,12 +97,6 @@ class GuardedSource(Source):
             await self._await("close")
         except SourceError as error:
             self._log.warning("source.close_failed", source=str(self), error=describe_error(error.__cause__ or error))
-
-    async def check_exists(self) -> None:
-        await self._await("check_exists")
-
-    async def register(self, processor: str, container: str) -> None:
-        await self._await("register", processor, container)
 
     async def partitions(self) -> Sequence[str | Partition]:
         given = await self._await("partitions")
@@ -87,61 +107,16 @@ class GuardedSource(Source):
         return list({one.name if isinstance(one, Partition) else one: one for one in found}.values())
 
     async def start(self, partition: str, at: Start) -> str:
-        position = await self._await("start", partition, at)
-        self._check_position("start", position)
-        return str(position)
-
-    async def start_after(self, partition: str, parents: Mapping[str, Cursor]) -> str | None:
-        position = await self._await("start_after", partition, parents)
-        if position is not None:
-            self._check_position("start_after", position)
-        return None if position is None else str(position)
-
-    @property
-    def throttled(self) -> int:  # type: ignore[override]  # as the guarded source says
-        given = self.guarded.throttled
-        return given if isinstance(given, int) else 0
-
-    @property
-    def knows_keys(self) -> bool:  # type: ignore[override]  # as the guarded source says
-        return bool(self.guarded.knows_keys)
+        return str(await self._await("start", partition, at))
 
     async def keys_of(self, partition: str) -> Callable[[bytes], bool]:
         has = await self._await("keys_of", partition)
-        if not callable(has):
-            raise self._wrong("keys_of", has, "a function of a key")
 
         def guarded(key: bytes) -> bool:
             with self._user_code("keys_of"):
                 return bool(has(key))
 
         return guarded
-
-    async def position_of(self, consumer: str, partition: str) -> str | None:
-        position = await self._await("position_of", consumer, partition)
-        if position is not None:
-            self._check_position("position_of", position)
-        return None if position is None else str(position)
-
-    async def position_at(self, partition: str, sequence: int) -> str:
-        position = await self._await("position_at", partition, sequence)
-        self._check_position("position_at", position)
-        return str(position)
-
-    async def hold(self, name: str, positions: Mapping[str, str]) -> None:
-        await self._await("hold", name, positions)
-
-    async def let_go(self, name: str) -> None:
-        await self._await("let_go", name)
-
-    async def time_at(self, partition: str, position: str) -> datetime | None:
-        time = await self._await("time_at", partition, position)
-        if not isinstance(time, datetime | None) or (time is not None and time.tzinfo is None):
-            raise self._wrong("time_at", time, "a datetime with a zone, or None")
-        return time
-
-    async def mirror(self, group: str, positions: Mapping[str, str]) -> None:
-        await self._await("mirror", group, positions)
 
     async def end(self, partition: str) -> End:
         end = await self._await("end", partition)
@@ -151,7 +126,7 @@ class GuardedSource(Source):
         return end
 
     def read(self, partition: str, position: str) -> AsyncGenerator[Chunk, None]:
-        return self.read_within(partition, position, ReadBudget(ByteBudget(sys.maxsize)))
+        return self.read_within(partition, position, ReadBudget.unlimited())
 
     async def read_within(self, partition: str, position: str, budget: ReadBudget) -> AsyncGenerator[Chunk, None]:
         with self._user_code("read"):
@@ -162,37 +137,22 @@ class GuardedSource(Source):
                 async for chunk in chunks:
                     yield self._checked(partition, chunk)
 
-    def sequence_before(self, partition: str, position: str) -> int | None:
-        before = self._call("sequence_before", partition, position)
-        if not isinstance(before, Integral | None):
-            raise self._wrong("sequence_before", before, "an int or None; it must be a plain `def`")
-        return before  # type: ignore[return-value]
-
-    def records_between(self, after: int, upto: int) -> int | None:
-        between = self._call("records_between", after, upto)
-        if not isinstance(between, Integral | None):
-            raise self._wrong("records_between", between, "an int or None; it must be a plain `def`")
-        return None if between is None else int(between)
-
-    async def bytes_between(self, partition: str, position: str, end: End) -> int | None:
-        between = await self._await("bytes_between", partition, position, end)
-        if not isinstance(between, Integral | None):
-            raise self._wrong("bytes_between", between, "an int or None")
-        return None if between is None else int(between)
-
-    def reached(self, cursor: Cursor, end: End) -> bool:
-        reached = self._call("reached", cursor, end)
-        if inspect.isawaitable(reached):  # which is true in a condition
-            raise self._wrong("reached", reached, "a bool; it must be a plain `def`")
-        return bool(reached)
-
     def _call(self, method: str, *arguments: object) -> Any:
         with self._user_code(method):
-            return getattr(self.guarded, method)(*arguments)
+            return self._right(method, getattr(self.guarded, method)(*arguments))
 
     async def _await(self, method: str, *arguments: object) -> Any:
         with self._user_code(method):
-            return await getattr(self.guarded, method)(*arguments)
+            return self._right(method, await getattr(self.guarded, method)(*arguments))
+
+    def _right(self, method: str, answer: Any) -> Any:
+        """The answer, if it is one that this method may give."""
+        right = _ANSWERS.get(method)
+        if right is None or (answer is None and method not in _NEVER_NONE):
+            return answer
+        if not right.is_right(answer):
+            raise self._wrong(method, answer, right.words)
+        return right.make(answer)
 
     def _user_code(self, method: str) -> AbstractContextManager[None]:
         return user_code(f"{method}() of the source {self}", SourceError, application_task=True)
@@ -226,6 +186,17 @@ class GuardedSource(Source):
 
     def _wrong(self, method: str, answer: object, expected: str) -> SourceError:
         return SourceError(f"{method}() of the source {self} returned {answer!r:.200}; expected {expected}")
+
+
+def _passed_on(name: str) -> Callable[..., Any]:
+    if inspect.iscoroutinefunction(getattr(Source, name)):
+        return lambda self, *arguments: self._await(name, *arguments)
+    return lambda self, *arguments: self._call(name, *arguments)
+
+
+for _name, _value in vars(Source).items():
+    if callable(_value) and not _name.startswith("_") and _name not in vars(GuardedSource):
+        setattr(GuardedSource, _name, _passed_on(_name))
 
 
 class GuardedQueues(GuardedSource, QueueSource):

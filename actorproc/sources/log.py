@@ -11,7 +11,7 @@ import anyio
 
 from actorproc.config.settings import Settings
 from actorproc.errors import CorruptObject, RecordsLost, SourceError, UsageError, locate, located
-from actorproc.log.hint_watch import HintWatch
+from actorproc.log.hints import HintWatch
 from actorproc.log.metadata import LogMetadata, open_log
 from actorproc.log.positions import (
     base_of,

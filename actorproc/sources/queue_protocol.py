@@ -64,8 +64,8 @@ class Consumer:
 class QueueSource(Source):
     """Queues as partitions. Subclass it to read queues of another kind.
 
-    A message is acknowledged after its commit. What was not acknowledged comes again, and the processor recognizes it
-    by its identity if it was committed. That takes a broker that keeps these rules (docs/queues.md):
+    A message is acknowledged after its commit. Unacknowledged messages come again, and the processor recognizes
+    committed ones by their identity. That takes a broker that keeps these rules (docs/queues.md):
 
     - One consumer at a time gets the messages of a queue.
     - All that a consumer has not acknowledged comes back when it is gone, and only then.

@@ -1,4 +1,4 @@
-"""Reads the parts of a service's records: what cannot be read refuses its record alone, with a reason."""
+"""Reads the parts of a service's records: an unreadable part refuses only its own record, with a reason."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class RecordParts:
         self._reasons: list[str] = []
 
     def read(self, what: str, otherwise: B, read: Callable[..., A], *arguments: Any) -> A | B:
-        """What a function returns, or `otherwise` if it raises. `what`: as for `reason`."""
+        """The result of a function, or `otherwise` if it raises. `what`: as for `reason`."""
         try:
             return read(*arguments)
         except Exception as error:  # noqa: BLE001

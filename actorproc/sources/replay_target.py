@@ -9,9 +9,11 @@ from typing import NamedTuple, Protocol
 
 import pyarrow as pa
 
+from actorproc.records import Batch
+
 
 class Outcome(NamedTuple):
-    """What became of a batch.
+    """The outcome of a batch.
 
     Attributes:
         refused: why records are refused for good, by index. The others are appended, unless the batch is void.
@@ -67,4 +69,31 @@ class Replayable(ABC):
 
         Raises, when it is entered:
             UsageError, SourceError: it cannot be opened.
+        """
+
+
+class Appendable(ABC):
+    """A source to which records can be appended, each at least once. Subclass it together with `Source`."""
+
+    appended_at_once: int = 500
+    """Dead letters of one `append`. If its outcome is unknown, it is repeated, so as many may come twice."""
+
+    def check_appendable(self) -> None:
+        """Raises UsageError: what is appended would not be read as a new record."""
+
+    @abstractmethod
+    async def append(self, partition: str, records: Batch, transaction: str) -> Mapping[int, str]:
+        """Append records to an open source, except those that the stream refuses for good.
+
+        Args:
+            partition: from which they came. A source that chooses partitions by key ignores it.
+            records: with key, value, headers and timestamp. What the stream cannot keep is left out.
+            transaction: a name that no sender can know. With the header `actorproc.dead_letter.sequence` it names a
+                record, in each repetition the same.
+
+        Returns:
+            Why records are refused, by index. All others are appended.
+
+        Raises:
+            SourceError: some may be appended, and some not.
         """

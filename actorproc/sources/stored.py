@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from abc import abstractmethod
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import AsyncExitStack, suppress
@@ -10,7 +9,7 @@ from contextlib import AsyncExitStack, suppress
 from actorproc.config.settings import Settings
 from actorproc.errors import StoreRefused, UsageError, located
 from actorproc.retention.readers import Reader, register, remove
-from actorproc.runtime.budget import ByteBudget, ReadBudget
+from actorproc.runtime.budget import ReadBudget
 from actorproc.runtime.clock import Clock
 from actorproc.runtime.logger import get_logger
 from actorproc.sources.protocol import Chunk, Source
@@ -21,13 +20,13 @@ log = get_logger(__name__)
 
 
 class StoredSource(Source):
-    """Opens the store, and registers the processor as a reader, so that a trim keeps all that it has not read.
+    """Opens the store, and registers the processor as a reader, so that a trim keeps its unread files.
 
     Args:
         readers: key of the registry of readers.
 
     Raises:
-        UsageError: `given` is not a URL, a folder or a store. The message names `argument` and what is `allowed`.
+        UsageError: `given` is not a URL, a folder or a store. The message names `argument` and the `allowed` values.
     """
 
     def __init__(
@@ -90,4 +89,4 @@ class StoredSource(Source):
 
     def read(self, partition: str, position: str) -> AsyncGenerator[Chunk, None]:
         """See `Source.read`."""
-        return self.read_within(partition, position, ReadBudget(ByteBudget(sys.maxsize)))
+        return self.read_within(partition, position, ReadBudget.unlimited())

@@ -11,7 +11,7 @@ except ImportError:
 
 from actorproc.spark.compaction import Compaction, compact
 from actorproc.spark.dataframes import read_output, stream_output
-from actorproc.spark.state import read_state
+from actorproc.spark.keyed_state import read_state
 
 if tuple(map(int, pyspark.__version__.split(".")[:2])) < (4, 1):
     raise ImportError(

@@ -16,17 +16,17 @@ from msgspec.structs import asdict
 from pyspark.sql import SparkSession
 
 from actorproc.admin.audit import record_now
+from actorproc.admin.compaction import CompactionPlan, FileGroup, merge, plan, sweep, switch
 from actorproc.config.settings import Settings
 from actorproc.config.units import count_of_bytes, duration
 from actorproc.errors import CorruptObject, SourceError, UsageError
-from actorproc.output.compaction import CompactionPlan, FileGroup, merge, plan, sweep, switch
 from actorproc.output.row_reader import partitions_with_state
 from actorproc.retention.boundary import RETENTION, CompactedRange
 from actorproc.rows.schema import output_schema
 from actorproc.runtime.tasks import gather
 from actorproc.spark.blocking_store import BlockingStore, open_blocking
 from actorproc.spark.errors import translated
-from actorproc.spark.output import check_processor, declared_schema
+from actorproc.spark.output_dataset import check_processor, declared_schema
 from actorproc.spark.session import is_connect, parallelism
 from actorproc.storage.names import ProcessorLayout
 from actorproc.storage.store import Store
@@ -51,7 +51,7 @@ class Compaction:
     rows: int = 0
     swept: int = 0
     """Compacted files that were deleted: replaced ones, and those that a killed job left."""
-    given_up: set[str] = field(default_factory=set)
+    contested: set[str] = field(default_factory=set)
     """Partitions at which another job was working; run the compaction again."""
     failed: list[CorruptObject | SourceError] = field(default_factory=list)
     """One error for each file that could not be compacted."""
@@ -186,7 +186,7 @@ class _Driver:
 
     def _run(self, groups: Sequence[FileGroup]) -> None:
         """Rewrite some groups in one Spark job, and switch readers to the new files."""
-        groups = [group for group in groups if group.partition not in self.stopped | self.found.given_up]
+        groups = [group for group in groups if group.partition not in self.stopped | self.found.contested]
         if not groups:
             return
         frame = self.spark.range(0, len(groups), 1, len(groups)).mapInArrow(
@@ -206,7 +206,7 @@ class _Driver:
                     self.stopped.add(planned.partition)  # originals are compacted in order
                     break
                 if not report["made"]:
-                    self.found.given_up.add(planned.partition)
+                    self.found.contested.add(planned.partition)
                     break
                 made.append((group, CompactedRange(**report["made"])))
             if made:
@@ -217,7 +217,7 @@ class _Driver:
         switched = {result.put_id for result in ranges}
         for group, result in made:
             if result.put_id not in switched:
-                self.found.given_up.add(planned.partition)
+                self.found.contested.add(planned.partition)
                 continue
             self.found.files_after += 1
             self.found.bytes_after += result.size

@@ -23,12 +23,12 @@ from actorproc.errors import UsageError
 from actorproc.rows.ddl import schema_to_ddl
 from actorproc.rows.schema import nullable
 from actorproc.spark.blocking_store import open_blocking
+from actorproc.spark.columns import check_columns
 from actorproc.spark.dataset import Span
 from actorproc.spark.log_writer import BatchWriter, StreamWriter
 from actorproc.spark.options import ReadOptions, parse_read_options, parse_write_options
 from actorproc.spark.planning import plan_batch, split_into_tasks
 from actorproc.spark.python_worker import called_by_spark
-from actorproc.spark.schema import check_columns
 from actorproc.spark.stream_reader import LIMITS, StreamReader
 from actorproc.spark.task_reader import TaskReader
 

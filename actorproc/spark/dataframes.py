@@ -21,6 +21,7 @@ from actorproc.records import SEQUENCE
 from actorproc.rows.ddl import schema_to_ddl
 from actorproc.rows.schema import PARTITION_COLUMN, nullable
 from actorproc.spark.blocking_store import open_blocking
+from actorproc.spark.columns import check_column_names
 from actorproc.spark.data_source import ActorprocSource
 from actorproc.spark.hadoop import native_url, s3a_options
 from actorproc.spark.options import (
@@ -30,8 +31,7 @@ from actorproc.spark.options import (
     explicit_settings_as_options,
     settings_as_options,
 )
-from actorproc.spark.output import PARTITION, Output
-from actorproc.spark.schema import check_column_names
+from actorproc.spark.output_dataset import PARTITION, Output
 from actorproc.spark.session import is_connect, parallelism
 from actorproc.storage.names import ProcessorLayout
 from actorproc.storage.store import Store

@@ -77,7 +77,7 @@ def translated(context: str, doing: str, then: str) -> Iterator[None]:
     """Raise Spark's errors as ours; see `translate_error`.
 
     Args:
-        doing: what Spark's Java process does, and `then`: the user's next step; for the message of `JavaExited`.
+        doing: the work of Spark's Java process, and `then`: the user's next step; for the message of `JavaExited`.
     """
     try:
         yield

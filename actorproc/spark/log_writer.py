@@ -1,8 +1,8 @@
 """Writes a DataFrame's rows to a built-in log, each row once per job or micro-batch.
 
 Tasks stage their rows, sorted by partition of the log; readers do not see staged objects. The driver decides which
-staged objects make up the batch, and appends them: see `actorproc.log.transactions`. So a task that runs twice, or a
-job that fails before its commit, leaves nothing in the log.
+staged objects make up the batch, and appends them: see `actorproc.produce.transactions`. So a task that runs twice,
+or a job that fails before its commit, leaves nothing in the log.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from pyspark.sql.types import StructType
 from actorproc.errors import SourceError, StoreError, UsageError
 from actorproc.log.generations import Generations
 from actorproc.log.metadata import create_log, find_log, open_log
-from actorproc.log.partitioner import Router
-from actorproc.log.staged_files import StagedFile, encode_staged
-from actorproc.log.transactions import UNNAMED, Transactions, abandon, is_begun, is_done
+from actorproc.produce.routes import Router
+from actorproc.produce.staged_files import StagedFile, encode_staged
+from actorproc.produce.transactions import UNNAMED, Transactions, abandon, is_begun, is_done
 from actorproc.records import RECORD_SCHEMA
 from actorproc.runtime.clock import SYSTEM
 from actorproc.spark.blocking_store import BlockingStore, open_blocking
+from actorproc.spark.columns import check_record_columns, to_records
 from actorproc.spark.options import WriteOptions
 from actorproc.spark.python_worker import QuickAck, called_by_spark
-from actorproc.spark.schema import check_record_columns, to_records
 from actorproc.storage.names import log_staged
 from actorproc.storage.store import Store
 
@@ -207,4 +207,4 @@ class StreamWriter(_LogWriter, DataSourceStreamArrowWriter):
 
     @called_by_spark
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Do nothing: the micro-batch runs again, finishes what was begun, and removes what it does not need."""
+        """Do nothing: the micro-batch runs again, finishes the commit, and removes unneeded objects."""

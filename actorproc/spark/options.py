@@ -12,11 +12,11 @@ import orjson
 
 from actorproc.config.settings import Settings
 from actorproc.errors import UsageError
-from actorproc.log.transactions import UNNAMED
+from actorproc.produce.transactions import UNNAMED
 from actorproc.spark.dataset import SparkDataset
-from actorproc.spark.dead_letters import DeadLetters
-from actorproc.spark.log import Log
-from actorproc.spark.output import Output
+from actorproc.spark.dead_letter_dataset import DeadLetters
+from actorproc.spark.log_dataset import Log
+from actorproc.spark.output_dataset import Output
 from actorproc.storage.document import whole_number
 from actorproc.storage.names import checked_name
 from actorproc.stores import open_store
@@ -248,7 +248,7 @@ def check_start_sequence(given: str, start: object) -> None:
 
 
 def checked_names(what: str, given: object) -> list[str]:
-    """The names in the list given as `what`: at least one, each once.
+    """The names in the list, which the message calls `what`: at least one, each once.
 
     Raises:
         UsageError: it is something else.

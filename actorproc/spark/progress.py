@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from actorproc.admin.spark_checkpoint import parse_offset
 from actorproc.runtime.tasks import gather
-from actorproc.spark.output import Output
+from actorproc.spark.output_dataset import Output
 from actorproc.spark.planning import Numbers
 from actorproc.storage.names import ProcessorLayout
 from actorproc.storage.store import Store

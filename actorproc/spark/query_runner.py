@@ -33,7 +33,7 @@ _RUNS_AGAIN = "the next start repeats its micro-batch, if there was one"
 
 @dataclass(frozen=True, slots=True)
 class RunLimits:
-    """When to give up.
+    """When a query ends after failures, and how long its stop may take.
 
     Attributes:
         failures: this many in a row, without a finished micro-batch in between, end the run.
@@ -110,7 +110,7 @@ class QueryRunner:
     async def _back_off(self, failure: ActorprocError) -> None:
         self._failures += 1
         if self._failures >= self._limits.failures:
-            raise QueryFailed(f"given up: {self._failures} failures in a row, the last one: {failure}") from failure
+            raise QueryFailed(f"stopped after {self._failures} failures in a row, the last one: {failure}") from failure
         delay = self._limits.backoff.delay(self._failures, self._clock.random)
         self.restarts += 1
         log.error("spark.query_failed", error=str(failure), in_a_row=self._failures, again_in=round(delay, 3))

@@ -13,11 +13,11 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from actorproc.admin.spark_checkpoint import make_offset, offset_numbers, stream_identity
 from actorproc.spark.blocking_store import open_blocking
+from actorproc.spark.columns import check_columns
 from actorproc.spark.dataset import Span
 from actorproc.spark.options import ReadOptions
 from actorproc.spark.planning import Numbers, initial_numbers, latest_numbers, plan_micro_batch, split_into_tasks
 from actorproc.spark.python_worker import called_by_spark
-from actorproc.spark.schema import check_columns
 from actorproc.spark.task_reader import TaskReader
 
 try:

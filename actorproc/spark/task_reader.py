@@ -12,10 +12,10 @@ from pyspark.sql.datasource import InputPartition
 
 from actorproc.errors import CorruptObject, SourceError
 from actorproc.spark.blocking_store import BlockingStore, open_blocking
+from actorproc.spark.columns import same_type
 from actorproc.spark.dataset import FileRows, Span
 from actorproc.spark.options import ReadOptions
 from actorproc.spark.python_worker import QuickAck, called_by_spark
-from actorproc.spark.schema import same_type
 from actorproc.storage.backend import Stored
 from actorproc.storage.listing import DataFile
 

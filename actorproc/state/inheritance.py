@@ -91,7 +91,7 @@ def _is_taken(name: str, key: bytes, is_here: IsHere | None) -> bool:
 
 
 def merged(parents: Sequence[tuple[_Items, _Items]]) -> _Items:
-    """One named state of several parents, each given with what it once took itself.
+    """One named state of several parents, each given with the state that it once took itself.
 
     Parents that came from one partition may have a key each. Only one of them got its records since, so the key that
     was changed wins. A key that several have changed is none of records' keys: a value wins over a deletion, and among

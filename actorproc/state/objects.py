@@ -30,7 +30,7 @@ _HEAD = "actorproc.state"
 
 
 class _Head(Document, frozen=True):
-    """The footer of a state object. The checksum covers what Parquet's own, which are of pages, do not."""
+    """The footer of a state object. The checksum covers the parts outside of pages; Parquet's own cover pages."""
 
     checksum: int | None = None
 

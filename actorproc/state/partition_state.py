@@ -89,7 +89,7 @@ class PartitionState:
         self._parts: list[_Part] = []
         self._merged_parts = 0  # those that the last merge, or the restored manifest, has left
         self._pending: StateChanges = {}
-        self._due: list[tuple[float, str, bytes]] = []  # heap of what expires; an entry may be outdated
+        self._due: list[tuple[float, str, bytes]] = []  # heap of expiring keys; an entry may be outdated
         self.size = 0
         """Bytes of keys and values."""
         self.stream_time: float | None = None
@@ -274,7 +274,7 @@ class PartitionState:
         return entries, encode_state(entries)
 
     def _merged_keys(self, name: str, first: int) -> Entries:
-        """What the objects from index `first` on say of one named state: all of it, or also which keys are deleted."""
+        """One named state by the objects from index `first` on: all of it, or also the deleted keys."""
         held = self._states[name]
         if not first:
             return Entries(list(held.values), list(held.values.values()), dict(held.expires))

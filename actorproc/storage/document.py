@@ -105,11 +105,11 @@ class SharedDocument(Generic[D]):
         return signed
 
     async def change(self, change: Callable[[D | None], D | None]) -> D | None:
-        """Read the document, write what `change` makes of it, and repeat that while other writers are first.
+        """Read the document, write the successor by `change`, and repeat that while other writers are first.
 
         Args:
             change: gets the document, or None if there is none. It returns the successor; or the same document, or
-                None, to write nothing. What it raises ends the call.
+                None, to write nothing. An exception ends the call.
 
         Returns:
             The document as it is stored now.

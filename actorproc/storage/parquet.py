@@ -5,9 +5,8 @@ from __future__ import annotations
 import io
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import pyarrow as pa
@@ -33,8 +32,7 @@ _CHECKSUM = f"{_OURS}crc32"
 _ALWAYS = {"compression": "zstd", "store_schema": False, "write_page_checksum": True}
 
 
-@dataclass(frozen=True, slots=True)
-class Footer:
+class Footer(NamedTuple):
     """The footer of a Parquet file. `metadata`: our entries. `rows`: row count. `tag` and `size` of the object."""
 
     metadata: dict[str, str]

@@ -20,7 +20,7 @@ RACERS = 8
 
 
 class Broken(Exception):
-    """The property does not hold; the text says what the store answered."""
+    """The property does not hold; the text names the store's answer."""
 
 
 class Bench:

@@ -16,7 +16,6 @@ from actorproc.runtime.backoff import Backoff
 from actorproc.runtime.clock import SYSTEM, Clock
 from actorproc.runtime.logger import get_logger
 from actorproc.storage.backend import LANE, Backend, Listing, NotModified, Stored, all_pages
-from actorproc.storage.store_time import StoreTime
 
 T = TypeVar("T")
 log = get_logger(__name__)
@@ -24,6 +23,8 @@ log = get_logger(__name__)
 
 SLOWEST = 2**20
 """Bytes per second. Requests for large objects get the extra time that this rate takes."""
+
+_GRAIN = 1.0  # S3 tells whole seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +54,27 @@ class Outage:
     def end(self) -> None:
         """A request was answered."""
         self.since = None
+
+
+class StoreTime:
+    """The time by the store's clock, which all hosts see: this host's own clock, corrected by the latest listing."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._correction = 0.0
+
+    def note(self, told: float, sent_at: float) -> None:
+        """The store said `told`, seconds since 1970, in answer to a request sent at `sent_at` by this host's clock."""
+        least, most = told - self._clock.wall(), told + _GRAIN - sent_at
+        self._correction = min(max(0.0, least), most)
+
+    def now(self) -> float:
+        """Seconds since 1970. From any thread.
+
+        A host whose clock was set wrong would otherwise expire the keys of all others. A clock that agrees with the
+        store's, as far as that is known, is followed as it is. Before the first listing nothing is known.
+        """
+        return self._clock.wall() + self._correction
 
 
 class Conflict(Exception):

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
+from msgspec import msgpack
+
 from actorproc.config.settings import Settings
 from actorproc.config.units import seconds
 from actorproc.errors import UsageError
@@ -15,8 +17,9 @@ from actorproc.group.membership import GroupDocument
 from actorproc.group.nudge import Nudges
 from actorproc.handler.base import Decision, PartitionHandler
 from actorproc.handler.checks import checked_handler
-from actorproc.handler.state import TIMERS, Key
+from actorproc.handler.state import TIMERS, Key, pack_key
 from actorproc.handler.timers import utc
+from actorproc.output.checkpoint import Checkpoint, StateObject
 from actorproc.output.dead_letters import dead_letters
 from actorproc.output.row_reader import all_slices, read_rows
 from actorproc.processor import Processor
@@ -24,10 +27,10 @@ from actorproc.records import Batch, Cursor, Record
 from actorproc.runtime.clock import SYSTEM, Clock
 from actorproc.runtime.error_text import safe_repr
 from actorproc.sources.protocol import End
+from actorproc.state.objects import Entries, encode_state
 from actorproc.state.reading import read_state
-from actorproc.state.seeding import seed_state
 from actorproc.storage.document import SharedDocument
-from actorproc.storage.names import ProcessorLayout
+from actorproc.storage.names import STATE, ProcessorLayout
 from actorproc.storage.store import Store
 from actorproc.stores.memory import MemoryStore
 from actorproc.testing.memory_source import MemorySource
@@ -45,7 +48,7 @@ class HandlerResult:
     dead_letters: list[dict[str, Any]]
     """With the fields of `dead-letters list --json` except `replayed`; `sequence` is the index of the record."""
     state: dict[Key, Any]
-    """What `ctx.state` holds in the end. Values of a declared type are plain dicts here."""
+    """The content of `ctx.state` in the end. Values of a declared type are plain dicts here."""
     states: dict[str, dict[Key, Any]]
     """Likewise of `ctx.state("name")`, by name; with `state` under ""."""
     timers: dict[Key, datetime]
@@ -160,7 +163,7 @@ async def run_handler(
         if epoch > 1:
             await _begin_epoch(store, processor.layout, partition, epoch)
         if seeds := {**({"": state} if state else {}), **(states or {})}:
-            await seed_state(store, processor.layout, partition, "0", seeds)
+            await _seed_state(store, processor.layout, partition, seeds)
         await processor.run(until_end=True)
         if isinstance(clock, _SetClock):
             clock.time += _seconds(advance)
@@ -192,8 +195,22 @@ async def _begin_epoch(store: Store, layout: ProcessorLayout, partition: str, ep
     await SharedDocument(store, layout.group, GroupDocument).swap(GroupDocument.of(leases=leases))
 
 
+async def _seed_state(
+    store: Store, layout: ProcessorLayout, partition: str, states: Mapping[str, Mapping[Key, Any]]
+) -> None:
+    """Store a first checkpoint with these states, by name. Reading begins at the first record."""
+    entries = {
+        name: Entries([pack_key(key) for key in state], [msgpack.encode(value) for value in state.values()])
+        for name, state in states.items()
+    }
+    first = StateObject(0, store.clock.nonce(), sum(some.size for some in entries.values()))
+    await store.put(layout.attached(STATE, partition, 0, first.put_id), encode_state(entries))
+    checkpoint = Checkpoint(0, 0, Cursor("0"), state=(first,), format=2)
+    await store.create(layout.checkpoint(partition), checkpoint.to_json())
+
+
 def _noting(handler: type[PartitionHandler], errors: list[Exception]) -> type[PartitionHandler]:
-    """The handler, which also puts what it raises into `errors`."""
+    """The handler, which also puts its exceptions into `errors`."""
 
     def on_error(self: PartitionHandler, error: Exception, failed: Batch, attempt: int) -> Decision | None:
         errors.append(error)

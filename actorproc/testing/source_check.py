@@ -308,7 +308,7 @@ class _Check:
                 part.take(facts)
 
     async def _check_rest(self, part: _Partition, place: _Place) -> None:
-        """From a position must come all that lies after it; what lies before it may."""
+        """A read from a position must yield all records after it. Records before it are allowed."""
         position, known, whence = place
         came: list[Fact] = []
         async with self._reading(part.name, position) as one:

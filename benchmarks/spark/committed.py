@@ -9,8 +9,9 @@ import anyio
 import numpy as np
 import pyarrow as pa
 
+from actorproc.counts import Counts
 from actorproc.output.chain import Commit, encode_commit
-from actorproc.output.checkpoint import Checkpoint, Totals
+from actorproc.output.checkpoint import Checkpoint
 from actorproc.output.schema import agree_on_schema
 from actorproc.output.source_identity import agree_on_source
 from actorproc.records import Cursor
@@ -50,14 +51,14 @@ class Writer:
     async def _checkpoint(self) -> None:
         async with open_store(str(self._container)) as store:
             for partition, (number, rows) in enumerate(zip(self._number, self._rows, strict=True)):
-                here = Checkpoint(1, number, Cursor(str(rows), rows - 1), Totals(rows, rows))
+                here = Checkpoint(1, number, Cursor(str(rows), rows - 1), Counts(rows, rows))
                 await store.put(LAYOUT.checkpoint(str(partition)), here.to_json())
 
     def commit(self, partition: int, rows: int) -> None:
         """One more file."""
         first = self._rows[partition]
         end = self._rows[partition] = first + rows
-        totals = Totals(end, end)
+        totals = Counts(end, end)
         commit = Commit(
             put_id="bench", host="a", epoch=1, first=Cursor(str(first), first - 1), next=Cursor(str(end), end - 1),
             totals=totals, time=0.0, rows=rows,

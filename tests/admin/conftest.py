@@ -23,7 +23,7 @@ HOUR = 3600.0
 
 
 class Later(Clock):
-    """The machine's clock, but ahead by so many seconds."""
+    """The machine's clock, ahead by a number of seconds."""
 
     ahead = 0.0
 

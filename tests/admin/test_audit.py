@@ -1,4 +1,4 @@
-"""What the audits of processors, logs and containers keep."""
+"""The audits of processors, logs and containers record each command."""
 
 from __future__ import annotations
 

@@ -9,8 +9,8 @@ import pytest
 
 from actorproc import Batch, PartitionContext, PartitionHandler, Processor
 from actorproc.admin.explain import explain
-from actorproc.admin.fleet import FleetWatch, PartitionView
-from actorproc.admin.status import read_status
+from actorproc.admin.fleet import PartitionView
+from actorproc.admin.fleet_watch import FleetWatch
 from actorproc.output.chain import OutputChain
 from actorproc.output.checkpoint import read_checkpoint
 from actorproc.storage.names import ProcessorLayout
@@ -65,7 +65,7 @@ def test_an_unknown_lag_says_who_knows_it() -> None:
 
 
 async def test_the_commits_of_the_partition_in_question_are_read_first() -> None:
-    """A look reads those of some partitions without an owner; of the others nothing is claimed."""
+    """A look reads the checkpoints of some partitions without an owner. It claims nothing about other partitions."""
     store, source = Store(MemoryStore()), MemorySource(40)
     source.append("39", [b"1"])
     await Processor(Doubles, name="p", source=source, container=store).run(until_end=True)
@@ -79,24 +79,24 @@ async def test_the_commits_of_the_partition_in_question_are_read_first() -> None
     assert "Its commits are not read yet" in texts[None]
 
 
-async def test_a_handoff_later_than_the_last_commit_is_not_told_as_a_commit() -> None:
-    """The checkpoint is written at the handoff. `status` and `explain` tell the time of the same commit."""
+async def test_a_handoff_after_the_last_commit_is_not_shown_as_a_commit() -> None:
+    """The checkpoint is written at the handoff. `status` and `explain` show the time of the same commit."""
     store, source = Store(MemoryStore()), MemorySource(1)
     source.append("0", [b"1"])
     async with Processor(Doubles, name="p", source=source, container=store, commit_interval=0.05) as processor:
         with anyio.fail_after(20):
             while not processor.statistics().partitions or not processor.statistics().partitions[0].commits:
                 await anyio.sleep(0.01)
-        await anyio.sleep(1.1)  # times are whole seconds
+        await anyio.sleep(0.1)
     layout = ProcessorLayout("p")
     view = (await FleetWatch(store, layout, 60.0).look()).partitions["0"]
     commit = await OutputChain(store, layout, "0").read(0)
     checkpoint = await read_checkpoint(store, layout, "0")
     assert commit is not None
     assert checkpoint is not None
-    assert int(checkpoint.time) > int(commit.time) == view.last_commit
-    status = await read_status(store, layout, "p", expiration=60.0)
-    assert status.partitions[0].last_commit == commit.time
+    assert checkpoint.time > commit.time == view.last_commit
+    status = await FleetWatch(store, layout, 60.0).read_all()
+    assert status.partitions["0"].last_commit == commit.time
 
 
 def test_the_advice_for_a_silent_source_is_not_that_for_a_handler() -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from actorproc import Batch, PartitionContext, PartitionHandler, Processor
 from actorproc.admin.audit import read_audit
-from actorproc.admin.fleet import FleetWatch
+from actorproc.admin.fleet_watch import FleetWatch
 from actorproc.admin.placement import Placement
 from actorproc.config.settings import Settings
 from actorproc.errors import UsageError

@@ -18,8 +18,8 @@ from actorproc.admin.replay_target import LogTarget
 from actorproc.errors import CorruptObject, StoreUnavailable, UsageError
 from actorproc.handler.info import PartitionInfo
 from actorproc.log.metadata import open_log
-from actorproc.log.producer import Producer
 from actorproc.output.dead_letters import HISTORY, letter_files, read_letters, render_letter
+from actorproc.produce.producer import Producer
 from actorproc.records import Batch, Record
 from actorproc.runtime.clock import Clock
 from actorproc.sources.log import LogSource
@@ -403,7 +403,7 @@ async def test_a_place_without_a_log_is_refused(world: World) -> None:
         await world.run()
 
 
-async def test_records_that_were_given_up_together_are_appended_in_their_order() -> None:
+async def test_records_of_one_letter_are_appended_in_their_order() -> None:
     world = World()
     await world.prepare()
     batch = Batch.of("1", [b"first", b"\xfe", b"last"], [50, 53, 60], keys=[b"k"] * 3)

@@ -1,4 +1,4 @@
-"""A letter that its stream refuses fails alone: the others are replayed once, and it stays a letter."""
+"""A letter that its stream refuses fails alone: it stays a letter, and each other letter is replayed once."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ from actorproc.errors import SourceError
 from actorproc.handler.info import PartitionInfo
 from actorproc.output.dead_letters import read_letters, render_letter
 from actorproc.runtime.clock import Clock
-from actorproc.sources.appendable import Appendable
-from actorproc.sources.replay_target import Outcome
+from actorproc.sources.replay_target import Appendable, Outcome
 from actorproc.storage.document import SharedDocument
 from actorproc.storage.names import ProcessorLayout
 from actorproc.storage.store import Store, StoreLimits
@@ -134,14 +133,14 @@ async def test_refused_letters_stay_and_the_others_are_replayed(container: Memor
     assert await done(container) == {*GOOD, 4}
 
 
-async def test_letters_that_nobody_names_are_found_by_halves(container: MemoryStore) -> None:
+async def test_refused_letters_without_a_name_are_found_by_bisection(container: MemoryStore) -> None:
     topic = Topic(names=False, bad={0})
     assert await replay_into(topic, container).file(KEY) == (LETTERS - 1, 0)
     assert topic.asked <= 8, "4 halvings, then parts that double"
 
 
 async def test_a_part_that_another_release_left_unfinished_is_settled(container: MemoryStore) -> None:
-    """Its document has format 2, and its letters were refused for as long as the part was tried whole."""
+    """Its document has format version 2, and its letters were refused for as long as the part was tried whole."""
     body = (
         b'{"parts":[{"claim":"","done":false,"log":"id","sequences":null,"value":null}],"put_id":"p",'
         b'"transaction":"replay-1","version":2}'
@@ -228,7 +227,7 @@ async def test_without_transactions_letters_of_a_failed_request_hold_up_no_other
 
 
 async def test_a_refused_part_of_a_letter_refuses_the_whole_letter() -> None:
-    """Records that were given up together are one letter."""
+    """Several records may be one letter."""
     backend = MemoryStore()
     batch = Batch.of("1", [b"1", b"4", b"2"], [10, 11, 12])
     site = PartitionInfo("flights", "host-a", "1", 3)

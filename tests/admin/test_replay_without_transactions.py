@@ -17,7 +17,7 @@ from actorproc.output.dead_letters import letter_files, render_letter
 from actorproc.runtime.clock import Clock
 from actorproc.simulation.clock import VirtualClock
 from actorproc.simulation.loop import current_loop, run
-from actorproc.sources.appendable import Appendable
+from actorproc.sources.replay_target import Appendable
 from actorproc.storage.names import ProcessorLayout
 from actorproc.storage.store import Store
 from actorproc.stores.memory import MemoryStore
@@ -92,7 +92,7 @@ def test_replays_at_once_append_each_letter_once() -> None:
     assert (appended, sum(counts)) == ([0, 1, 2, 3, 4], 5)
 
 
-def test_the_part_of_a_replay_that_was_killed_is_taken_over_when_its_claim_expires() -> None:
+def test_the_part_of_a_killed_replay_is_taken_over_when_its_claim_expires() -> None:
     async def main() -> tuple[float, list[int]]:
         clock = VirtualClock("a")
         backend = await letters(clock)

@@ -216,7 +216,7 @@ async def test_a_reset_is_refused_once_the_chain_has_moved() -> None:
     assert (await tip_of(world)).totals.resets == 2
 
 
-async def test_a_partition_that_its_source_forgot_is_refused_and_the_others_are_reset() -> None:
+async def test_a_partition_that_its_source_forgot_is_refused_and_others_are_reset() -> None:
     world = await world_of(4)
     world.source.add_partition("1")
     world.source.append("1", [b"1", b"2"])
@@ -361,7 +361,7 @@ async def test_ended_and_new_partitions_and_earlier_releases_are_refused() -> No
     await SharedDocument(world.store, world.layout.group, GroupDocument).swap(
         GroupDocument.of({"old": Member("1-f3-60s")})
     )
-    with pytest.raises(UsageError, match="earlier release"):
+    with pytest.raises(UsageError, match="earlier version"):
         await reset(world, "earliest")
     with pytest.raises(UsageError, match="no partition 'x'"):
         await resets_of(world).plan("earliest", ["x"])

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from actorproc.admin.fleet import FleetWatch
+from actorproc.admin.fleet_watch import FleetWatch
 from actorproc.admin.scaling import Progress, useful_hosts
 from actorproc.config.settings import Settings
 from actorproc.storage.names import ProcessorLayout

@@ -24,7 +24,7 @@ def offset(identity: str = IDENTITY, **numbers: int) -> bytes:
 
 
 async def checkpoint(*batches: tuple[bytes, ...], committed: int) -> Store:
-    """Offsets of the sources of each micro-batch; so many of these are committed."""
+    """Offsets of the sources of each micro-batch. The first `committed` batches are committed."""
     store = Store(MemoryStore())
     for batch, sources in enumerate(batches):
         await store.put(f"offsets/{batch}", b"\n".join([b"v1", b'{"batchWatermarkMs":0}', *sources]))

@@ -1,4 +1,4 @@
-"""What became of a record: its commits, rows and dead letter, and the record itself."""
+"""The trace of a record lists its commits, rows, dead letter, and the record itself."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from actorproc import (
     RecordHandler,
     WakeContext,
 )
+from actorproc.admin.compaction import merge, plan, switch
 from actorproc.admin.own_source import own_source
 from actorproc.admin.resets import Resets
 from actorproc.admin.trace import Trace, trace
 from actorproc.config.settings import Settings
 from actorproc.errors import UsageError
-from actorproc.output.compaction import merge, plan, switch
 from actorproc.output.schema import read_schema
 from actorproc.rows.schema import output_schema
 from actorproc.server import dashboard_app

@@ -1,4 +1,4 @@
-"""Trimming an output: what is deleted, what is held, and interruptions."""
+"""Trimming an output: deleted files, held files, and interruptions."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ async def test_a_late_reader_is_refused_with_partition_and_number(
 
 async def test_a_reader_that_registers_while_a_trim_runs_is_heard(place: Place, fleet: Fleet) -> None:
     class Interrupted(RetainedOutput):
-        """Somebody registers just after the readers were asked."""
+        """A reader registers just after the readers were asked."""
 
         async def newest(self, partition: str) -> int:
             await hold(self, "new", p0=1)
@@ -147,7 +147,7 @@ async def test_a_reader_that_registers_while_a_trim_runs_is_heard(place: Place, 
 
 
 class Killed(Exception):
-    """The process is no more."""
+    """The process has died."""
 
 
 class Dying(MemoryStore):
@@ -338,7 +338,7 @@ async def test_each_deleted_file_is_reported() -> None:
 async def test_a_processor_and_its_reader_continue_during_trims(
     place: Place, fleet: Fleet, kept: RetainedOutput
 ) -> None:
-    """Commit, read, trim, over and over: the reader gets each row once, and what it has read goes."""
+    """Commit, read and trim in turn: the reader gets each row once, and the files that it has read are deleted."""
     seen: list[int] = []
     position = 0
     await fleet.commit(p0=30)

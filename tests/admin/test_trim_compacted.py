@@ -12,13 +12,13 @@ from actorproc.admin.trim import plan_trim, trim
 from actorproc.retention.readers import Reader, register
 from actorproc.stores import open_store
 from tests.admin.conftest import HOUR, LAYOUT, SETTINGS, Later, Place
-from tests.output.test_compaction import compact, rows
+from tests.admin.test_compaction import compact, rows
 from tests.spark.committing import Fleet
 
 
 @pytest.fixture
 async def place(tmp_path: Path) -> AsyncIterator[Place]:
-    """In memory: what the boundary says of times is as old as the files."""
+    """A store in memory, so that times in the boundary document are as old as the files."""
     clock = Later()
     async with open_store(f"memory://{tmp_path}", SETTINGS, clock=clock) as store:
         yield Place(store, clock, None)
@@ -47,7 +47,7 @@ async def test_originals_go_an_hour_after_compaction(place: Place, fleet: Fleet,
 
     await fleet.commit(p0=50)
     place.wait(2 * HOUR)
-    await compact(place.store)  # what was trimmed in part stays as it is
+    await compact(place.store)  # a compacted file that was trimmed in part is not rewritten
     assert await left(place) == ([4, 5, 6, 7, 8, 9], [0, 4])
     await hold(kept, 6)
     place.wait(HOUR)

@@ -14,9 +14,9 @@ from actorproc.admin.replay_target import LogTarget
 from actorproc.admin.retained import RetainedLog
 from actorproc.admin.trim import Trim, plan_trim, trim
 from actorproc.errors import CorruptObject, SourceError, StoreRefused, StoreUnavailable
-from actorproc.log.growth import grow_log
 from actorproc.log.positions import end_base, first_base
-from actorproc.log.transactions import Transactions
+from actorproc.produce.growth import grow_log
+from actorproc.produce.transactions import Transactions
 from actorproc.retention.boundary import raise_boundary, read_boundary
 from actorproc.retention.readers import Reader, decide, read_registry, register
 from actorproc.sources import LogSource
@@ -26,7 +26,7 @@ from actorproc.stores.memory import MemoryStore
 from tests.admin.conftest import HOUR, LAYOUT, SETTINGS, Later, Place
 from tests.fragile import Killed
 from tests.log.reading import values
-from tests.log.test_append_faults import Tampered
+from tests.produce.test_append_faults import Tampered
 from tests.spark.committing import QUICK, Numbers
 
 LOG = log_dir("0")
@@ -34,7 +34,7 @@ START = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 async def produce(store: Store, *counts: int, first: int = 0, partitions: int | None = 1) -> None:
-    """Append a file of so many records for each count; their values count on from `first`, a second apart."""
+    """Append one file for each count, with that many records. The values count on from `first`, a second apart."""
     for count in counts:
         async with Producer(store, partitions=partitions, clock=store.clock) as producer:
             numbers = range(first, first + count)
@@ -220,7 +220,7 @@ async def test_an_append_that_slept_through_a_trim_fails() -> None:
         ):
             await (await producer.send(b"late", key=b"k"))
         with pytest.raises(StoreUnavailable):
-            await producer.flush()  # whoever awaits no delivery hears of it here
+            await producer.flush()  # raises the errors of deliveries that the caller does not await
         sent = await (await producer.send(b"next", key=b"k"))
     assert (await read_boundary(store, log_boundary("0"))).lowest == 30
     assert sent.sequence == 40, "not where the void file ends"

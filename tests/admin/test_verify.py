@@ -1,4 +1,4 @@
-"""`verify` finds what is missing or altered by hand in a container and in a log, and repairs what is safe."""
+"""`verify` finds missing and altered objects of a container and of a log, and makes the safe repairs."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ import pytest
 from msgspec import structs
 
 from actorproc import Batch, PartitionContext, PartitionHandler, Processor, Producer
+from actorproc.admin.compaction import merge, plan, switch
 from actorproc.admin.verify import repair, verify
 from actorproc.output.checkpoint import Checkpoint
-from actorproc.output.compaction import merge, plan, switch
 from actorproc.output.dead_letters import purge
 from actorproc.output.schema import read_schema
 from actorproc.retention.boundary import raise_boundary

@@ -76,7 +76,7 @@ async def _spark(
     """The Spark half, if it is asked for, until `stack` is closed."""
     if given.spark is None:
         return []
-    from tests.chaos.driver import Job  # what every process of the run would import, too
+    from tests.chaos.driver import Job  # imported here, because every process of the run would import it
     from tests.chaos.drivers import Drivers
     from tests.chaos.way_back import WayBack
     from tests.spark.cluster import cluster
@@ -136,7 +136,7 @@ def _arguments() -> argparse.Namespace:
         "--spark", choices=["source", "native"], help="a stream of the output into a table, killed, too"
     )
     parser.add_argument("--operators", action="store_true", help="pause, drain, move and reset meanwhile")
-    parser.add_argument("--upgrade", action="store_true", help="replace hosts of an earlier release meanwhile")
+    parser.add_argument("--upgrade", action="store_true", help="replace hosts of an earlier version meanwhile")
     parser.add_argument("--back", action="store_true", help="and from Spark into a log that a second processor reads")
     parser.add_argument("--cluster", action="store_true", help="on a standalone cluster of two workers")
     parser.add_argument(

@@ -63,7 +63,7 @@ def is_timer_row(row: Row) -> bool:
 
 
 def wrong_timer(row: Row, sessions: MutableMapping[Key, Session], time: float) -> str | None:
-    """End the session of a timer that has fired. Returns what is wrong with it, or None.
+    """End the session of a timer that has fired. Returns the fault of the session, or None.
 
     Args:
         time: the greatest timestamp of the records before it.

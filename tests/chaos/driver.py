@@ -23,7 +23,7 @@ INTERVAL = "500 milliseconds"
 
 @dataclass(frozen=True)
 class Job:
-    """What the driver does. `folder`: of its table and its checkpoints. `back`: log into which it writes all rows, too.
+    """The work of the driver. `folder`: of its table and its checkpoints. `back`: a log that also gets all rows.
     `plant`: a fault that the check must find.
 
     careless: the sink ignores the numbers of micro-batches. forgetful: the checkpoint is lost at each start.

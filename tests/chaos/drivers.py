@@ -23,7 +23,7 @@ from tests.chaos.table import Table, check_table
 from tests.chaos.verdict import Verdict
 
 TARGETS = {"driver": 5, "java": 2, "python": 2}
-"""What is killed -> weight: all processes of the driver, its Java alone, its Python alone."""
+"""Weights of the processes to kill: all processes of the driver, its Java alone, its Python alone."""
 
 EXECUTOR = {"executor": 4}
 """The same of a cluster; the driver goes on."""
@@ -38,7 +38,7 @@ BATCHES = 6.0
 """Seconds from its first batch in which a driver is killed in or after one."""
 
 CATCH_UP = 600.0
-"""Seconds in which the last driver must read what is left."""
+"""Seconds in which the last driver must read the remaining rows."""
 
 ENOUGH = 2
 """Blows on drivers that had written something, without which a run proves little: a slow machine starts one in a
@@ -48,11 +48,11 @@ SPARKS_OWN = (
     "Python worker failed to connect back",  # the machine was so busy that it took more than ten seconds to start
     "Task serialization failed: java.lang.IllegalStateException: Illegal size",  # a Scala collection changed meanwhile
 )
-"""Errors by which Spark ends a query, now and then, that nobody struck."""
+"""Errors by which Spark ends a query now and then without a strike."""
 
 
 class Driver(Child):
-    """A driver's Python, which has a Java of its own. Both are of one process group."""
+    """A driver's Python process, which starts its own Java process. Both are in one process group."""
 
     halved = False
     """Whether only one of the two was killed; then the other must end by itself."""
@@ -79,7 +79,7 @@ class Driver(Child):
         return None if self.halved or self.failed_by_spark(code) else super().why_unexpected(code)
 
     def failed_by_spark(self, code: int) -> bool:
-        """Whether Spark ended by itself, without our doing. Whoever keeps it running starts it again."""
+        """Whether Spark ended without a strike. Its supervisor starts it again."""
         return code == 1 and any(reason in self.text for reason in SPARKS_OWN)
 
 
@@ -127,7 +127,7 @@ class Drivers:
         return self._bites >= ENOUGH
 
     async def finish(self) -> None:
-        """Stop the driver in good order, and let a last one read what is left."""
+        """Stop the driver in good order, and let a last one read the remaining rows."""
         if (driver := self._driver()) is not None and driver.state is State.UP:
             driver.stop()
         while (driver := self._driver()) is not None or self._java_lives():
@@ -148,7 +148,7 @@ class Drivers:
         self._say(f"what was left was read in {time.monotonic() - began:.1f} s")
 
     def judge(self, verdict: Verdict) -> list[str]:
-        """What is wrong with the drivers and with the table."""
+        """The faults of the drivers and of the table."""
         idle = (
             [] if self.had_enough else [f"{self._bites} drivers were killed that had written something, not {ENOUGH}"]
         )
@@ -160,7 +160,7 @@ class Drivers:
 
     @property
     def summary(self) -> str:
-        """What was done, and what came of it, in figures."""
+        """Counts of strikes, batches and rows."""
         again = sum(len(re.findall(r"^batch \d+ is there$", child.text, re.MULTILINE)) for child in self._fleet.ended)
         troubles = ", ".join(f"{what} {times}" for what, times in sorted(self.done.items())) or "no trouble"
         return (
@@ -195,13 +195,13 @@ class Drivers:
         return self._finished > before
 
     def _see_it_end(self, driver: Driver) -> None:
-        """One of its processes was killed: the other must notice."""
+        """End a driver after one of its processes was killed: the other process must notice."""
         if time.monotonic() - driver.asked_at > STOP_PATIENCE:
             self._fleet.faults.append(f"{driver.name} lives {STOP_PATIENCE:g} s after half of it was killed")
             driver.kill()
 
     def _draw(self) -> None:
-        """What will be done next, and when."""
+        """Draw the next target and its time."""
         targets = TARGETS | (EXECUTOR if self._job.on_cluster else {})
         self._target, self._moment = (self._random.choices(list(of), list(of.values()))[0] for of in (targets, MOMENTS))
         self._after = self._random.uniform(0, BATCHES if self._moment else SOON)

@@ -30,7 +30,7 @@ TICK = 0.05
 
 
 class State(Enum):
-    """What was done to a process last."""
+    """The state into which the last action has brought a process."""
 
     UP = "up"
     PAUSED = "paused"
@@ -52,7 +52,7 @@ class Child:
     asked_at: float = 0.0
     contested: bool = False
     paused: bool = False
-    """Has ever been."""
+    """Whether the process was ever paused."""
     until_end: bool = False
     """Ends by itself when its work is done."""
 
@@ -80,7 +80,7 @@ class Child:
 
     @property
     def text(self) -> str:
-        """What it wrote."""
+        """The output of the process."""
         return self.output.read_text(errors="replace") if self.output.exists() else ""
 
     def why_unexpected(self, code: int) -> str | None:
@@ -94,7 +94,7 @@ class Child:
             return None  # it was stopped in the middle of its one try to connect
         if self.asked_at:
             if code == 0 or (code == -signal.SIGTERM and not started):
-                return None  # or it came before anybody listened
+                return None  # or it came before a process listened
             what = f"was asked to stop and ended with {_exit(code)}"
         else:
             what = f"ended with {_exit(code)}, unasked ({self.state.value})"
@@ -102,7 +102,7 @@ class Child:
 
 
 class Fleet:
-    """All processes of a run. As a context manager it kills whatever is left, however the block ends."""
+    """All processes of a run. As a context manager it kills all remaining processes at the end of the block."""
 
     def __init__(self, logs: Path) -> None:
         self.children: list[Child] = []
@@ -129,7 +129,7 @@ class Fleet:
         return child
 
     def reap(self) -> list[Child]:
-        """Those that have ended since, judged."""
+        """Judge the processes that have ended since the last call."""
         ended = [child for child in self.children if child.process.exitcode is not None]
         for child in ended:
             self.children.remove(child)

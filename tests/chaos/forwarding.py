@@ -32,7 +32,7 @@ HOSTS = 3
 PACE = 5.0  # mean seconds between two blows
 PAUSE = (0.5, 8.0)  # seconds for which a host is stopped; leases expire after two
 CATCH_UP = 300.0
-"""Seconds in which the last host must forward what is left."""
+"""Seconds in which the last host must forward the remaining rows."""
 
 
 class UnsteadyForwarder(KafkaForwarder):
@@ -118,7 +118,7 @@ class Forwarding:
         return self._blows["kill"] > 0 and self._blows["pause"] > 0
 
     async def finish(self) -> None:
-        """Stop the hosts in good order, let a last one forward what is left, and look at the topic."""
+        """Stop the hosts in good order, let a last one forward the remaining rows, and check the topic."""
         for child in self._fleet.living(range(HOSTS), State.UP):
             child.stop()
         await self._fleet.end(CATCH_UP)
@@ -142,7 +142,7 @@ class Forwarding:
         return letters
 
     def judge(self, verdict: Verdict) -> list[str]:
-        """What is wrong with the hosts, and with what they have forwarded."""
+        """The faults of the hosts and of the forwarded messages."""
         bugs = read_journal(sorted(self._logs.glob("*.log"))).bugs
         return [*self._fleet.faults, *bugs, *self._faults]
 
@@ -171,7 +171,7 @@ class Forwarding:
 
 
 def without_copies(messages: Sequence[Message], faults: list[str]) -> tuple[list[Message], int]:
-    """One message of each pair of headers, and the number of the others, which must be equal to it."""
+    """One message of each pair of headers, and the number of its copies, which must be equal to it."""
     first: dict[tuple[object, object], Message] = {}
     for message in messages:
         headers = dict(message.headers() or ())

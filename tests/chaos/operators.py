@@ -48,7 +48,7 @@ class _Order:
 
 
 class Operators:
-    """Gives commands while the storm lasts; then runs again what was killed, and withdraws everything."""
+    """Runs commands while the storm lasts; then repeats the killed commands, and withdraws all wishes."""
 
     def __init__(
         self, place: Place, processor: str, partitions: int, random: Random, say: Callable[[str], None]
@@ -167,7 +167,7 @@ class Operators:
         """Everything is withdrawn."""
 
     def judge(self, verdict: Verdict) -> list[str]:
-        """What is wrong with the commands; and whether any reset was made at all."""
+        """The faults of the commands. A run without a reset is a fault, too."""
         nothing = [] if verdict.seen["resets"] else ["operators: no reset was made"]
         return [*self._fleet.faults, *nothing]
 

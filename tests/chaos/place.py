@@ -50,8 +50,8 @@ S3_TIMERS: dict[str, Any] = TIMERS | {
 """Where a request takes longer, and the server shares the machine with all hosts."""
 
 STUBBORN = 8
-"""How many times as long as the others a stubborn host trusts its lease, and goes without looking at the group: as if
-its clock ran wrong, and nobody could tell it. After a pause it works on, and only the conditional writes stop it."""
+"""Factor by which a stubborn host trusts its lease longer, and looks at the group less often, than other hosts: as with
+a clock that runs wrong. After a pause it works on, and only conditional writes stop it."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class Place:
         if stubborn:
             for name in ("lease_expiration_interval", "lease_acquire_interval"):
                 keywords[name] *= STUBBORN
-            keywords["nudge_host"] = "192.0.2.1"  # nobody's address: it is not told
+            keywords["nudge_host"] = "192.0.2.1"  # an address without a listener: nudges do not reach the host
         return {
             f"ACTORPROC_{name.upper()}": json.dumps(value) if isinstance(value, dict) else str(value)
             for name, value in keywords.items()

@@ -1,4 +1,4 @@
-"""What runs in the processes: a host is `actorproc serve`, a producer notes what was acknowledged.
+"""The programs of the processes: a host is `actorproc serve`, a producer notes each acknowledgement.
 
 Both are forked from a server that has imported everything, so that a start takes milliseconds and trouble can be dense.
 """
@@ -21,13 +21,13 @@ from actorproc.cli import main, serve
 from actorproc.cli.logging import set_up_logging
 from actorproc.group.formats import FORMATS
 from actorproc.group.membership import GroupDocument
-from actorproc.log.batches import Deliveries
 from actorproc.output.chain import Commit
 from actorproc.output.checkpoint import Checkpoint
+from actorproc.produce.batches import Deliveries
 from actorproc.stores import s3
 from tests.chaos import workload
 
-PRELOADED = (serve, s3, workload, pa.array([1]))  # what a host imports late; the last makes pyarrow look for pandas
+PRELOADED = (serve, s3, workload, pa.array([1]))  # late imports of a host; the last makes pyarrow look for pandas
 
 BURST = 16  # records that share a key
 LINGER = 0.1  # seconds
@@ -42,7 +42,7 @@ def host(folder: str, output: str, environment: dict[str, str], arguments: Seque
 
 
 def earlier_host(folder: str, output: str, environment: dict[str, str], arguments: Sequence[str]) -> None:
-    """A host of the release before: it announces the storage format before the newest one, and reads no later one."""
+    """A host of the version before: it announces the format version before the newest one, and reads no later one."""
     Processor.formats = FORMATS._replace(highest=FORMATS.highest - 1)
     for kind in (Checkpoint, Commit, GroupDocument):
         kind.newest_format = min(kind.newest_format, Processor.formats.highest)
@@ -110,7 +110,7 @@ async def _stop_on_signal(signals: AsyncIterator[signal.Signals], sending: anyio
 
 
 def settle(folder: str, output: str, environment: dict[str, str]) -> None:
-    """Be a process of its own: session, working directory, output; and die with the one that forked it."""
+    """Make this process independent: session, working directory, output. It dies with the process that forked it."""
     os.setsid()  # Ctrl-C is for the chaos alone
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG

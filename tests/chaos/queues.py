@@ -1,4 +1,4 @@
-"""Queues of an AMQP broker as the log: a producer that notes what was accepted, and the order of each queue."""
+"""Queues of an AMQP broker as the log: a producer that notes the accepted messages, and the order of each queue."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ class _Sender:
         return queue, self._links[queue].send(message)
 
 
-# What was in each queue
+# The content of each queue
 
 
 class _Note(NamedTuple):
@@ -134,9 +134,9 @@ def read_records(
 ) -> dict[str, list[Sent]]:
     """The messages of each queue in their order, as far as they were accepted or have a result.
 
-    One producer sends at a time, each message once, so a queue has what was sent in this order. Whether a message is
-    there that was not answered, the output shows; if it has no result, the numbers of the messages behind it do.
-    The place of each acknowledged message in `acks` becomes the one in its queue.
+    One producer sends at a time, each message once, so a queue holds its messages in the order of sending.
+    The output shows whether a message without an answer is in the queue. If it has no result, the numbers of the
+    messages behind it show that. The place of each acknowledged message in `acks` becomes the one in its queue.
     """
     records = {}
     for queue, notes in _read_notes(folder, acks).items():
@@ -149,7 +149,7 @@ def read_records(
 
 
 def _read_notes(folder: Path, acks: Mapping[str, Acks]) -> dict[str, list[_Note]]:
-    """What was sent to each queue, in order."""
+    """The messages sent to each queue, in order."""
     notes: defaultdict[str, list[_Note]] = defaultdict(list)
     for path in sorted(folder.glob("*.sent"), key=lambda path: int(path.stem[1:])):
         *lines, _ = path.read_text().split("\n")
@@ -206,7 +206,7 @@ def _put_in_order(
 
 
 def _fill(silent: Sequence[_Note], room: int) -> list[Sent]:
-    """All of these that were accepted, and as many of the others as there is room for."""
+    """All accepted messages of these, and as many other messages as there is room for."""
     others = room - sum(note.accepted for note in silent)
     chosen = []
     for note in silent:

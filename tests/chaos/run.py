@@ -11,7 +11,8 @@ from typing import Protocol
 
 import anyio
 
-from actorproc.admin.status import ProcessorStatus, read_status
+from actorproc.admin.fleet import Fleet as FleetView
+from actorproc.admin.fleet_watch import FleetWatch
 from actorproc.errors import SourceError, StoreError, UsageError
 from actorproc.sources import open_source
 from actorproc.sources.protocol import Source
@@ -35,14 +36,14 @@ LOOK_EVERY = 1.0  # seconds
 QUIET = 5.0  # seconds without a commit after which queues have no message left that was accepted without an answer
 STUBBORN_SHARE = 0.15  # of the hosts
 OVERTIME = 300.0
-"""Seconds beyond the ordered ones for which a storm may last until what runs beside has had enough of it."""
+"""Seconds by which a storm may exceed its ordered length, until each program beside it was struck often enough."""
 CALM_PATIENCE = 180.0
 """Seconds in which everything must be processed, and shared evenly, once the trouble is over."""
 
 
 @dataclass(frozen=True)
 class Orders:
-    """What kind of run. `rate`: records a second, over all producers; `pace`: mean seconds between two strikes."""
+    """The orders for a run. `rate`: records a second, over all producers; `pace`: mean seconds between two strikes."""
 
     seconds: float = 120
     hosts: int = 10
@@ -52,11 +53,11 @@ class Orders:
     pace: float = 0.8
     seed: int = 0
     upgrade: bool = False
-    """Hosts of an earlier release begin, and are replaced meanwhile."""
+    """Hosts of an earlier version begin, and are replaced meanwhile."""
 
 
 class Beside(Protocol):
-    """Something that reads the output meanwhile, in trouble of its own."""
+    """A program that reads the output during a run, with its own faults."""
 
     def tick(self, *, storm: bool) -> None:
         """A moment has passed, and something is committed. After the storm there must be no more trouble."""
@@ -70,10 +71,10 @@ class Beside(Protocol):
         """Whether it has had the trouble without which a run would prove nothing."""
 
     async def finish(self) -> None:
-        """All is committed, nobody commits any more: read the rest and end."""
+        """Everything is committed and no host commits any more: read the rest and end."""
 
     def judge(self, verdict: Verdict) -> list[str]:
-        """What is wrong with what was read."""
+        """The faults of the records that were read."""
 
     @property
     def line(self) -> str:
@@ -86,7 +87,7 @@ class Beside(Protocol):
 
 @dataclass
 class Report:
-    """What came of it."""
+    """The result of a run."""
 
     faults: list[str]
     verdict: Verdict
@@ -100,13 +101,13 @@ class Report:
 
 @dataclass
 class Scene:
-    """What can be seen of a run while it goes on."""
+    """The state of a run that is displayed while it goes on."""
 
     orders: Orders
     fleet: Fleet
     phase: str = "warming up"
     began: float = field(default_factory=time.monotonic)
-    status: ProcessorStatus | None = None
+    status: FleetView | None = None
     troubles: dict[str, int] = field(default_factory=dict)
     beside: Sequence[Beside] = ()
 
@@ -204,7 +205,7 @@ class _Play:
         self._random = Random(orders.seed)
 
     async def run(self, store: Store, source: Source) -> tuple[Storm, float]:
-        """Until the last process has ended; the storm, and how long calm took."""
+        """Run until the last process has ended. Returns the storm, and how long calm took."""
         orders = self._orders
         self._show(self._scene)
         for slot in self._producers:
@@ -282,32 +283,32 @@ class _Play:
         return seconds
 
     def _unsettled(self) -> str | None:
-        """What is not yet as it must be in the end; None: all is processed and evenly shared among the living."""
+        """The condition that is still missing at the end. None: all is processed and evenly shared among live hosts."""
         if not all(other.is_calm for other in self._scene.beside):
             return "operators or the upgrade have not ended"
         status, names = self._scene.status, sorted(child.name for child in self._fleet.children)
         if status is None:
             return "nothing was seen yet"
-        members = {member.host: member.leases for member in status.members if member.in_group}
-        late = [p for p in status.partitions if p.lag != 0]
+        members = {member.host: member.leases for member in status.hosts if member.in_group}
+        late = [p for p in status.partitions.values() if p.lag != 0]
         if isinstance(self._place.broker, AmqpBroker):
             if (left := self._left_in_queues(status)) is not None:
                 return left
         elif late:
             p = max(late, key=lambda p: p.lag or 0)
-            lagging = f"{p.partition} of {p.owner} (next: {p.next_owner}) at {p.cursor}, end {p.end}, {p.error or ''}"
+            lagging = f"{p.partition} of {p.owner} (next: {p.next_owner}) at {p.sequence}, end {p.end}, {p.error or ''}"
             return f"{len(late)} partitions lag, such as {lagging}"
-        if any(p.next_owner for p in status.partitions):
-            return f"leases are on their way: {[p.partition for p in status.partitions if p.next_owner]}"
+        if any(p.next_owner for p in status.partitions.values()):
+            return f"leases are on their way: {[p.partition for p in status.partitions.values() if p.next_owner]}"
         if sorted(members) != names:
             return f"members are {sorted(members)}, processes {names}"
         if max(members.values()) - min(members.values()) > 1:
             return f"leases are not even: {members}"
         return None
 
-    def _left_in_queues(self, status: ProcessorStatus) -> str | None:
-        """What shows that queues are not empty: too few messages are committed, or were still committed just now."""
-        committed = sum(p.cursor.sequence + 1 for p in status.partitions if p.cursor is not None)
+    def _left_in_queues(self, status: FleetView) -> str | None:
+        """The sign that queues are not empty: too few messages are committed, or the last commit was just now."""
+        committed = sum(p.sequence + 1 for p in status.partitions.values() if p.sequence is not None)
         accepted = sum(len(acks.places) for acks in read_acks(self._place.folder / "acks").values())
         if committed != self._committed:
             self._committed, self._grew_at = committed, time.monotonic()
@@ -327,7 +328,7 @@ class _Play:
     async def _tick(self) -> None:
         await anyio.sleep(TICK)
         status, beside = self._scene.status, self._scene.beside
-        if status and any(p.totals.rows for p in status.partitions):
+        if status and status.counts.rows:
             for other in beside:
                 other.tick(storm=self._scene.phase == "storm")
         self._show(self._scene)
@@ -337,7 +338,7 @@ class _Play:
         layout, expiration = ProcessorLayout(PROCESSOR), self._place.settings.lease_expiration_interval
         while True:
             try:
-                self._scene.status = await read_status(store, layout, PROCESSOR, expiration=expiration, source=source)
+                self._scene.status = await FleetWatch(store, layout, expiration).read_all(source)
             except (StoreError, SourceError) as error:
                 self._say(f"cannot look: {error}")
             await anyio.sleep(LOOK_EVERY)

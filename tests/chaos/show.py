@@ -32,7 +32,7 @@ class Screen:
 
     @contextmanager
     def live(self) -> Iterator[None]:
-        """While in here a terminal shows the picture, under what is said."""
+        """Within this block a terminal shows the picture below the printed lines."""
         if not self._console.is_terminal:
             yield
             return
@@ -62,11 +62,9 @@ def _line(scene: Scene) -> str:
     up = len(scene.fleet.living(range(scene.orders.hosts), State.UP))
     text = f"{scene.phase}: {up} of {scene.orders.hosts} hosts up, {sum(scene.troubles.values())} troubles"
     if scene.status is not None:
-        partitions = scene.status.partitions
-        records = sum(p.totals.records for p in partitions)
-        lag = sum(p.lag or 0 for p in partitions)
-        members = sum(member.in_group for member in scene.status.members)
-        text += f", {members} members, {records:,} records processed, lag {lag:,}"
+        status = scene.status
+        members = sum(host.in_group for host in status.hosts)
+        text += f", {members} members, {status.counts.records:,} records processed, lag {status.lag or 0:,}"
     for other in scene.beside:
         text += f", {other.line}"
     if scene.fleet.faults:
@@ -78,7 +76,7 @@ def _picture(scene: Scene) -> RenderableType:
     table = Table(box=None, pad_edge=False, header_style="dim")
     for title in ("slot", "host", "state", "leases", "partitions"):
         table.add_column(title, no_wrap=title != "partitions")
-    partitions = scene.status.partitions if scene.status is not None else []
+    partitions = [] if scene.status is None else list(scene.status.partitions.values())
     for child in sorted(scene.fleet.children, key=lambda child: (child.slot, child.born)):
         own = [f"{p.partition}→" if p.next_owner else p.partition for p in partitions if p.owner == child.name]
         state = Text(child.state.value, _STYLES.get(child.state, ""))

@@ -35,7 +35,7 @@ class Storm:
         start: starts a process in a slot; with `new_name` under a name that was never there.
         pace: mean seconds between two strikes.
         expiration: of a lease, in seconds.
-        say: told what happens.
+        say: called with a line about each strike.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class Storm:
         self._next_strike = time.monotonic() + random.expovariate(1 / pace)
 
     def tick(self) -> None:
-        """Do what is due, and strike if it is time."""
+        """Run the actions that are due, and strike if it is time."""
         self._do_due(time.monotonic())
         self._fleet.reap()
         for slot in (*self._hosts, *self._producers):
@@ -75,7 +75,7 @@ class Storm:
             self._strike()
 
     def end(self) -> None:
-        """No more trouble: whoever is paused goes on, whoever is missing comes back."""
+        """No more trouble: paused processes go on, and missing ones start again."""
         for _, what in self._due:
             what()
         self._due.clear()

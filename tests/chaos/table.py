@@ -14,7 +14,7 @@ from actorproc.runtime.clock import SYSTEM
 from tests.chaos.verdict import Row
 
 UNNOTED = 0.2
-"""Seconds for which a batch is in the table before Spark is told: some are killed just then."""
+"""Seconds between the write of a batch to the table and the return to Spark, so that some kills fall in between."""
 
 
 class Table:
@@ -34,7 +34,7 @@ class Table:
             each.mkdir(parents=True, exist_ok=True)
 
     def write(self, frame: DataFrame, batch: int) -> None:
-        """What `foreachBatch` calls."""
+        """The function for `foreachBatch`."""
         target = self._batches / (f"{batch}-{SYSTEM.nonce()}" if self._careless else f"{batch}")
         if target.exists():
             print(f"batch {batch} is there", flush=True)
@@ -63,7 +63,7 @@ class Table:
 
 
 def check_table(table: Sequence[Row], output: Mapping[str, Sequence[Row]]) -> list[str]:
-    """The table holds each row of the output once, and no other. (The output was held against the raw events.)
+    """Check that the table holds exactly the rows of the output, each once. The output was compared with the events.
 
     Args:
         output: by partition.

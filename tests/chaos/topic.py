@@ -1,4 +1,4 @@
-"""A topic of a Kafka broker as the log of a run: a producer that notes what was acknowledged, and all that is in it."""
+"""A topic of a Kafka broker as the log of a run: a producer that notes acknowledgements, and the topic's messages."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def produce(brokers: str, topic: str, name: str, acks: Path, rate: float) -> Non
 
 
 def read_records(brokers: str, topic: str, faults: list[str]) -> dict[str, list[Sent]]:
-    """The records by partition; the place in the list is the offset. Adds to `faults` what is not as it must be."""
+    """The records by partition; the place in the list is the offset. Adds each broken expectation to `faults`."""
     records: defaultdict[str, list[Sent]] = defaultdict(list)
     for message in committed_messages(brokers, topic):
         there = records[f"{topic}-{message.partition()}"]

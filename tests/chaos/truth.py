@@ -26,15 +26,15 @@ class Sent(NamedTuple):
 
 @dataclass
 class Acks:
-    """What a producer was told: number -> (partition, sequence). `count`: of records sent, if it ended in good
-    order."""
+    """The acknowledgements of a producer: number -> (partition, sequence). `count`: of records sent, if it ended in
+    good order."""
 
     places: dict[int, tuple[str, int]] = field(default_factory=dict)
     count: int | None = None
 
 
 def read_acks(folder: Path) -> dict[str, Acks]:
-    """By producer. The last line of one that was killed may be torn: it does not count."""
+    """Acknowledgements by producer. The last line of a killed producer may be torn: it does not count."""
     found = {}
     for path in sorted(folder.glob("*.acks")):
         acks = found[path.stem] = Acks()
@@ -49,7 +49,7 @@ def read_acks(folder: Path) -> dict[str, Acks]:
 
 
 def read_log(log: Objects, faults: list[str]) -> dict[str, list[Sent]]:
-    """The records by partition; the place in the list is the sequence. Adds to `faults` what is not as it must be."""
+    """The records by partition; the place in the list is the sequence. Adds each broken expectation to `faults`."""
     records: defaultdict[str, list[Sent]] = defaultdict(list)
     for key, body in log.items():
         folder, _, name = key.partition("/")
@@ -74,7 +74,7 @@ def read_log(log: Objects, faults: list[str]) -> dict[str, list[Sent]]:
 
 
 def check_log(records: Mapping[str, list[Sent]], acks: Mapping[str, Acks]) -> list[str]:
-    """What was acknowledged is there, once and at that place; what was not is there at most once; order was kept."""
+    """An acknowledged record is in the log once, at its place; any other at most once. Order was kept."""
     faults = []
     times: Counter[tuple[str, int]] = Counter()
     newest: dict[tuple[str, str], int] = {}

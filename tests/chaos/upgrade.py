@@ -1,6 +1,6 @@
-"""A rolling upgrade during a run: hosts of the earlier release are replaced, one after the other, by hosts of this one.
+"""A rolling upgrade during a run: hosts of the earlier version are replaced, one after the other, by hosts of this one.
 
-No earlier release exists as code yet. Its hosts are this release's with the storage formats before the newest one: they
+No earlier version exists as code yet. Its hosts are this version's without the newest format version: they
 announce it, and refuse documents of the newest format.
 """
 
@@ -23,16 +23,16 @@ BEGINS = 0.3
 
 
 class EarlierHost(Child):
-    """A host of the earlier release. It is refused once all other hosts run this one: it was paused, say."""
+    """A host of the earlier version. It is refused once all other hosts run this one: it was paused, say."""
 
     def why_unexpected(self, code: int) -> str | None:
-        if code == 2 and "install a later release on this host" in self.text:
+        if code == 2 and "install a later version on this host" in self.text:
             return None
         return super().why_unexpected(code)
 
 
 class Upgrade:
-    """Chooses the release of each host that is started, and stops those of the earlier release in turn.
+    """Chooses the version of each host that is started, and stops those of the earlier version in turn.
 
     Args:
         hosts: number of hosts of the fleet.
@@ -71,13 +71,13 @@ class Upgrade:
         return self._replaced > 0 and self.is_calm
 
     async def finish(self) -> None:
-        """Read which storage format the group writes in the end."""
+        """Read which format version the group writes in the end."""
         async with open_store(self._place.container, self._place.settings) as store:
             group = await read_group(store, self._layout)
         self._writes = None if group is None else group.writes
 
     def judge(self, verdict: Verdict) -> list[str]:
-        """What is wrong: the group must write the newest format in the end."""
+        """The fault: the group must write the newest format version in the end."""
         if self._writes == FORMATS.highest:
             return []
         return [f"upgrade: the group writes format {self._writes} in the end, not {FORMATS.highest}"]
@@ -89,8 +89,8 @@ class Upgrade:
     @property
     def summary(self) -> str:
         earlier = sum(isinstance(child, EarlierHost) for child in self._fleet.ended)
-        refused = sum("install a later release" in c.text for c in self._fleet.ended if isinstance(c, EarlierHost))
+        refused = sum("install a later version" in c.text for c in self._fleet.ended if isinstance(c, EarlierHost))
         return (
-            f"upgrade: {earlier} processes of the earlier release, {self._replaced} of them replaced while they ran, "
+            f"upgrade: {earlier} processes of the earlier version, {self._replaced} of them replaced while they ran, "
             f"{refused} refused afterwards; the group writes format {self._writes}"
         )

@@ -28,7 +28,7 @@ _KNOWN = (
 
 @dataclass
 class Pass:
-    """What a partition has processed between two resets: its records after sequence `after`, up to `upto`."""
+    """The records that a partition processed between two resets: those after sequence `after`, up to `upto`."""
 
     after: int = -1
     upto: int | None = None
@@ -45,7 +45,7 @@ class Pass:
 
 @dataclass
 class Verdict:
-    """What was found in a container. `stood_still`: longest time for which a record waited while nothing was
+    """The findings in a container. `stood_still`: longest time for which a record waited while nothing was
     committed."""
 
     faults: list[str] = field(default_factory=list)
@@ -57,7 +57,7 @@ class Verdict:
     stood_still: tuple[float, str, int] = (0.0, "", 0)
     """Seconds, partition, number of the commit that ended it."""
     waits: list[float] = field(default_factory=list)
-    """For each commit, seconds since the one before or since the oldest record in it was sent, whichever is less."""
+    """For each commit: seconds since the commit before it, or since its oldest record was sent, the smaller of both."""
 
 
 @dataclass
@@ -109,7 +109,7 @@ class _Chain:
         self._verdict.faults.append(f"partition {self._partition}: {what}")
 
     def check(self, output: Mapping[str, bytes], published: Mapping[str, bytes], checkpoint: bytes | None) -> None:
-        """The chain, what was published of it, and how far it and the checkpoint lead."""
+        """Check the chain, its published dead letters, and the positions of chain and checkpoint."""
         steps = []
         for number, (name, body) in enumerate(sorted(output.items())):
             if name != f"{number:020d}.parquet":
@@ -224,7 +224,7 @@ class _Chain:
 
 
 def _judge(partition: str, sequence: int, sent: Sent, rows: Sequence[Row], letters: Sequence[Row]) -> str | None:
-    """What is wrong with the end of a record; None: nothing."""
+    """The fault in the outcome of a record, or None."""
     producer, number = sent.producer, sent.number
     if rows and letters:
         return f"is {len(rows)} rows and {len(letters)} dead letters"

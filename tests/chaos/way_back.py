@@ -24,7 +24,7 @@ PARTITIONS = 4
 HOSTS = 2
 PACE = 12.0  # mean seconds between two blows
 CATCH_UP = 300.0
-"""Seconds in which the last host must process what is left."""
+"""Seconds in which the last host must process the remaining records."""
 
 
 class BackHandler(JsonRows):
@@ -78,7 +78,7 @@ class WayBack:
         return self._kills > 0
 
     async def finish(self) -> None:
-        """Stop the hosts in good order, and let a last one process what is left."""
+        """Stop the hosts in good order, and let a last one process the remaining records."""
         for child in self._fleet.living(range(HOSTS), State.UP):
             child.stop()
         await self._fleet.end(CATCH_UP)
@@ -89,7 +89,7 @@ class WayBack:
                 self._rows += [_as_it_was(row) for row in pq.read_table(io.BytesIO(body)).to_pylist()]
 
     def judge(self, verdict: Verdict) -> list[str]:
-        """What is wrong with the hosts and with what they have committed."""
+        """The faults of the hosts and of their commits."""
         bugs = read_journal(sorted(self._logs.glob("*.log"))).bugs
         wrong = check_table(self._rows, verdict.rows)
         return [*self._fleet.faults, *bugs, *(fault.replace("the table", "the way back") for fault in wrong)]

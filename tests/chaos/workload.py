@@ -90,8 +90,8 @@ class Spoilt(Exception):
 
 
 class ChaosHandler(PartitionHandler):
-    """Does to each record what its hash says. All rows of one attempt bear its token. The partition decides in which of
-    the ways in which users write handlers it goes about it, and whether it keeps state."""
+    """The hash of a record decides its treatment. All rows of one attempt bear its token. The partition decides the
+    style of the handler, and whether it keeps state."""
 
     output_schema = SCHEMA
     State: ClassVar[Any] = {"counts": int, "sessions": Session}
@@ -131,7 +131,7 @@ class _Attempt:
         self._made = {"host": ctx.host, "epoch": ctx.epoch, "attempt": ctx.attempt, "token": SYSTEM.nonce()}
 
     async def one(self, record: Record) -> None:
-        """Emit its rows, let it fail, commit: what it asks for."""
+        """Emit the rows of a record, fail it or commit, as the record asks."""
         rows = await self._rows(record)
         self._ctx.emit_many(record, rows)
         self._end(record)
@@ -139,7 +139,7 @@ class _Attempt:
             await self._ctx.commit(record)
 
     async def one_of_many(self, record: Record) -> None:
-        """The same, where others are worked on meanwhile: what comes after a commit is no part of it."""
+        """The same for records processed concurrently. Rows emitted after a commit are no part of it."""
         rows = await self._rows(record)
         self._ctx.emit_many(record, rows[:1])
         if _kind(record) == "commit":
@@ -176,7 +176,7 @@ class _Attempt:
             await self._ctx.commit(batch[-1])
 
     async def _rows(self, record: Record) -> list[dict[str, Any]]:
-        """What it leaves, after a while if it asks for that."""
+        """The rows of a record, after a delay if the record asks for one."""
         event, ctx = record.json(), self._ctx
         producer, number = event["producer"], event["number"]
         kind, end = _kind(record), end_of(producer, number, ctx.host, ctx.epoch, ctx.attempt)

@@ -14,10 +14,12 @@ import anyio
 import orjson
 import pytest
 import structlog
+import typer
 from typer.testing import CliRunner
 
 from actorproc import Batch, PartitionContext, PartitionHandler, Processor, Producer
 from actorproc.cli import app
+from actorproc.runtime.logger import set_up_now
 
 Run = Callable[..., Any]
 
@@ -62,6 +64,18 @@ class Delays(PartitionHandler):
             ctx.emit(record, {"tail": flight["tail"], "delay": float(flight["delay"])})
 
 
+def every_command() -> list[tuple[list[str], Any]]:
+    """The root, each group and each command, with the words that name it."""
+
+    def below(path: list[str], command: Any) -> Iterator[tuple[list[str], Any]]:
+        yield path, command
+        if hasattr(command, "list_commands"):
+            for name in command.list_commands(None):
+                yield from below([*path, name], command.get_command(None, name))
+
+    return list(below([], typer.main.get_command(app)))
+
+
 def events(count: int) -> list[bytes]:
     """Flights; every tenth has no delay, which is poison for `Delays`."""
     flights = [{"tail": f"N{n % 7}", **({"delay": n} if n % 10 else {})} for n in range(count)]
@@ -75,6 +89,7 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
         monkeypatch.delenv(name)
     runner = CliRunner()
     yield lambda *arguments, **how: runner.invoke(app, [str(argument) for argument in arguments], **how)
+    set_up_now()  # or a later test would do it
     structlog.reset_defaults()
     logging.captureWarnings(capture=False)
 

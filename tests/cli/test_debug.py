@@ -31,7 +31,7 @@ def pytest_on(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]
 
 
 @pytest.mark.slow
-def test_the_written_test_fails_as_the_letter_did_and_passes_once_the_handler_is_mended(
+def test_the_written_test_fails_until_the_handler_is_corrected(
     run: Run, place: list[object], folder: Path, letter: str
 ) -> None:
     written = run("debug", letter, "debugged:Delays", *place, "--no-run", "--file", "test_it.py")

@@ -268,7 +268,7 @@ class Delays(PartitionHandler):
 
 
 @pytest.mark.parametrize("handler", [SWALLOWS, HANGS], ids=["swallows its cancellation", "blocks the event loop"])
-def test_a_second_signal_ends_the_process_whatever_its_handler_does(run: Run, folder: Path, handler: str) -> None:
+def test_a_second_signal_ends_the_process_even_if_its_handler_hangs(run: Run, folder: Path, handler: str) -> None:
     (folder / "flights_app.py").write_text(handler)
     produce(run)
     with served() as (process, log):
@@ -297,7 +297,7 @@ def test_one_signal_ends_the_process_after_its_time(run: Run, folder: Path, hand
 
 
 def ended(process: subprocess.Popen[str]) -> str:
-    """What it said on stderr, when it has ended by itself."""
+    """The stderr of a process that has ended by itself."""
     try:
         return process.communicate(timeout=30)[1]
     finally:

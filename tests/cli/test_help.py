@@ -3,26 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from functools import cache
-from typing import Any
 
 import pytest
-import typer
 from typer.testing import CliRunner
 
 from actorproc.cli import app
 from actorproc.stores import open_store
-from tests.cli.conftest import Run
+from tests.cli.conftest import Run, every_command
 
-
-def commands(group: Any, path: list[str]) -> Iterator[tuple[list[str], Any]]:
-    yield path, group
-    for name, command in getattr(group, "commands", {}).items():
-        yield from commands(command, [*path, name])
-
-
-ALL = list(commands(typer.main.get_command(app), []))
+ALL = every_command()
 
 
 @cache

@@ -28,7 +28,7 @@ BAD = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u
 
 @pytest.fixture
 def shown(monkeypatch: pytest.MonkeyPatch) -> StringIO:
-    """What a terminal of 80 columns gets."""
+    """The text that a terminal of 80 columns gets."""
     stream = StringIO()
     monkeypatch.setattr(terminal, "console", SafeConsole(width=80, file=stream))
     return stream

@@ -59,10 +59,10 @@ async def test_a_renamed_processor_goes_on_and_its_output_is_whole(run: Run, own
     log = str(own / "events")
     processor = Processor(Delays, source=log, container=str(own / "state"), name="Late", **QUICK)
     await processor.run(until_end=True)
-    assert processor.statistics().records == 0  # nothing is processed again
+    assert processor.statistics().counts.records == 0  # nothing is processed again
 
 
-def test_a_deleted_processor_is_gone(run: Run, own: Path) -> None:
+def test_a_deleted_processor_leaves_no_objects(run: Run, own: Path) -> None:
     place = ["--name", "Delays", "--container", own / "state"]
     assert "would delete Delays" in run("processors", "delete", *place).stdout
     assert run("status", *place).exit_code == 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +11,9 @@ import orjson
 import pytest
 
 from actorproc import Producer, Settings
-from actorproc.cli import app
 from actorproc.errors import UsageError
 from actorproc.sources import open_source
-from tests.cli.conftest import APP, QUICK_OPTIONS, Run, events
+from tests.cli.conftest import APP, QUICK_OPTIONS, Run, events, every_command
 from tests.servers import S3Server
 
 WRONG = {
@@ -146,12 +145,6 @@ def test_an_option_for_a_log_of_into_is_refused(run: Run, environment: Any) -> N
 
 
 def test_every_command_with_a_source_takes_its_options() -> None:
-    import typer
-
-    def commands(group: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-        for name, command in group.commands.items():
-            yield from commands(command, f"{path} {name}") if hasattr(command, "commands") else [(name, command)]
-
-    for name, command in commands(typer.main.get_command(app)):
+    for path, command in every_command():
         given = {option for parameter in command.params for option in parameter.opts}
-        assert ("--source" in given) == ("--source-option" in given), name
+        assert ("--source" in given) == ("--source-option" in given), path

@@ -14,7 +14,9 @@ import orjson
 import pytest
 import structlog
 
-from actorproc.cli.logging import set_up_logging
+from actorproc.cli import logging as cli_logging
+from actorproc.cli.loading import load_handler
+from actorproc.runtime.logger import get_logger, set_up_now
 from tests.cli.conftest import Run
 
 
@@ -32,6 +34,11 @@ def restored() -> Iterator[None]:
     logging.captureWarnings(capture=False)
 
 
+def set_up_logging(level: str, log_format: str | None = None) -> None:
+    cli_logging.set_up_logging(level, log_format)
+    set_up_now()
+
+
 def only_line(stderr: pytest.CaptureFixture[str]) -> dict[str, Any]:
     (line,) = stderr.readouterr().err.splitlines()
     return dict(orjson.loads(line))
@@ -46,8 +53,31 @@ def test_an_event_is_a_json_line_with_a_time_in_utc(capsys: pytest.CaptureFixtur
     assert line == {"event": "partition.opened", "partition": "3", "level": "info", "numbers": {"1": str(object)}}
 
 
+def test_structlog_is_configured_before_the_first_event(capsys: pytest.CaptureFixture[str]) -> None:
+    cli_logging.set_up_logging("info")
+    assert not structlog.is_configured()
+    get_logger("actorproc.x").info("partition.opened")
+    assert only_line(capsys)["event"] == "partition.opened"
+
+
+def test_structlog_is_configured_before_the_first_event_of_logging(capsys: pytest.CaptureFixture[str]) -> None:
+    cli_logging.set_up_logging("info")
+    logging.getLogger("boto").warning("slow")
+    assert only_line(capsys)["event"] == "slow"
+
+
+def test_structlog_is_configured_before_the_code_of_others_is_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "logs_at_once.py").write_text("import structlog; structlog.get_logger().info('theirs'); Handler = 1")
+    monkeypatch.chdir(tmp_path)
+    cli_logging.set_up_logging("info")
+    assert load_handler("logs_at_once:Handler") == 1
+    assert only_line(capsys)["event"] == "theirs"
+
+
 class Writes(io.StringIO):
-    """Each write of its own, as an unbuffered stream has them."""
+    """The writes one by one, as in an unbuffered stream."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -167,6 +197,7 @@ def test_every_command_obeys_the_log_format(run: Run, tmp_path: Path, given: lis
     place = ["--name", "x", "--container", str(tmp_path)]
     for command in (["status", *place], ["output", *place], ["trim", *place], ["doctor", str(tmp_path)]):
         run(*given, *command, env=variable)
+        set_up_now()
         assert logging.getLogger().handlers[-1].formatter is not None
         processors = structlog.get_config()["processors"]
         assert isinstance(processors[-1], structlog.dev.ConsoleRenderer), command

@@ -45,7 +45,7 @@ def test_output_for_people_is_a_table(run: Run, place: list[object]) -> None:
     assert len([line for line in result.stdout.splitlines() if " N" in line]) == 3
 
 
-def test_output_shows_the_20_newest_rows_unless_told_otherwise(run: Run, place: list[object]) -> None:
+def test_output_shows_the_20_newest_rows_by_default(run: Run, place: list[object]) -> None:
     def rows(*options: str) -> int:
         return sum(" N" in line for line in run("output", *place, *options).stdout.splitlines())
 

@@ -103,7 +103,7 @@ def test_a_run_with_only_dead_letters_ends_with_a_warning(app: Path, run: Run) -
     assert "3 dead letters committed" in lost.stdout
     assert "every record that" in lost.stderr
     assert "does the handler fit the source?" in lost.stderr
-    for handler in ("Lost", "Lengths"):  # nothing is left to do; and rows come of all
+    for handler in ("Lost", "Lengths"):  # nothing is left to do, and every record has a row
         assert "warning" not in run("serve", f"own_source_app:{handler}", *place).stderr
 
 

@@ -1,4 +1,4 @@
-"""Commands with a wrong URL: the error says what was found there."""
+"""Commands with a wrong URL: the error names the data found there."""
 
 from __future__ import annotations
 

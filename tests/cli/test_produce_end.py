@@ -17,7 +17,7 @@ import anyio
 import pytest
 
 from actorproc.cli import produce
-from actorproc.log.producer import Producer
+from actorproc.produce.producer import Producer
 from actorproc.runtime.signals import SAME_SIGNAL_TIME
 from actorproc.stores import open_store
 from actorproc.stores.folder import FolderStore
@@ -136,7 +136,7 @@ def test_a_signal_during_the_final_flush_keeps_the_error(run: Run, folder: Path)
     run(*PRODUCE, "/dev/null")
     (folder / "events" / "partition=0").write_text("in the way")
     (folder / "full").touch()
-    soon = "from actorproc.log import input_producer; input_producer._IN_FLIGHT = 0"
+    soon = "from actorproc.produce import input_producer; input_producer._IN_FLIGHT = 0"
     command = [sys.executable, "-c", soon + FULL, *PRODUCE, "flights.txt"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         try:

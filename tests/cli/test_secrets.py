@@ -1,4 +1,4 @@
-"""Secrets never stand among the arguments of a process, which every user of the machine can read."""
+"""Secrets never appear among the arguments of a process, which every user of the machine can read."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_java_gets_secrets_but_not_as_arguments() -> None:
     assert not [found for found in seen if SECRET.encode() in found]
 
 
-def test_only_what_spark_submit_needs_becomes_its_arguments() -> None:
+def test_spark_submit_gets_only_the_arguments_that_it_needs() -> None:
     conf = {
         "spark.hadoop.fs.s3a.secret.key": SECRET, "spark.hadoop.fs.azure.account.key.x.net": SECRET,
         "spark.sql.catalog.c.uri": f"jdbc:x?password={SECRET}", "spark.ssl.keyPassword": SECRET,

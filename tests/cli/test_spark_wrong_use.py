@@ -115,14 +115,14 @@ def test_serve_checks_its_query_before_a_host_starts(run: Run, options: list[str
 
 
 @pytest.mark.parametrize("form", [[], ["--json"]])
-def test_compact_exits_with_1_if_it_gave_a_partition_up(
+def test_compact_exits_with_1_if_a_partition_was_contested(
     run: Run, state: Path, monkeypatch: pytest.MonkeyPatch, form: list[str]
 ) -> None:
-    given_up: set[str] = set()
-    monkeypatch.setattr("actorproc.cli.compact.compact", lambda *_, **__: Compaction([], 7, 700, given_up=given_up))
+    contested: set[str] = set()
+    monkeypatch.setattr("actorproc.cli.compact.compact", lambda *_, **__: Compaction([], 7, 700, contested=contested))
     of = ["--name", "Delays", "--container", state / "state"]
     assert run("compact", *of, *form).exit_code == 0
-    given_up.add("3")
+    contested.add("3")
     result = run("compact", *of, *form)
     assert result.exit_code == 1
     assert result.stdout

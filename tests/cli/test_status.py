@@ -1,8 +1,7 @@
-"""`actorproc status`: how far each partition is, who runs it, and what is wrong with it."""
+"""`actorproc status`: the position, the host and the error of each partition."""
 
 from __future__ import annotations
 
-import re
 import shutil
 from pathlib import Path
 
@@ -10,11 +9,12 @@ import anyio
 import orjson
 
 from actorproc import Cursor, Producer
+from actorproc.counts import Counts
 from actorproc.group.assignment import Lease, Member
 from actorproc.group.heartbeat import Heartbeat
 from actorproc.group.membership import GroupDocument
-from actorproc.group.reports import HostReport
-from actorproc.output.checkpoint import Checkpoint, Totals
+from actorproc.group.reports import HostReport, PartitionReport
+from actorproc.output.checkpoint import Checkpoint
 from actorproc.stores import open_store
 from tests.cli.conftest import Run, events
 from tests.cli.reading import LAYOUT
@@ -104,7 +104,7 @@ def test_status_shows_how_far_a_partition_is_within_a_chunk(run: Run, tmp_path: 
         async with Producer(str(tmp_path / "events"), partitions=1) as producer:
             await producer.send_many(events(20))
         async with open_store(str(tmp_path / "state")) as store:
-            done = Checkpoint(1, 0, Cursor("0", 7), Totals(8), time=1.0)
+            done = Checkpoint(1, 0, Cursor("0", 7), Counts(8), time=1.0)
             await store.put(LAYOUT.checkpoint("0"), done.to_json())
 
     anyio.run(half)
@@ -120,14 +120,15 @@ def test_partitions_with_the_same_trouble_share_a_line(run: Run, tmp_path: Path)
         trouble = {partition: text for text, partitions in why.items() for partition in partitions}
         async with open_store(str(tmp_path)) as store:
             await store.put(LAYOUT.group, GroupDocument.of({"a": Member("1")}, leases, put_id="put").to_json())
-            beat = Heartbeat("a", "1", "127.0.0.1:1", 42, 0.0, 0.0, 1, HostReport(failing=trouble))
+            progress = {partition: PartitionReport(1, trouble="failing") for partition in trouble}
+            report = HostReport(failing=trouble, progress=progress)
+            beat = Heartbeat("a", "1", "127.0.0.1:1", 42, 0.0, 0.0, 1, report)
             await store.put(LAYOUT.host("a", "1"), beat.to_json())
 
     anyio.run(failing)
     shown = run("status", "--name", "Delays", "--container", tmp_path).stdout
-    told = [line for line in shown.splitlines() if "on a, " in line]
-    assert [re.sub(r"\d+ s ago", "N s ago", line) for line in told] == [
-        "partitions 0-2, 9-10: on a, N s ago: why",
-        "partition 4: on a, N s ago: another",
+    assert [line for line in shown.splitlines() if line.startswith("partition")][1:] == [
+        "partitions 0-2, 9-10: why",
+        "partition 4: another",
     ]
     assert "1 of 1 member alive, 11 of 11 partitions owned, 0 records, 0 dead letters" in shown

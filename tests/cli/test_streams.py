@@ -1,4 +1,4 @@
-"""Commands whose stdout or stderr is closed, full, or a pipe that nobody reads any more."""
+"""Commands whose stdout or stderr is closed, full, or a pipe without a reader."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run) -> Path:
 
 @contextmanager
 def unread() -> Iterator[int]:
-    """A pipe whose reader has gone."""
+    """A pipe whose reader has closed it."""
     reader, writer = os.pipe()
     os.close(reader)
     try:

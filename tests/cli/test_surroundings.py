@@ -1,4 +1,4 @@
-"""Commands in odd surroundings: they work, or say in one line what is wrong. No traceback.
+"""Commands in odd surroundings: they work, or fail with one line that names the problem. No traceback.
 
 One process imports the command line once, and forks for each command.
 """
@@ -37,7 +37,7 @@ COMMANDS = [
 DRIVER = """
 import json, os, sys, tempfile
 from actorproc.__main__ import main
-import actorproc.cli, actorproc.processor, actorproc.admin.status, actorproc.log.producer  # each fork has them
+import actorproc.cli, actorproc.processor, actorproc.admin.fleet_watch, actorproc.produce.producer  # each fork has them
 
 encoding, folder, *lines = sys.argv[1:]
 found = {}

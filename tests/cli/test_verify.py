@@ -1,4 +1,4 @@
-"""`actorproc verify`: what it prints, and its exit code."""
+"""`actorproc verify`: its output and its exit code."""
 
 from __future__ import annotations
 

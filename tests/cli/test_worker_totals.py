@@ -13,6 +13,7 @@ import pytest
 from actorproc.cli.exit_codes import REACHED_END, WRONG_USE
 from actorproc.cli.serve import _supervise
 from actorproc.cli.worker_totals import REPORT_PIPE, Report, Totals, report_pipe, send
+from actorproc.counts import Counts
 from actorproc.runtime.backoff import Backoff
 from tests.cli.test_workers import Ending
 
@@ -28,7 +29,7 @@ def test_reports_are_added_up(totals: Totals, monkeypatch: pytest.MonkeyPatch) -
         monkeypatch.setenv(REPORT_PIPE, str(totals.pipe))
         pipe = report_pipe()
         assert pipe == totals.pipe
-        send(Report(host, records, records - 2, 1, 1), pipe)
+        send(Report(host, Counts(records, records - 2, 1, 1)), pipe)
         totals.ended(host, "exit code 0")
     assert report_pipe() is None, "the processes of a worker do not report"
     assert totals.text("Delays", 1.25) == (
@@ -37,7 +38,7 @@ def test_reports_are_added_up(totals: Totals, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_worker_without_a_report_is_named(totals: Totals) -> None:
-    send(Report("a", 3, 3), totals.pipe)
+    send(Report("a", Counts(3, 3)), totals.pipe)
     for host, cause in (("a", "exit code 0"), ("b", "SIGKILL"), ("b", "SIGKILL"), ("a", "exit code 1"), ("b", None)):
         totals.ended(host, cause)
     totals.ended("the query", "SIGKILL")
@@ -50,7 +51,7 @@ def test_a_worker_without_a_report_is_named(totals: Totals) -> None:
 
 def test_the_only_worker_has_a_summary_of_its_own() -> None:
     with Totals(["a"]) as totals:
-        send(Report("a", 3, 3), totals.pipe)
+        send(Report("a", Counts(3, 3)), totals.pipe)
         totals.ended("a", "exit code 0")
         assert totals.text("Delays", 1) is None
         totals.ended("a", "SIGKILL")
@@ -59,7 +60,7 @@ def test_the_only_worker_has_a_summary_of_its_own() -> None:
 
 def test_a_parent_that_does_not_read_holds_up_no_worker(totals: Totals) -> None:
     for _ in range(5_000):
-        send(Report("a", 1), totals.pipe)
+        send(Report("a", Counts(1)), totals.pipe)
     totals.ended("a", None)
     assert 500 < totals.sum.records < 5_000
     os.close(os.dup(totals.pipe))
@@ -67,12 +68,12 @@ def test_a_parent_that_does_not_read_holds_up_no_worker(totals: Totals) -> None:
 
 
 class Process(Ending):
-    """Ends at once with a code, after it has reported, if it is no signal's."""
+    """Ends at once with a code. It reports before if the code is that of a reached end."""
 
     def __init__(self, host: str, code: int, pipe: str) -> None:
         super().__init__(code)
         if code == REACHED_END:
-            send(Report(host, 10, 9, 1), int(pipe))
+            send(Report(host, Counts(10, 9, 1)), int(pipe))
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What becomes of worker processes, seen without any."""
+"""The supervision of worker processes, tested without real processes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from actorproc.runtime.backoff import Backoff
 
 
 class Process:
-    """As anyio's, but it ends when the test says so. `ended`: it has, and nobody was told yet."""
+    """Like anyio's, but the test ends it. `ended`: it has ended, and no waiter was resumed yet."""
 
     pid = 1
 
@@ -128,7 +128,7 @@ async def test_wrong_use_at_the_first_start_stops_the_others(monkeypatch: pytest
 
 
 class Draining(Process):
-    """Ends when it is told to by the test; notes each signal."""
+    """Ends at the command of the test; notes each signal."""
 
     def __init__(self) -> None:
         super().__init__("draining")

@@ -218,7 +218,7 @@ def test_produce_says_how_to_go_on_after_a_bad_line(run: Run, folder: Path) -> N
     assert "1 event appended" in result.stdout, result.output
 
 
-def test_produce_skips_bad_lines_when_told_to(run: Run, folder: Path) -> None:
+def test_produce_skips_bad_lines_with_on_bad_line_skip(run: Run, folder: Path) -> None:
     (folder / "bad.jsonl").write_bytes(b'{"tail":"a"}\nno json\n{"x":1}\n{"tail":"b"}\n{"tail":null}\n')
     command = ["produce", "--log", "events", "--partitions", "2", "--key", "tail", "--on-bad-line", "skip", "bad.jsonl"]
     result = run(*command)
@@ -230,7 +230,7 @@ def test_produce_skips_bad_lines_when_told_to(run: Run, folder: Path) -> None:
     assert result.stderr.splitlines()[1] == "bad.jsonl: line 3: no field 'tail' in {\"x\":1}; there are: x"
 
 
-def test_produce_keeps_bad_lines_when_told_to(run: Run, folder: Path) -> None:
+def test_produce_keeps_bad_lines_with_on_bad_line_keep(run: Run, folder: Path) -> None:
     (folder / "bad.jsonl").write_bytes(b'{"tail":"a"}\n' + b"no json\n" * 12)
     command = ["produce", "--log", "events", "--partitions", "2", "--key", "tail", "--on-bad-line", "keep", "bad.jsonl"]
     result = run(*command)

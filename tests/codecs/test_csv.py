@@ -1,4 +1,4 @@
-"""Fields of CSV: what each type takes, alone and among others."""
+"""CSV fields: the text that each type accepts, alone and in a batch."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ def nested(levels: int, *, objects: bool = False) -> bytes:
 
 
 def read(decoder: Decoder, schema: str, values: list[bytes], at: int) -> Any:
-    """One row of the columns, or why there is none."""
+    """The row of the columns, or the reason why there is none."""
     columns = decoder.columns(parse_schema(schema))
     table, errors = columns.parse(pa.array(values, pa.binary()), pa.array(range(len(values)), pa.int64()))
     rows = {row.pop("_sequence"): row for row in table.to_pylist()}
@@ -74,7 +74,7 @@ def in_all_places(decoder: Decoder, schema: str, value: bytes) -> str:
 
 @pytest.mark.parametrize("objects", [False, True])
 @pytest.mark.parametrize("name", DECODERS)
-def test_the_limit_of_depth_is_the_same_whatever_parses(name: str, objects: bool) -> None:
+def test_the_limit_of_depth_is_the_same_for_each_parser(name: str, objects: bool) -> None:
     decoder = DECODERS[name]
     for levels in (10, MOST_LEVELS - 1, MOST_LEVELS, MOST_LEVELS + 100, 1_100, 100_000):
         value = b'{"c": 1, "o": ' + nested(levels, objects=objects) + b"}"

@@ -242,7 +242,7 @@ def test_no_values_make_no_rows() -> None:
     assert parse("c int") == ([], {})
 
 
-# Whatever the documents: a value alone, a value among others, and Python's own reading agree.
+# For any documents: a value alone, a value in a batch, and Python's own parser agree.
 
 SCHEMA = (
     "i int, l bigint, d double, f float, b boolean, s string, t timestamp, n timestamp_ntz, a date, "

@@ -108,7 +108,7 @@ def test_many_objects_count_as_depth_does(way: int) -> None:
 
 
 @pytest.mark.parametrize("way", [0, 1])
-def test_types_without_such_unions_have_no_limit(way: int) -> None:
+def test_types_without_recursive_unions_have_no_limit(way: int) -> None:
     deep: Any = {"name": 1}
     for _ in range(150):
         deep = {"left": {"name": 1}, "right": deep}

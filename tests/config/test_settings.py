@@ -1,4 +1,4 @@
-"""Settings and options: where they are read from, and what is said about wrong ones."""
+"""Settings and options: where they are read from, and the errors for wrong ones."""
 
 from __future__ import annotations
 

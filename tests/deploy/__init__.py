@@ -1,1 +1,1 @@
-"""The files in deploy/: accepted by the tools that read them, and enough for what they start."""
+"""The files in deploy/: accepted by the tools that read them, and enough for the programs that they start."""

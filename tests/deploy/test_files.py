@@ -1,4 +1,4 @@
-"""actorproc accepts what deploy/ starts, and each file is accepted by the tool that reads it, where it is installed."""
+"""actorproc accepts the commands in deploy/. Each file is accepted by the tool that reads it, if that is installed."""
 
 from __future__ import annotations
 

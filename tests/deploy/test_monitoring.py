@@ -49,7 +49,7 @@ async def test_alerts_and_dashboard_use_metrics_that_exist(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("alert", [rule["alert"] for rule in RULES])
-def test_each_alert_has_a_section_that_says_what_to_do(alert: str) -> None:
+def test_each_alert_has_a_section_with_a_remedy(alert: str) -> None:
     assert f"### {alert}\n" in PAGE
 
 

@@ -1,4 +1,4 @@
-"""The S3 policies in deploy/s3 are enough for each role, and refuse what it must not do. On MinIO, which obeys them."""
+"""The S3 policies in deploy/s3 are enough for each role, and refuse other requests. MinIO enforces them."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from aiobotocore.session import get_session
 from actorproc import Batch, PartitionContext, PartitionHandler, Processor, Producer
 from actorproc.admin.dead_letters import DeadLetters, Selection
 from actorproc.admin.doctor import examine
+from actorproc.admin.fleet_watch import FleetWatch
 from actorproc.admin.read_output import output_rows
 from actorproc.admin.readers import add_reader
-from actorproc.admin.status import read_status
 from actorproc.admin.verify import verify
 from actorproc.config.settings import Settings
 from actorproc.errors import StoreRefused
@@ -92,12 +92,12 @@ async def test_producer_host_reader_and_operator_have_enough_rights(site: Site) 
     await site.produce()
     await site.process()
     await site.produce()  # to a log that exists
-    await site.process()  # takes over what is there
+    await site.process()  # takes over the existing partitions
 
     await site.become("reader")
     async with site.store(site.container) as store:
-        status = await read_status(store, LAYOUT, "Delays", expiration=60)
-        assert [partition.error for partition in status.partitions] == [None, None]
+        status = await FleetWatch(store, LAYOUT, 60).read_all()
+        assert [partition.error for partition in status.partitions.values()] == [None, None]
         _, rows = await output_rows(store, LAYOUT, ["0", "1"])
         assert sorted([row["n"] async for row in rows]) == sorted([*range(1, 10)] * 2)
     settings = Settings.load(**site.settings)

@@ -24,7 +24,7 @@ READ_TOKEN = "r" * 16
 
 
 class Prometheus:
-    """One that runs, and scrapes a target five times a second."""
+    """A running Prometheus that scrapes a target five times a second."""
 
     def __init__(self, url: str) -> None:
         self._http = httpx.AsyncClient(base_url=f"{url}/api/v1/", trust_env=False)

@@ -18,7 +18,7 @@ _DEBIAN = CACHE / "debian"
 
 
 def lint(tool: str | Path, *arguments: str | Path) -> str:
-    """What the tool prints. Fails if it refuses the file, and skips if it is not installed."""
+    """The output of the tool. Fails if the tool refuses the file, and skips if it is not installed."""
     found = shutil.which(str(tool), path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
     if found is None:
         pytest.skip(f"{tool} is not installed")

@@ -20,7 +20,7 @@ NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 
 def clicks(*events: tuple[float, str]) -> list[Record]:
-    """Clicks of user:page:cents, so many minutes after noon."""
+    """Clicks from pairs of minutes after noon and a text `USER:PAGE:CENTS`."""
     texts = [text.split(":") for _, text in events]
     values = [b'{"user": "%s", "page": "%s", "cents": %s}' % tuple(map(str.encode, text)) for text in texts]
     times = [NOON + timedelta(minutes=minutes) for minutes, _ in events]

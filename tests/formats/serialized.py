@@ -57,7 +57,7 @@ def new_subject() -> str:
     return f"flights-{next(_NUMBERS)}-value"
 
 
-@cache  # each keeps its connections, which nobody closes
+@cache  # each keeps its connections, which are never closed
 def client(registry_url: str) -> SchemaRegistryClient:
     return SchemaRegistryClient({"url": registry_url, "timeout": 10})
 

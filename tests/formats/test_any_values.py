@@ -1,4 +1,4 @@
-"""Whatever the values: one gives the same alone and among others, and CSV gives what was written."""
+"""Any value decodes the same alone and in a batch, and CSV decodes to the values that were written."""
 
 from __future__ import annotations
 

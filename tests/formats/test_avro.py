@@ -328,7 +328,7 @@ def test_decimals_of_any_precision_have_a_column_or_a_reason(more: dict[str, int
         assert AvroFormat().columns(schema) == pa.schema([("c", column)])
 
 
-# Whatever the schema: a value is read as fastavro reads it.
+# For any schema: a value decodes as with fastavro.
 
 LEAVES: dict[str, Any] = {
     "null": st.none(),

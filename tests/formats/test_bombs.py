@@ -90,7 +90,7 @@ async def test_a_bomb_is_a_dead_letter_alone(name: str, way: str) -> None:
 
 
 @pytest.mark.parametrize("compression", [None, "lz4", "zstd"])
-def test_the_metadata_tells_the_unpacked_size_of_a_stream(compression: str | None) -> None:
+def test_the_unpacked_size_of_a_stream_is_computed_from_its_metadata(compression: str | None) -> None:
     table = pa.table({"n": np.arange(5000), "text": ["text"] * 5000, "flag": [True, None] * 2500})
     found = extent(arrow_stream(table, compression=compression))
     assert found.rows == 5000

@@ -33,7 +33,7 @@ class Flights(DecodedRows):
 
 
 class Shown(RecordHandler[Any]):
-    """What the handler is given, as text."""
+    """Emits the value that the handler is given, as text."""
 
     output_schema = "value string"
 
@@ -144,7 +144,7 @@ async def test_arrow_streams_of_different_types_share_a_batch() -> None:
 
 
 @pytest.mark.parametrize("delivery", ["at-least-once", "at-most-once"])
-async def test_an_arrow_stream_is_read_alike_whatever_its_neighbours_are(delivery: str) -> None:
+async def test_an_arrow_stream_decodes_alike_with_any_neighbours(delivery: str) -> None:
     drifted, own_sequence = stream([{"carrier": 7}]), stream([{"_sequence": 5, "delay": 3.0}])
     values = [stream([{"delay": 1.0}]), drifted, stream([{"delay": 2}]), drifted[:200], own_sequence]
     rows, letters = await rows_and_letters(Flights, values, decode="arrow", delivery=delivery)
@@ -243,7 +243,7 @@ async def test_a_handler_of_records_decodes_columns_of_its_own() -> None:
     assert letters.keys() == {1}
 
 
-async def test_record_handlers_of_records_get_the_bytes_whatever_the_format() -> None:
+async def test_record_handlers_of_records_get_the_bytes_with_each_decoder() -> None:
     class Raw(RecordHandler):
         output_schema = "value binary"
 

@@ -106,7 +106,7 @@ def check_alone(name: str, values: list[bytes]) -> None:
 
 
 async def check_among_others(name: str, values: list[bytes], way: str, delivery: str) -> None:
-    """In a batch each second value is good. These have rows, and each of the others has what it has alone."""
+    """Every second value of the batch is good and has a row. Each other value has the same result as alone."""
     made, handler = FORMATS[name], handlers(FORMATS[name].schema)[way]
     given = [part for n, value in enumerate(values) for part in (made.value(n), value)]
     outcome = await process(handler, made.decoder, given, delivery=delivery)

@@ -1,4 +1,4 @@
-"""Columns of JSON Schemas, with what they refer to, and of schemas that would have too many."""
+"""Columns of JSON Schemas with references, and of schemas that would have too many columns."""
 
 from __future__ import annotations
 

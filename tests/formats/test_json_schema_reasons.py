@@ -32,7 +32,7 @@ class Rule(BaseModel):
 
 
 def reason(schema: Any, value: Any) -> str:
-    """Why the value is not valid; checks that it is told soon."""
+    """The reason why the value is not valid; checks that it is found quickly."""
     decoder = JsonSchemaDecoder(json.dumps(schema))
     given, begun = json.dumps(value).encode(), time.perf_counter()
     with pytest.raises(DecodeError) as caught:
@@ -75,7 +75,7 @@ def test_a_nested_value_of_a_recursive_pydantic_schema_is_refused_soon() -> None
 @pytest.mark.parametrize("name", RECURSIVE)
 @pytest.mark.parametrize("leaf", [1, "x"])
 def test_a_recursive_schema_gives_a_reason_soon(name: str, leaf: Any) -> None:
-    """With a leaf that fits, the other part of the schema is what is not valid."""
+    """With a leaf that fits, the other part of the schema fails."""
     schema = {"$defs": {"n": RECURSIVE[name]}, "allOf": [NODE, {"required": ["other"]}]}
     reason(schema, deep(90, leaf, lambda inner, _: {"left": inner}))
 

@@ -1,4 +1,4 @@
-"""Whatever a decoder's library raises, the record fails alone with a DecodeError, and its neighbours are processed."""
+"""After any error of a decoder's library the record fails alone with a DecodeError; its neighbours are processed."""
 
 from __future__ import annotations
 

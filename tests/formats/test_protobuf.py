@@ -1,4 +1,4 @@
-"""Protobuf as Google's library reads it, whatever was written, alone and among others."""
+"""Protobuf decodes as with Google's library, for any bytes, alone and in a batch."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ X1, X2, Y2 = field(1, 1), field(1, 2), field(2, 2)
         (EDITION, "New", field(6, 1), {"c": "D"}),
     ],
 )  # fmt: skip
-def test_a_message_says_what_google_reads(text: str, message: str, value: bytes, expected: dict[str, Any]) -> None:
+def test_a_message_decodes_as_by_google(text: str, message: str, value: bytes, expected: dict[str, Any]) -> None:
     found = row(decoder(text, message), value)
     assert {name: found[name] for name in expected} == expected
 
@@ -176,7 +176,7 @@ def test_absent_fields_are_null_if_they_can_be_absent() -> None:
         (PROTO3, "Days", field(3, field(1, 10**18)), "a time is out of range"),
     ],
 )
-def test_a_value_that_is_no_such_message_is_refused_alone(text: str, message: str, value: bytes, why: str) -> None:
+def test_a_value_that_is_not_the_message_is_refused_alone(text: str, message: str, value: bytes, why: str) -> None:
     of = decoder(text, message)
     with pytest.raises(DecodeError, match=why):
         of.values().parse(value)
@@ -269,7 +269,7 @@ def test_messages_that_are_deep_are_refused() -> None:
         ProtobufDecoder(_pool(file).FindMessageTypeByName("M299"))
 
 
-# Whatever the schema and the bytes: columns say what Google's library reads.
+# For any schema and bytes: columns equal the values that Google's library decodes.
 
 SCALARS = [number for number in range(1, 19) if number not in (10, 11)]  # neither groups nor messages
 
@@ -376,7 +376,7 @@ def shown(value: Any) -> str:
 
 
 @given(st.data())
-def test_columns_and_objects_say_what_google_reads(data: st.DataObject) -> None:
+def test_columns_and_objects_decode_as_by_google(data: st.DataObject) -> None:
     message = data.draw(messages())
     written = data.draw(st.lists(values(message), min_size=1, max_size=4))
     of = ProtobufDecoder(message)

@@ -348,17 +348,17 @@ async def test_no_record_becomes_a_dead_letter_while_the_registry_is_away(regist
     quick = settings(registry, "avro", commit_interval=0.1, restart_backoff_max=1)
     async with Processor(Flights, source=source, container=str(tmp_path), settings=quick) as processor:
         source.append("0", [before])
-        await _until(lambda: processor.statistics().rows == 1)
+        await _until(lambda: processor.statistics().counts.rows == 1)
         registry.stop()
         source.append("0", [before] * 2)  # this schema is known
-        await _until(lambda: processor.statistics().rows == 3)
+        await _until(lambda: processor.statistics().counts.rows == 3)
         source.append("0", [behind])
         await _until(lambda: any(p.error for p in processor.statistics().partitions))
         [partition] = processor.statistics().partitions
         assert f"schema registry {registry.url}: ConnectError: " in str(partition.error)
         await anyio.to_thread.run_sync(registry.start)
-        await _until(lambda: processor.statistics().rows == 4)
-        assert processor.statistics().dead_letters == 0
+        await _until(lambda: processor.statistics().counts.rows == 4)
+        assert processor.statistics().counts.dead_letters == 0
 
 
 async def _until(condition: Any, seconds: float = 60) -> None:

@@ -22,7 +22,7 @@ from tests.partition.running import letters
 
 
 class Time(Clock):
-    """A clock that stands until the test moves it."""
+    """A clock that only the test moves."""
 
     def __init__(self) -> None:
         super().__init__(1)

@@ -33,7 +33,7 @@ def now() -> float:
 
 @dataclass(frozen=True)
 class Version:
-    """The group document as somebody wrote it. `at`: seconds of virtual time."""
+    """The group document after a write. `at`: seconds of virtual time."""
 
     at: float
     document: GroupDocument
@@ -87,7 +87,7 @@ class Mail(Nudges):
 
 
 class Node:
-    """One host: renews, looks, and hands over what is marked after `drain` seconds (None: never)."""
+    """One host: renews, looks, and hands marked leases over after `drain` seconds. None: it never hands over."""
 
     def __init__(
         self,
@@ -141,7 +141,7 @@ class Node:
         return {p: lease.epoch for p, lease in self.view.mine.items() if (p, lease.epoch) not in self._drained}
 
     async def stop(self) -> None:
-        """Leave in good order; returns when gone."""
+        """Leave in good order. Returns once the host has left."""
         self._stop.set()
         self._poked.set()
         await self.task
@@ -221,7 +221,7 @@ class Node:
 
 
 class SimulatedGroup:
-    """The hosts, their store, and what was written there."""
+    """The hosts, their store, and the writes to it."""
 
     def __init__(
         self,
@@ -268,7 +268,7 @@ class SimulatedGroup:
         offset: float = 0.0,
         formats: Formats = FORMATS,
     ) -> Node:
-        """A host that starts now. `label` is its own; `name` what it calls itself, if that is something else."""
+        """A host that starts now. `label` is its own; `name` is its host name, by default the label."""
         node = self.nodes[label] = Node(self, label, name or label, drain, rate, offset, formats)
         return node
 

@@ -28,7 +28,7 @@ def owned(**partitions_of: str) -> Leases:
 
 
 def targets(leases: Mapping[str, Lease]) -> Counter[str]:
-    """How many leases each host has, or will have once what is planned is done."""
+    """The number of leases that each host has once the plan is carried out."""
     return Counter(lease.next or lease.owner or "nobody" for lease in leases.values())
 
 
@@ -39,7 +39,7 @@ def is_even(leases: Mapping[str, Lease], hosts: Iterable[str]) -> bool:
 
 
 def handed_over(leases: Mapping[str, Lease]) -> Leases:
-    """The leases after every owner has handed over what it should."""
+    """The leases after every owner has handed its marked leases over."""
     return {p: Lease(x.next, x.epoch + 1) if x.next else x for p, x in leases.items()}
 
 
@@ -56,7 +56,7 @@ def fewest_moves(counts: Iterable[int], partitions: int) -> int:
 
 
 def check_reasons(result: Plan, before: Mapping[str, Lease]) -> None:
-    """Whatever changed is in the moves, once, with a reason; and nothing else is."""
+    """Each change is in the moves once, with a reason. The moves contain nothing else."""
     changed = {p for p, lease in result.leases.items() if lease != before.get(p)}
     assert {move.partition for move in result.moves} == changed
     assert len(result.moves) == len(changed)
@@ -118,7 +118,7 @@ def test_one_call_gives_even_counts() -> None:
     order=st.randoms(use_true_random=False),
 )
 @settings(max_examples=400, deadline=None)
-def test_a_plan_is_sound_whatever_comes_together(
+def test_a_plan_is_sound_for_any_combination_of_events(
     hosts: set[str],
     owners: list[tuple[str | None, str | None]],
     away: set[str],

@@ -1,4 +1,4 @@
-"""The group document: whom it names, what it is when deleted or not ours, and how large it gets."""
+"""The group document: its members, its size, and a document that is deleted or foreign."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_incarnations_that_are_out_are_remembered_while_their_heartbeat_exists()
     assert later.out == document.out[2:], "and forgets them with the next write"
 
 
-def test_a_document_that_names_nobody_who_is_out_is_read() -> None:
+def test_a_document_without_a_list_of_fenced_hosts_is_read() -> None:
     body = b'{"version":1,"put_id":"p","members":{},"leases":{},"unowned":{"0":3},"next":{}}'
     assert GroupDocument.from_json("group.json", body) == GroupDocument.of({}, {"0": Lease(None, 3)}, put_id="p")
 

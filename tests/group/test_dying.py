@@ -1,4 +1,4 @@
-"""Hosts that crash or are paused: when they are replaced, and what those that wake up still hold."""
+"""Hosts that crash or are paused: when they are replaced, and which leases a host still holds that wakes up."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def test_a_look_that_was_paused_for_long_reads_again() -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_a_host_that_wakes_up_takes_nobody_for_dead(seed: int) -> None:
+def test_a_host_that_wakes_up_declares_no_host_dead(seed: int) -> None:
     async def main() -> None:
         faults = Faults(latency=(0.5, 3), slow=0, lost_request=0, lost_reply=0, late_write=0, busy=0)
         fleet = SimulatedGroup(9, faults=faults, seed=seed)
@@ -130,7 +130,7 @@ def test_a_host_that_wakes_up_takes_nobody_for_dead(seed: int) -> None:
         random = Random(seed)
         for _ in range(4):
             await anyio.sleep(random.uniform(60, 80))
-            a.host.pause()  # in the middle of whatever it does
+            a.host.pause()  # in the middle of any step
             await anyio.sleep(random.uniform(100, 200))
             a.host.resume()
             await anyio.sleep(random.uniform(60, 80))

@@ -1,4 +1,4 @@
-"""Hosts of two releases in one group: they write what all of them read, and others are refused."""
+"""Hosts of two versions in one group: they write a format version that all of them read. Others are refused."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_the_name_of_an_incarnation_says_format_and_expiration() -> None:
     assert highest_of("1f0c-60s") == 1
 
 
-def test_a_group_writes_what_all_members_read_and_never_less_than_before() -> None:
+def test_a_group_writes_a_version_that_all_read_and_never_goes_back() -> None:
     old, new = incarnation_name("a", OLD, 60), incarnation_name("b", NEW, 60)
     assert agreed(1, [old, new]) == 2
     assert agreed(2, [new, new]) == 3
@@ -38,7 +38,7 @@ def test_a_rolling_upgrade_raises_the_format_with_its_last_host() -> None:
         for name in "abc":
             assert fleet.versions[-1].document.writes == 2
             await nodes[name].stop()
-            fleet.start(f"{name} of the next release", name=name, formats=NEW)
+            fleet.start(f"{name} of the next version", name=name, formats=NEW)
             await fleet.until_even("a", "b", "c", within=120)
         assert fleet.versions[-1].document.writes == 3
         fleet.check_steps()
@@ -54,7 +54,7 @@ def test_a_refused_host_leaves_no_trace() -> None:
         old = fleet.start("old", formats=OLD)
         await fleet.until(lambda: old.error is not None, 5, "is refused")
         assert isinstance(old.error, ReleaseRefused)
-        assert "the group writes storage format 3, and this actorproc" in str(old.error)
+        assert "the group writes format version 3, and this actorproc" in str(old.error)
         await anyio.sleep(200)
         assert fleet.members == {"new"}
         assert await fleet.heartbeats() == ["new"]

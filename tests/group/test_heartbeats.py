@@ -1,4 +1,4 @@
-"""A heartbeat: what it says, for how long it is worth something, and what becomes of one that is late."""
+"""A heartbeat: its content, how long it is valid, and late heartbeats."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Several incarnations of one host name: which of them stays, and what the others may not do to it."""
+"""Several incarnations of one host name: the newest stays, and the older ones cannot harm it."""
 
 from __future__ import annotations
 

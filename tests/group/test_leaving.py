@@ -1,4 +1,4 @@
-"""Hosts that leave: what they hand over and remove, and that nothing they left behind brings them back."""
+"""Hosts that leave hand their leases over and remove themselves. No remains bring them back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who is alive: what listings say, and what they do not."""
+"""Which hosts are alive, as listings of heartbeats show it."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_an_earlier_heartbeat_that_lands_again_is_a_change() -> None:
     assert observer.watch.why_dead(B) is None
 
 
-def test_the_first_time_the_stores_own_clock_tells_who_is_long_dead() -> None:
+def test_at_the_first_look_the_stores_clock_shows_long_dead_hosts() -> None:
     for age, dead in ((119, False), (123, True)):
         observer = Observer()
         observer.beat(ago=age)
@@ -194,7 +194,7 @@ def test_heartbeats_of_long_silent_strangers_are_abandoned() -> None:
     assert observer.watch.abandoned([member]) == [old]
 
 
-def test_what_crashes_while_it_is_watched_is_litter_in_time() -> None:
+def test_the_heartbeat_of_a_host_that_crashed_is_litter_in_time() -> None:
     observer = Observer()
     observer.beat()
     for _ in range(10):

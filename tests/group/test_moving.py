@@ -1,4 +1,4 @@
-"""Leases move: when, how many, and what the log and their owners are told."""
+"""Leases move: when, how many, and how logger and owners are notified."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_a_second_host_has_its_half_soon_after_the_delay() -> None:
     run(main())
 
 
-def test_the_owner_is_told_why_a_lease_moves() -> None:
+def test_the_owner_gets_the_reason_why_a_lease_moves() -> None:
     async def main() -> None:
         fleet = SimulatedGroup(4, nudging=False)
         seen: set[str] = set()

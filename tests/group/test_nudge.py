@@ -61,7 +61,7 @@ async def b() -> AsyncIterator[Listener]:
         yield listener
 
 
-async def test_a_host_tells_another_to_look(a: Listener, b: Listener) -> None:
+async def test_a_host_nudges_another_to_look(a: Listener, b: Listener) -> None:
     a.nudges.send(b.address)
     await b.told_times(1)
     b.nudges.send(a.address)
@@ -76,7 +76,7 @@ async def test_strangers_are_ignored(a: Listener) -> None:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stranger:
             for datagram in (b"", b"hello", b"actorproc look ", b"actorproc look pq", b"x" * 60_000):
                 stranger.sendto(datagram, a.place)
-        other.nudges.send(other.address)  # once this is through, so is what was sent before
+        other.nudges.send(other.address)  # once this has arrived, so have the datagrams before it
         await other.told_times(1)
     assert a.count == 0
 
@@ -98,7 +98,7 @@ async def test_a_flood_is_bounded_and_the_last_of_it_is_not_lost(a: Listener, b:
 async def test_addresses_that_make_no_sense_are_passed_over(a: Listener, b: Listener) -> None:
     for address in ("", "nowhere", "localhost:99", "127.0.0.1:", "127.0.0.1:x", "127.0.0.1:99999999", "[::1]:9", ":9"):
         a.nudges.send(address)
-    a.nudges.send("127.0.0.1:9")  # nobody there
+    a.nudges.send("127.0.0.1:9")  # no listener there
     a.nudges.send(b.address)
     await b.told_times(1)
 
@@ -125,7 +125,7 @@ async def test_before_and_after_listening_nothing_is_sent_and_there_is_no_addres
         ("s3://bucket/prefix", {"s3_endpoint": "http://localhost:9000"}),
     ],
 )
-async def test_what_is_on_this_machine_is_shared_over_loopback(container: str, settings: dict[str, str]) -> None:
+async def test_a_store_on_this_machine_makes_nudges_use_loopback(container: str, settings: dict[str, str]) -> None:
     listener = Listener(container=container, **settings)
     async with listener.nudges.listening(listener.told):
         assert listener.place[0] in ("127.0.0.1", "::1")

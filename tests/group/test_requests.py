@@ -1,4 +1,4 @@
-"""What a group asks of its store: how many requests, and how few writes when many come at once."""
+"""Requests of a group to its store: their number, and few writes when many hosts join at once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever the store does: no two hosts rely on one lease, and no step is lost or repeated."""
+"""With any faults of the store: no two hosts rely on one lease, and no step is lost or repeated."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def test_lost_replies_neither_lose_nor_repeat_a_step(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_no_two_hosts_rely_on_the_same_lease_whatever_goes_wrong(seed: int) -> None:
-    """Nobody takes a dead host's lease while it still relies on it; owners that hand over have let go before."""
+def test_no_two_hosts_rely_on_the_same_lease_under_any_faults(seed: int) -> None:
+    """No host takes a lease on which a dead host still relies. Owners stop their partition before they hand it over."""
 
     async def main() -> None:
         random = Random(seed)

@@ -1,4 +1,4 @@
-"""What operators ask of the plan: pauses, drained hosts, placed partitions."""
+"""Wishes of operators in the plan: pauses, drained hosts, placed partitions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.group.test_assignment import Leases, group, handed_over, owned
 
 
 def settled(leases: Leases) -> Leases:
-    """The leases after every owner has handed over what it should, also to nobody."""
+    """The leases after every owner has handed its marked leases over; those marked for nobody become free."""
     return handed_over({p: Lease(None, x.epoch) if x.next == NOBODY else x for p, x in leases.items()})
 
 
@@ -41,7 +41,7 @@ def test_a_resumed_partition_that_still_drains_stays_with_its_owner() -> None:
     assert plan(group("a", "b"), draining).leases == owned(a="1", b="2")
 
 
-def test_a_drained_host_hands_its_leases_to_the_others_and_gets_none() -> None:
+def test_a_drained_host_hands_its_leases_over_and_gets_none() -> None:
     wishes = Wishes(drained=("a",))
     moving = plan(group("a", "b", "c"), owned(a="12", b="3", c="4"), wishes, may_move=False)
     assert {lease.next for p, lease in moving.leases.items() if p in "12"} == {"b", "c"}

@@ -36,7 +36,7 @@ async def run(
     options: dict[str, object] | None = None,
     settings: Settings = QUICK,
 ) -> Result:
-    """What a batch of these values becomes; records are numbered from 100."""
+    """The result of a batch of these values; records are numbered from 100."""
     instance = handler if isinstance(handler, PartitionHandler) else handler()
     kind = checked_handler(type(instance))
     filled = load_options(kind, options, environment={})

@@ -62,7 +62,7 @@ def test_every_example_is_run() -> None:
 
 
 @pytest.mark.parametrize("name", ROWS)
-async def test_an_example_does_what_the_page_says(name: str, tmp_path: Path) -> None:
+async def test_an_example_gives_the_rows_of_the_page(name: str, tmp_path: Path) -> None:
     handler = handlers()[name]()
     options: dict[str, object] = {}
     site = PartitionInfo("p", "h", "0", 1, options=load_options(type(handler), options, environment={}), log=_Silent())

@@ -54,7 +54,7 @@ async def test_rows_may_be_none_one_or_many_and_also_emitted() -> None:
 
 
 class Failing(RecordHandler):
-    """Fails for the records in `bad`; counts what it was given."""
+    """Fails for the records in `bad`; counts its calls."""
 
     output_schema = "n int NOT NULL"
     bad = frozenset({3, 4, 9})
@@ -96,7 +96,7 @@ async def _cancelled() -> None:
 @pytest.mark.parametrize("awaited", [False, True])
 @pytest.mark.parametrize("delivery", ["at-least-once", "at-most-once"])
 @pytest.mark.parametrize("raised", [SystemExit(1), Panic("at once"), asyncio.CancelledError(), None])
-async def test_whatever_a_record_raises_is_its_failure_alone(
+async def test_any_exception_fails_only_the_record_that_raised_it(
     raised: BaseException | None, delivery: str, awaited: bool
 ) -> None:
     seen: Counter[int] = Counter()

@@ -10,8 +10,8 @@ import anyio
 
 from actorproc import Batch, PartitionContext, PartitionHandler, Processor
 from actorproc.admin.explain import explain
-from actorproc.admin.fleet import Fleet, FleetWatch
-from actorproc.admin.status import read_status
+from actorproc.admin.fleet import Fleet
+from actorproc.admin.fleet_watch import FleetWatch
 from actorproc.config.settings import Settings
 from actorproc.storage.names import ProcessorLayout
 from actorproc.stores import open_store
@@ -35,9 +35,9 @@ class Blocks(PartitionHandler):
 async def look(folder: Path) -> tuple[Fleet, list[str | None]]:
     async with open_store(str(folder), Settings()) as store:
         fleet = await FleetWatch(store, LAYOUT, 30.0).look()
-        # Read later, so it knows what the fleet knew.
-        status = await read_status(store, LAYOUT, "Blocks", expiration=30.0)
-        return fleet, [found.error for found in status.partitions]
+        # Read later, so it knows the same of the fleet.
+        status = await FleetWatch(store, LAYOUT, 30.0).read_all()
+        return fleet, [found.error for found in status.partitions.values()]
 
 
 def see(folder: Path, seen: list[tuple[Fleet, list[str | None]]]) -> None:
@@ -59,13 +59,13 @@ async def test_others_learn_which_partition_and_line_block_the_event_loop(tmp_pa
         for partition in ("0", "1"):
             source.append(partition, [b"1"])
         with anyio.fail_after(90):
-            while processor.statistics().rows < 2:
+            while processor.statistics().counts.rows < 2:
                 await anyio.sleep(0.05)
         watching = threading.Thread(target=see, args=(tmp_path, seen))
         watching.start()
         source.append("1", [b"block"])
         with anyio.fail_after(90):
-            while processor.statistics().rows < 3:
+            while processor.statistics().counts.rows < 3:
                 await anyio.sleep(0.05)
         watching.join()
         ((fleet, errors),) = seen

@@ -28,7 +28,7 @@ LAYOUT = ProcessorLayout("n")
 
 
 class Handler(PartitionHandler):
-    """Notes what is opened and closed."""
+    """Notes the partitions that are opened and closed."""
 
     opened_at: ClassVar[list[float]]
     closed: ClassVar[list[CloseReason]]
@@ -74,14 +74,14 @@ UNAVAILABLE = StoreUnavailable("no heartbeat is taken")
 
 
 class Host:
-    """One that runs a partition."""
+    """A host that runs a partition."""
 
     def __init__(self, processor: Processor, backend: Trouble, clock: VirtualClock, logs: Sequence[Any]) -> None:
         self.processor, self.backend, self.clock, self._logs = processor, backend, clock, logs
         self.store = Store(backend, clock=clock)
 
     def told(self, event: str) -> int:
-        """How often the log has told of it."""
+        """The number of log events about it."""
         return sum(log["event"] == event for log in self._logs)
 
     async def until_told(self, event: str) -> None:
@@ -280,7 +280,7 @@ def test_a_stopping_host_lets_its_handler_finish_the_batch(takes: int, finishes:
         assert Handler.closed == [CloseReason.STOPPING if finishes else CloseReason.LOST]
         assert a.told("partition.drain_timed_out") == (0 if finishes else 1)
         supervisor = a.processor.statistics()
-        assert supervisor.records == (1 if finishes else 0)
+        assert supervisor.counts.records == (1 if finishes else 0)
 
     run(main())
 

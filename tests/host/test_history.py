@@ -77,7 +77,7 @@ def test_the_last_day_has_lag_records_dead_letters_and_owner_of_each_step() -> N
     assert owner == "a"
 
 
-def test_a_backlog_shows_although_it_was_gone_before_the_first_sample() -> None:
+def test_a_backlog_that_ended_before_the_first_sample_is_shown() -> None:
     """A host that was killed has written no sample of it."""
 
     async def scenario() -> Series:
@@ -149,7 +149,7 @@ def test_a_history_that_cannot_be_written_is_logged_and_holds_nothing_up() -> No
             await anyio.sleep(HOUR)
             source.append("0", [b"1"])
             await anyio.sleep(HOUR)
-            return running.statistics().records
+            return running.statistics().counts.records
 
     with structlog.testing.capture_logs() as logs:
         assert run(scenario()) == 1
@@ -177,7 +177,7 @@ def test_hosts_of_one_deployment_are_one_mark_with_the_changes() -> None:
     ]
 
 
-def test_a_host_that_restarts_soon_after_the_others_started_has_a_mark_of_its_own() -> None:
+def test_a_host_that_restarts_soon_after_other_starts_has_its_own_mark() -> None:
     lives = [Life(host, started, 300.0, "1") for host, started in [("a", 0), ("b", 5), ("a", 200), ("c", 1_000)]]
     assert [(mark.time, mark.text) for mark in starts(lives, 300)] == [
         (0, "a, b started"), (200, "a restarted"), (1_000, "c started"),

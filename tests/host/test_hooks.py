@@ -87,7 +87,7 @@ def test_one_partition_from_its_lease_to_its_release() -> None:
     assert (notes.events[-1].reason, notes.events[-1].epoch) == ("handed over", 1)
 
 
-def test_each_catch_up_after_a_backlog_is_told_with_the_position_reached() -> None:
+def test_each_catch_up_after_a_backlog_is_reported_with_its_position() -> None:
     """Records that are processed at once, one after the other, are no backlog."""
 
     class Slow(Doubles):

@@ -19,7 +19,7 @@ from actorproc.testing.memory_source import MemorySource
 
 
 class Flaky(MemorySource):
-    """Has these partitions, and fails to list them while `away`."""
+    """A source that has these partitions, and fails to list them while `away`."""
 
     away = False
 
@@ -44,7 +44,7 @@ class Listing:
         self.list = PartitionList(cast(HostContext, context), get_logger(__name__))
 
     async def failures(self, since: float | None = None) -> list[Any]:
-        """The failures that are logged while the list is asked for, and what it says."""
+        """The events logged during a call of the list, and the result of the call."""
         self.source.away = True
         self.list.expire()
         with structlog.testing.capture_logs() as logs:

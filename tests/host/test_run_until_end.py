@@ -17,6 +17,7 @@ from actorproc.group.reports import HostReport
 from actorproc.host.run_until_end import RunUntilEnd
 from actorproc.output.checkpoint import Checkpoint
 from actorproc.records import Cursor
+from actorproc.runtime.changes import Changes
 from actorproc.simulation.clock import VirtualClock
 from actorproc.simulation.faults import LATENCY_ONLY, FaultyBackend
 from actorproc.simulation.loop import run
@@ -30,13 +31,10 @@ LAYOUT = ProcessorLayout("p")
 
 
 class OwnedPartitions(dict[str, Any]):
-    """Those of this host, none of which runs."""
+    """The partitions of this host, none of which runs."""
 
-    failed: dict[str, str]
+    changes: Changes
     rows_lost: dict[str, str]
-
-    def failed_for_good(self) -> dict[str, str]:
-        return self.failed
 
 
 class StubSupervisor:
@@ -44,11 +42,12 @@ class StubSupervisor:
 
     def __init__(self) -> None:
         self.partitions = OwnedPartitions()
-        self.partitions.failed, self.partitions.rows_lost = {}, {}
+        self.partitions.changes, self.partitions.rows_lost = Changes(), {}
         self.stopped = False
 
-    def own(self, *partitions: str) -> None:
-        self.partitions.update((partition, SimpleNamespace(actor=None)) for partition in partitions)
+    def own(self, partition: str, failed: str | None = None) -> None:
+        self.partitions[partition] = SimpleNamespace(actor=None, failed_for_good=lambda: failed)
+        self.partitions.changes.add(partition)
 
     def stop(self) -> None:
         self.stopped = True
@@ -56,7 +55,7 @@ class StubSupervisor:
 
 async def started(source: MemorySource, store: Store) -> tuple[RunUntilEnd, Any]:
     run_until_end = RunUntilEnd(source, store, LAYOUT, "host-1", structlog.get_logger())
-    await run_until_end.take_ends()
+    await run_until_end.ends.take()
     return run_until_end, StubSupervisor()
 
 
@@ -70,7 +69,7 @@ def test_a_corrupt_checkpoint_on_another_host_does_not_end_the_run() -> None:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(ending.watch, supervisor)
             await clock.sleep(8)
-            assert ending.waiting == {"0"}
+            assert ending.ends.waiting == {"0"}
             await memory.put(LAYOUT.checkpoint("0"), Checkpoint(1, 0, Cursor("0")).to_json())
         assert supervisor.stopped
 
@@ -90,7 +89,7 @@ def test_partitions_replaced_before_they_were_begun_are_not_waited_for(followed:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(ending.watch, supervisor)
             await clock.sleep(2)
-            assert ending.waiting == ({"1"} if followed else set())
+            assert ending.ends.waiting == ({"1"} if followed else set())
             await memory.put(LAYOUT.checkpoint("1"), Checkpoint(1, 0, Cursor("0")).to_json())
         assert supervisor.stopped
         if not followed:
@@ -105,9 +104,8 @@ def test_a_failure_beyond_the_end_does_not_end_the_wait() -> None:
         clock, source = VirtualClock("a"), MemorySource(2)
         store = Store(MemoryStore(clock=clock), clock=clock)
         ending, supervisor = await started(source, store)
-        supervisor.own("0")
-        supervisor.partitions.failed = {"0": "failed 5 times"}
-        ending.waiting.discard("0")
+        supervisor.own("0", failed="failed 5 times")
+        ending.ends.waiting.discard("0")
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(ending.watch, supervisor)
             await clock.sleep(60)
@@ -118,7 +116,7 @@ def test_a_failure_beyond_the_end_does_not_end_the_wait() -> None:
     run(main())
 
 
-def test_what_is_waited_for_elsewhere_is_told_now_and_then() -> None:
+def test_partitions_awaited_on_other_hosts_are_logged_now_and_then() -> None:
     async def main() -> list[Any]:
         clock, source = VirtualClock("a"), MemorySource(3)
         store = Store(MemoryStore(clock=clock), clock=clock)
@@ -184,7 +182,7 @@ def test_checkpoints_of_other_hosts_are_read_with_pauses() -> None:
         slow: Any = FaultyBackend(memory, LATENCY_ONLY)
         store = Store(slow, clock=clock)
         ending, supervisor = await started(source, store)
-        for partition in ending.waiting:
+        for partition in ending.ends.waiting:
             await memory.put(LAYOUT.checkpoint(partition), Checkpoint(1, 0, Cursor("0")).to_json())
         late = LAYOUT.checkpoint("7")
         await memory.put(late, Checkpoint(1, 0, Cursor("-1")).to_json())
@@ -192,7 +190,7 @@ def test_checkpoints_of_other_hosts_are_read_with_pauses() -> None:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(ending.watch, supervisor)
             await clock.sleep(8)
-            assert ending.waiting == {"7"}
+            assert ending.ends.waiting == {"7"}
             await memory.put(late, Checkpoint(1, 0, Cursor("0")).to_json())
         assert supervisor.stopped
         assert clock.monotonic() - began < 9.5
@@ -201,7 +199,7 @@ def test_checkpoints_of_other_hosts_are_read_with_pauses() -> None:
     run(main())
 
 
-def test_what_has_failed_elsewhere_is_waited_for_once_it_has_come_here() -> None:
+def test_a_partition_that_failed_elsewhere_is_awaited_once_it_runs_here() -> None:
     async def main() -> None:
         clock, source = VirtualClock("a"), MemorySource(2)
         store = Store(MemoryStore(clock=clock), clock=clock)
@@ -216,10 +214,10 @@ def test_what_has_failed_elsewhere_is_waited_for_once_it_has_come_here() -> None
                 await store.put(LAYOUT.host("b", "1"), beat.to_json())
                 await clock.sleep(1)
             supervisor.own("1")
-            ending.waiting.discard("0")
+            ending.ends.waiting.discard("0")
             await clock.sleep(8)
             assert not supervisor.stopped
-            ending.waiting.discard("1")
+            ending.ends.waiting.discard("1")
         assert supervisor.stopped
 
     run(main())

@@ -348,7 +348,7 @@ def test_a_failing_listing_of_partitions_is_reported_until_it_works() -> None:
             await until(lambda: error() is None)
             await anyio.sleep(30)
             assert await told() is None
-            source.away, source.why = True, "x" * 10_000  # what is known goes on
+            source.away, source.why = True, "x" * 10_000  # known partitions go on
             await anyio.sleep(1_000)
             assert error() is None
 
@@ -356,7 +356,7 @@ def test_a_failing_listing_of_partitions_is_reported_until_it_works() -> None:
 
 
 def test_a_moving_lease_that_does_not_run_is_handed_over_at_once() -> None:
-    """As where the mark is seen in the very look that would have started it."""
+    """As if the same look that would have started the partition found the mark."""
 
     async def main() -> None:
         clock = VirtualClock("a")
@@ -540,7 +540,7 @@ def test_a_damaged_group_document_is_named_where_a_host_begins() -> None:
 
 
 async def logged(source: MemorySource, memory: type[MemoryStore], seconds: float) -> list[MutableMapping[str, Any]]:
-    """What a host logs that is stopped so long after its one partition runs."""
+    """The log events of a host that is stopped `seconds` after its one partition runs."""
     clock = VirtualClock("a")
     container = Store(memory(clock=clock), clock=clock)
     with structlog.testing.capture_logs() as logs:

@@ -16,9 +16,9 @@ from actorproc.admin.retained import RetainedLog
 from actorproc.admin.trim import trim
 from actorproc.config.settings import Settings
 from actorproc.log.positions import log_end
-from actorproc.log.producer import Producer
-from actorproc.log.staged_files import StagedFile, encode_staged
-from actorproc.log.transactions import Transactions, is_done
+from actorproc.produce.producer import Producer
+from actorproc.produce.staged_files import StagedFile, encode_staged
+from actorproc.produce.transactions import Transactions, is_done
 from actorproc.records import Batch
 from actorproc.simulation.clock import VirtualClock
 from actorproc.simulation.loop import run
@@ -66,7 +66,7 @@ def world() -> Any:
 
 
 class Between(MemoryStore):
-    """Others are at work between a listing and the read of what it lists."""
+    """Runs `meanwhile` between a listing and the read of a listed file."""
 
     meanwhile: Meanwhile | None = None
 

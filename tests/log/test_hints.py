@@ -8,8 +8,9 @@ import pytest
 
 from actorproc.config.settings import Settings
 from actorproc.errors import ConditionFailed, StoreUnavailable
-from actorproc.log.hints import FORGET_AFTER, IDLE_AFTER, SWEEP_AGES
-from actorproc.log.producer import Producer
+from actorproc.log.hints import SWEEP_AGES
+from actorproc.produce.hint_writer import FORGET_AFTER, IDLE_AFTER
+from actorproc.produce.producer import Producer
 from actorproc.simulation.clock import VirtualClock
 from actorproc.simulation.faults import LATENCY_ONLY, FaultyBackend
 from actorproc.simulation.loop import current_loop, run
@@ -263,7 +264,7 @@ def test_closing_after_an_unknown_append_leaves_the_hint_open() -> None:
 
 
 class LateAppends(HintsLost):
-    """While `late`, files for partition 0 are held back, and nobody is told what becomes of them."""
+    """While `late`, files for partition 0 are held back, and their writers get no answer."""
 
     late = False
 

@@ -46,7 +46,7 @@ async def test_a_segment_created_during_the_end_lookup_is_not_covered() -> None:
     await store.create(log_file("0", 0), file(1, "first", covers=0))
     end = await log_end(store, "0", 0)
     assert backend.raced
-    # An old record is appended by what was found, and a later one by somebody who knows all of that.
+    # One producer appends an old record by the end found here; a later one has read that record's file, too.
     old = file(2, "old", covers=end.base, running=max(end.running, microseconds(2)))
     await store.create(log_file("0", 2), old)
     await store.create(log_file("0", 3), file(11, "last", covers=3))

@@ -14,8 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from actorproc.errors import UsageError
-from actorproc.log.partitioner import Router, murmur2, murmur2_many, partition_of_key, partitions_of_keys
-from actorproc.log.producer import Producer
+from actorproc.log.key_hash import murmur2, murmur2_many, partition_of_key, partitions_of_keys
+from actorproc.produce.producer import Producer
+from actorproc.produce.routes import Router
 from actorproc.records import RECORD_SCHEMA, Batch
 from actorproc.storage.store import Store
 from actorproc.stores.memory import MemoryStore

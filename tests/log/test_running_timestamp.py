@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 from actorproc.log.positions import read_footer_at
-from actorproc.log.producer import Producer
+from actorproc.produce.producer import Producer
 from actorproc.storage.store import Store
 from actorproc.stores.memory import MemoryStore
 

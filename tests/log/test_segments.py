@@ -14,8 +14,8 @@ import pytest
 from actorproc.errors import CorruptObject, UsageError
 from actorproc.group.membership import GroupDocument
 from actorproc.log.metadata import create_log, open_log
-from actorproc.log.producer import Producer
 from actorproc.log.segment import DECODED_BYTES, ROW_GROUP_BYTES, Segment, SegmentFooter, encode_segment
+from actorproc.produce.producer import Producer
 from actorproc.records import RECORD_SCHEMA, Batch
 from actorproc.storage.names import ProcessorLayout, log_file
 from actorproc.storage.parquet import write_parquet

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 
 from actorproc.config.settings import Settings
 from actorproc.errors import CorruptObject, RecordsLost, SourceError, UsageError
-from actorproc.log.appender import Appender
-from actorproc.log.hints import HintWriter
 from actorproc.log.metadata import create_log
-from actorproc.log.producer import Producer
 from actorproc.log.segment import ROW_GROUP_BYTES
+from actorproc.produce.appender import Appender
+from actorproc.produce.hint_writer import HintWriter
+from actorproc.produce.producer import Producer
 from actorproc.records import RECORD_SCHEMA, Batch
 from actorproc.retention.boundary import raise_boundary
 from actorproc.runtime.budget import ByteBudget, ReadBudget
@@ -551,7 +551,7 @@ async def test_deleted_records_are_passed_over_if_the_user_says_so(
     assert found == expected
 
 
-async def test_the_error_counts_the_records_that_are_gone() -> None:
+async def test_the_error_counts_the_deleted_records() -> None:
     store = Store(MemoryStore())
     for texts in (["a", "b", "c"], ["d"]):
         await append(store, texts)
@@ -565,7 +565,7 @@ async def test_the_error_counts_the_records_that_are_gone() -> None:
 @pytest.mark.parametrize("position", ["3", "2+1"])
 @pytest.mark.parametrize("since", [[], ["d"], ["d", "e", "f", "g"]], ids=["nothing", "less", "more"])
 async def test_a_position_beyond_the_end_is_an_error(position: str, since: list[str]) -> None:
-    """Unless files begin or end there again by chance: that cannot be told."""
+    """Files that begin or end there again by chance are an exception: no reader can notice them."""
     store = Store(MemoryStore())
     for texts in (["a"], ["b"], ["c"]):
         await append(store, texts)

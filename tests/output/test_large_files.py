@@ -19,7 +19,7 @@ from actorproc.storage.names import ProcessorLayout
 from actorproc.storage.store import Store, StoreLimits
 from actorproc.stores import open_store
 from actorproc.stores.memory import MemoryStore
-from tests.output.test_compaction import asked, compact, delete_originals, read, rows
+from tests.admin.test_compaction import asked, compact, delete_originals, read, rows
 from tests.sources.test_output_source import commit_file, prepared
 from tests.spark.committing import Fleet
 
@@ -28,7 +28,7 @@ SMALL = 256  # bytes: every file is a large one
 
 
 class Counted(MemoryStore):
-    """Notes what is held as each body arrives: what it took, and what was reserved by then."""
+    """Notes, as each body arrives, its bytes and the bytes reserved by then."""
 
     def __init__(self, budget: ByteBudget) -> None:
         super().__init__()

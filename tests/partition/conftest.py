@@ -1,4 +1,4 @@
-"""A fixture for tests of memory: Python's garbage collector is off, so what is freed is freed by counting."""
+"""A fixture for tests of memory: Python's garbage collector is off, so that only reference counting frees memory."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 @pytest.fixture
 def collector_off() -> Iterator[None]:
-    """What is not freed by counting stays."""
+    """Turn the garbage collector off: reference cycles stay in memory."""
     gc.collect()
     gc.disable()
     yield

@@ -34,7 +34,7 @@ QUICK = Settings(retry_backoff=0.001, retry_backoff_max=0.002)
 
 
 class Doubler(PartitionHandler):
-    """Emits a row per number; what `bad` names raises; keeps count of what it saw."""
+    """Emits a row per number; raises for the numbers in `bad`; keeps the batches that it saw."""
 
     output_schema = "n long, attempt int"
     bad: frozenset[int] = frozenset()
@@ -106,7 +106,7 @@ def processor(
 
 
 class Run:
-    """A handler on one batch after another, and what it commits itself."""
+    """Runs a handler on one batch after another, and keeps its own commits."""
 
     def __init__(
         self, handler: PartitionHandler, settings: Settings = QUICK, limit: DeadLetterLimit | None = None, slow: int = 0

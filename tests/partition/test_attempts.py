@@ -1,4 +1,4 @@
-"""How often a batch that fails is tried again, after which pauses, and what a drain or at-most-once make of it."""
+"""Retries of a failed batch: their number and pauses, during a drain, and with at-most-once delivery."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The bad records of a batch are found, whatever way the handler fails at them, and all others are processed."""
+"""The bad records of a batch are found in each way of failing. All other records are processed."""
 
 from __future__ import annotations
 
@@ -231,7 +231,7 @@ async def test_an_error_without_text_costs_only_its_record() -> None:
 
 
 @pytest.mark.parametrize("commits", [False, True])
-async def test_a_good_record_that_fails_once_is_tried_again_whatever_others_do(commits: bool) -> None:
+async def test_a_good_record_that_fails_once_is_tried_again_beside_bad_ones(commits: bool) -> None:
     """1 fails twice, with an error of its own or that of 0; 0 always, or twice."""
 
     class Handler(Doubler):

@@ -47,7 +47,7 @@ def batches(
         async with world.running(1) as actor:
             await feed(world)
             with anyio.fail_after(600):
-                while actor.statistics.records < world.fed:
+                while actor.statistics.counts.records < world.fed:
                     await anyio.sleep(0.01)
             actor.drain()
             await drained(actor)
@@ -118,7 +118,7 @@ def test_a_drain_leaves_too_few_records_to_the_next_owner() -> None:
         world.feed(10)
         async with world.running(1) as actor:
             await anyio.sleep(50)
-            assert actor.statistics.records == 0
+            assert actor.statistics.counts.records == 0
             actor.drain()
             await drained(actor)
         assert (await world.checkpoint()).cursor.sequence == -1

@@ -18,7 +18,7 @@ from tests.partition.world import World
 
 
 @pytest.mark.parametrize("column", ["value", "keys", "headers"])
-def test_a_batch_keeps_both_limits_whatever_its_bytes_are_in(column: str) -> None:
+def test_a_batch_keeps_both_limits_for_bytes_of_any_column(column: str) -> None:
     large: list[Any] = [b"x" * 200] * 1000
     if column == "headers":
         large = [[("h", content)] for content in large]
@@ -36,7 +36,7 @@ def test_a_batch_keeps_both_limits_whatever_its_bytes_are_in(column: str) -> Non
 
 
 def sizes_of_batches(seconds: Callable[[int, int], float], records: int = 80_000, **settings: Any) -> list[int]:
-    """Of a backlog, where the batch with this number and size takes so many seconds, in virtual time."""
+    """The sizes of the batches of a backlog in virtual time. `seconds` gives the time that a batch takes."""
     sizes: list[int] = []
 
     class Works(PartitionHandler):
@@ -48,7 +48,7 @@ def sizes_of_batches(seconds: Callable[[int, int], float], records: int = 80_000
         world = World(Works, page=20_000, clock=VirtualClock, **settings)
         world.feed(records)
         async with world.running(1) as actor:
-            while actor.statistics.records < records:
+            while actor.statistics.counts.records < records:
                 await anyio.sleep(1)
 
     run(main())
@@ -100,7 +100,7 @@ def test_small_quick_batches_do_not_lead_to_one_large_batch() -> None:
                 world.feed(few)
                 await anyio.sleep(5)
             world.feed(20_000)
-            while actor.statistics.records < world.fed:
+            while actor.statistics.counts.records < world.fed:
                 await anyio.sleep(1)
 
     run(main())

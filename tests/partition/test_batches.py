@@ -1,4 +1,4 @@
-"""Batches in a handler's hands: in which thread, what it may do with their records, and that they are forgotten."""
+"""Batches that a handler holds: their thread, the permitted use of their records, and that they are freed."""
 
 from __future__ import annotations
 

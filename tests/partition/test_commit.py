@@ -1,4 +1,4 @@
-"""`ctx.commit` from within a batch: what it saves, up to which record, and what is left to do after it."""
+"""`ctx.commit` within a batch: the rows it saves, up to which record, and the records left after it."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ async def test_an_unawaited_commit_loses_and_repeats_no_row(begun: bool, fails: 
     assert bool(saved) == begun
 
 
-async def test_a_handler_that_has_gone_through_the_batch_commits_all_of_it() -> None:
+async def test_a_handler_that_has_read_the_whole_batch_commits_all_of_it() -> None:
     class Twice(PartitionHandler):
         output_schema = "n long"
 

@@ -1,4 +1,4 @@
-"""What a partition commits, when it does, and how far its checkpoint says it is."""
+"""Commits of a partition: their content, their time, and the position of the checkpoint."""
 
 from __future__ import annotations
 
@@ -57,9 +57,9 @@ def test_records_without_rows_are_committed_as_promptly_as_rows() -> None:
     run(main())
 
 
-def test_a_position_that_moves_without_a_record_is_committed_after_idle_commit_interval() -> None:
+def test_a_moved_position_is_committed_after_idle_commit_interval() -> None:
     class Moving(MemorySource):
-        """After its records the position moves each second, past what is no record."""
+        """After its records the position moves each second without a record."""
 
         async def read(self, partition: str, position: str) -> AsyncGenerator[Chunk, None]:
             async with aclosing(super().read(partition, position)) as chunks:
@@ -133,7 +133,7 @@ async def test_without_auto_commit_only_the_handler_commits() -> None:
     world = World(Manual, page=5, auto_commit=False, commit_interval=0.001, commit_rows=1)
     world.feed(10)
     async with world.running(1) as actor:
-        await eventually(lambda: _at_least(actor.statistics.records, 10))
+        await eventually(lambda: _at_least(actor.statistics.counts.records, 10))
         await anyio.sleep(0.02)
         assert await world.rows() == []
         world.feed(11)

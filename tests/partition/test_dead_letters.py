@@ -1,4 +1,4 @@
-"""Dead letters: which records become one, what it tells of the error, and how many stop the partition."""
+"""Dead letters: which records become one, its description of the error, and how many stop the partition."""
 
 from __future__ import annotations
 

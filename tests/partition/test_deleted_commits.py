@@ -40,7 +40,7 @@ async def three_commits(world: World) -> bytes:
 
 
 async def refusal(world: World, epoch: int) -> str:
-    """What keeps a new owner from processing anything."""
+    """The error that stops a new owner before it processes a record."""
     actor = world.actor(epoch)
     with anyio.fail_after(60), pytest.raises(errors.CorruptObject) as raised:
         await actor.run()

@@ -45,7 +45,7 @@ async def takeover(handler: type[Numbers]) -> tuple[World, Exception | None]:
 
 
 async def world_commits(actor: PartitionActor) -> None:
-    """Let it commit what it has processed."""
+    """Let an actor commit its processed records."""
     actor.flush()
     with anyio.move_on_after(5):
         while actor.flushing and actor.statistics.state == "running":

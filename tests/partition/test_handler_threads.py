@@ -81,7 +81,7 @@ class Measured(Clock):
     def __init__(self, share: float) -> None:
         super().__init__(1)
         self.share = share
-        self.others = 0.0  # what the rest of the process computes meanwhile
+        self.others = 0.0  # computed by the rest of the process meanwhile
         self._computed = self._left = 0.0
 
     def thread_times(self) -> tuple[float, float]:
@@ -91,7 +91,7 @@ class Measured(Clock):
 
 
 async def begun_together(threads: HandlerThreads) -> list[str]:
-    """Which of two partitions begin at once, after three attempts have been measured; both do in the end."""
+    """The partitions, of two, that begin at once after three measured attempts. Checks that both begin in the end."""
     for _ in range(3):
         await threads.run("0", lambda: None, lambda: None)
     go_on, begun = threading.Event(), list[str]()
@@ -128,7 +128,7 @@ async def test_a_computing_handler_takes_turns_in_a_busy_process(
 async def test_a_thread_ends_where_anyio_sees_no_task(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """As with `sniffio` installed, since anyio tells its worker threads that they run in no loop."""
+    """As with `sniffio` installed: anyio marks its worker threads as running in no loop."""
     get = anyio.lowlevel.RunVar.get
 
     def only_in_tasks(self: anyio.lowlevel.RunVar[object], *default: object) -> object:

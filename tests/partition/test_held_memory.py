@@ -1,4 +1,4 @@
-"""What a partition holds in memory: rows until they are committed, what it reads ahead, and no batch while it waits."""
+"""Memory of a partition: rows until they are committed, batches read ahead, and no batch while it waits."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ async def test_rows_count_as_waiting_until_they_are_committed_or_their_owner_end
     world = World(max_batch_records=7, commit_interval=1000)
     world.feed(20)
     async with world.running(1) as actor:
-        await eventually(lambda: _is(actor.statistics.records == 20))
+        await eventually(lambda: _is(actor.statistics.counts.records == 20))
         assert world.waiting.used > 0
     assert world.waiting.used == world.waiting.holders == 0
     world.settings = world.settings.model_copy(update={"commit_interval": 0.001})
     async with world.running(2) as actor:
-        await eventually(lambda: _is(actor.statistics.rows == 10))
+        await eventually(lambda: _is(actor.statistics.counts.rows == 10))
         await eventually(lambda: _is(world.waiting.used == world.waiting.holders == 0))
 
 

@@ -39,7 +39,7 @@ def stops(limit: DeadLetterLimit, failed: list[int]) -> bool:
 
 
 def too_many(failed: set[int], records: int, share: float, window: int) -> bool:
-    """By looking at every window."""
+    """The result by a look at every window."""
     return any(
         len(failed & set(range(end - window, end))) > share * min(window, max(end, 100))
         for end in range(1, records + 1)
@@ -94,7 +94,7 @@ def test_dead_letters_that_the_handler_has_committed_count_after_a_restart() -> 
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_what_is_processed_again_after_a_restart_counts_once_wherever_it_begins(seed: int) -> None:
+def test_records_processed_again_after_a_restart_count_once(seed: int) -> None:
     random, stopped = Random(seed), 0
     for _ in range(30):
         window, share = random.choice([20, 150, 300]), random.choice([0.1, 0.3, 0.5])
@@ -159,7 +159,7 @@ async def processed(whats: list[str], **settings: Any) -> tuple[int, int]:
     processor = Processor(Sorted, source=source, container=Store(MemoryStore()), host="a", **QUICK, **settings)
     await processor.run(until_end=True)
     supervisor = processor.statistics()
-    return supervisor.rows, supervisor.dead_letters
+    return supervisor.counts.rows, supervisor.counts.dead_letters
 
 
 async def test_a_tenth_of_bad_records_is_no_alarm() -> None:

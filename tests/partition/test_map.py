@@ -1,4 +1,4 @@
-"""`ctx.map`: work on many records at once; what fails is the record it was done for."""
+"""`ctx.map` works on many records at once; an error fails only its own record."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`ctx.map` that a handler gives only so much time: what becomes of the records it was cut off from."""
+"""`ctx.map` under a handler's own time limit: the outcome of records that were cut off."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`on_error` decides: skip, give up, try again or stop; what happens if it fails or says none of them."""
+"""`on_error` decides: skip, dead letter, retry or stop. An `on_error` that fails or returns something else."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ async def test_a_killed_owner_loses_nothing_and_the_next_one_repeats_no_row() ->
     await world.check()
 
 
-def test_commit_times_grow_whatever_the_clock_of_the_store() -> None:
+def test_commit_times_grow_with_any_clock_of_the_store() -> None:
     """Whether the owner before was drained, so that a checkpoint has passed its commits, or killed."""
 
     async def main() -> None:

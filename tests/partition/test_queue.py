@@ -1,4 +1,4 @@
-"""A queue: each message has one result, whatever becomes of consumers, owners and acknowledgements."""
+"""A queue: each message has one result, despite lost consumers, owners and acknowledgements."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from actorproc.runtime.tasks import first_cause
 from actorproc.simulation.clock import VirtualClock
 from actorproc.simulation.loop import current_loop, run
 from actorproc.sources.queue_protocol import Consumer, Deliveries
-from actorproc.testing.memory_queue import MemoryQueue, MemoryQueues
 from tests.partition.world import Numbers, World
+from tests.testing.memory_queue import MemoryQueue, MemoryQueues
 
 
 class QueueWorld(World):
@@ -275,7 +275,7 @@ class NamelessConsumer(Consumer):
 
 @pytest.mark.parametrize("seed", range(5))
 def test_messages_without_identities_become_letters_and_none_is_lost(seed: int) -> None:
-    """One that comes again after its commit has a second letter, since nothing tells it from another."""
+    """A message that comes again after its commit has a second letter, because it has no identity."""
 
     async def main() -> None:
         world, pick = QueueWorld(commit_rows=2, max_batch_records=3), Random(seed)

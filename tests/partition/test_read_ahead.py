@@ -1,4 +1,4 @@
-"""What was read, cut to what the handler takes at once."""
+"""Read-ahead chunks, cut to batches of a size that the handler takes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from actorproc.records import Batch, Cursor
 
 
 def test_the_first_part_of_a_split_read_resumes_at_its_start() -> None:
-    """Or what a commit between both leads to would pass the second part over."""
+    """Otherwise a commit between both parts would skip the second part."""
     whole = Read([Batch.of("0", [b"x"] * 10, range(10))], "before", Cursor("behind", 9), at_end=True)
     first, rest = whole.split(3)
     assert (first.cursor, first.records, first.at_end) == (Cursor("before", 2), 3, False)

@@ -50,7 +50,7 @@ def costs(*feeds: int, page: int, source: type[Charged] = Charged, **settings: A
         async with world.running(1) as actor:
             for count in feeds:
                 world.feed(count)
-                while actor.statistics.records < world.fed or not actor.is_at_end:
+                while actor.statistics.counts.records < world.fed or not actor.is_at_end:
                     await anyio.sleep(0.01)
 
     run(main())

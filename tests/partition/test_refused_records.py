@@ -1,4 +1,4 @@
-"""Records that a source refuses: each becomes a dead letter with the reason, and the handler sees the others."""
+"""Records that a source refuses: each becomes a dead letter with the reason, and the handler sees all other records."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`ctx.state` within a batch: failed attempts, bisection and commits see what an ordered run would see."""
+"""`ctx.state` within a batch: failed attempts, bisection and commits see the state of an ordered run."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Sums(PartitionHandler):
 
 
 def state(run: Run) -> dict[Any, Any]:
-    """What the partition holds after its batches."""
+    """The state of the partition after its batches."""
     held = run.commits.state
     found: dict[Any, Any] = {}
     for name in held._states:

@@ -40,7 +40,7 @@ Use = Callable[[PartitionContext], object]
 
 
 async def results(use: Use, base: type[PartitionHandler], **traits: Any) -> tuple[Run, Results]:
-    """Of three records, of which the second one does `use` after it has changed the state."""
+    """Process three records. The second one calls `use` after it has changed the state."""
 
     class Waking(PartitionHandler):
         output_schema = "n long"
@@ -73,7 +73,7 @@ async def results(use: Use, base: type[PartitionHandler], **traits: Any) -> tupl
 
 
 async def failure(use: Use, base: type[PartitionHandler] = RecordHandler, **traits: Any) -> str:
-    """The message of the dead letter of the second record; the others are done, and its change is not."""
+    """The message of the dead letter of the second record. Checks that only its change to the state is missing."""
     run, found = await results(use, base, **traits)
     assert list(found.letters) == [101]
     assert column(found, "n") == [1, 3]
@@ -248,7 +248,7 @@ async def test_an_undeclared_part_that_would_change_its_type_fails_its_record(no
 
 
 class Bare(msgspec.Struct):
-    """Containers of undeclared items, and others that hold what JSON does not."""
+    """Containers of items without declared types, some of types that JSON lacks."""
 
     items: set = msgspec.field(default_factory=set)  # type: ignore[type-arg]
     pair: tuple = ()  # type: ignore[type-arg]

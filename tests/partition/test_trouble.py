@@ -1,4 +1,4 @@
-"""What is said of records that fail, and which of them are not tried again."""
+"""Log events and errors of records that fail, and failures without a retry."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from actorproc.simulation.clock import VirtualClock
 from actorproc.simulation.loop import current_loop, run
 from tests.partition.world import Numbers, World
 
-# What is said of failures
+# Log events and shown errors
 
 
 def test_retries_are_logged_now_and_then_and_shown_until_they_succeed() -> None:

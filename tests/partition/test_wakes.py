@@ -1,4 +1,4 @@
-"""`ctx.wake` and `on_wake`: timers fire once they are due, between batches, and are committed with what they do."""
+"""`ctx.wake` and `on_wake`: timers fire once they are due, between batches, and are committed with their rows."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from msgspec import msgpack
 from msgspec.structs import replace
 
 from actorproc.config.settings import Settings
+from actorproc.counts import Counts
 from actorproc.errors import EndNotReached
 from actorproc.handler.base import PartitionHandler
 from actorproc.handler.context import PartitionContext
@@ -22,7 +23,7 @@ from actorproc.handler.timers import Timer, set_timer
 from actorproc.handler.wake_context import WakeContext
 from actorproc.handlers.record_handler import RecordHandler
 from actorproc.output.chain import Commit, OutputChain
-from actorproc.output.checkpoint import Reset, Totals
+from actorproc.output.checkpoint import Reset
 from actorproc.partition.timers import Timers
 from actorproc.records import Batch, Cursor, Record
 from actorproc.runtime.clock import Clock
@@ -45,7 +46,7 @@ def at(*events: tuple[str, float]) -> list[Record]:
     return list(Batch.of("0", values, range(len(values)), timestamps=times))
 
 
-class Counts(RecordHandler):
+class CountsByKey(RecordHandler):
     """Counts records by key, and emits the count when none of the key has come for 10 s."""
 
     output_schema = "key string, n int"
@@ -61,7 +62,7 @@ class Counts(RecordHandler):
         return {"key": key, "n": count}
 
 
-class CountsAsync(Counts):
+class CountsAsync(CountsByKey):
     async def on_wake(self, key: Any, ctx: WakeContext) -> Any:
         await anyio.sleep(0)
         return super().on_wake(key, ctx)
@@ -71,8 +72,8 @@ def counts(rows: Sequence[dict[str, Any]]) -> list[tuple[str, int, int]]:
     return [(row["key"], row["n"], row["_sequence"]) for row in rows]
 
 
-@pytest.mark.parametrize("handler", [Counts, CountsAsync])
-async def test_a_timer_fires_once_the_stream_time_has_passed_it(handler: type[Counts]) -> None:
+@pytest.mark.parametrize("handler", [CountsByKey, CountsAsync])
+async def test_a_timer_fires_once_the_stream_time_has_passed_it(handler: type[CountsByKey]) -> None:
     records = at(("a", 0), ("a", 5), ("b", 8), ("c", 15))
     result = await run_handler(handler, records)
     assert counts(result.rows) == [("a", 2, 3)]
@@ -83,15 +84,15 @@ async def test_a_timer_fires_once_the_stream_time_has_passed_it(handler: type[Co
 
 async def test_run_handler_advances_time() -> None:
     records = at(("a", 0), ("b", 8))
-    assert counts((await run_handler(Counts, records, advance="1.9s")).rows) == []
-    assert counts((await run_handler(Counts, records, advance=2)).rows) == [("a", 1, 1)]
-    later = await run_handler(Counts, records, advance=timedelta(hours=1))
+    assert counts((await run_handler(CountsByKey, records, advance="1.9s")).rows) == []
+    assert counts((await run_handler(CountsByKey, records, advance=2)).rows) == [("a", 1, 1)]
+    later = await run_handler(CountsByKey, records, advance=timedelta(hours=1))
     assert (counts(later.rows), later.state, later.timers) == ([("a", 1, 1), ("b", 1, 1)], {}, {})
 
 
 async def test_each_batch_is_followed_by_the_timers_that_it_made_due() -> None:
     records = at(("a", 0), ("b", 11), ("c", 22))
-    result = await run_handler(Counts, records, settings=Settings(max_batch_records=1))
+    result = await run_handler(CountsByKey, records, settings=Settings(max_batch_records=1))
     assert counts(result.rows) == [("a", 1, 1), ("b", 1, 2)]
 
 
@@ -123,7 +124,7 @@ async def test_a_timer_by_the_wall_clock_can_be_cancelled_and_replaced() -> None
     assert [(row["key"], row["due"]) for row in result.rows] == [("b", due), ("c", due)]
 
 
-async def test_a_failing_timer_leaves_no_trace_and_the_others_go_on() -> None:
+async def test_a_failing_timer_leaves_no_trace_and_other_timers_go_on() -> None:
     handler = type("Bad", (Alarms,), {"bad": frozenset({"b"}), "calls": []})
     result = await run_handler(handler, [b"a", b"b", b"c"], advance=31)
     assert [row["key"] for row in result.rows] == ["a", "c"]
@@ -242,9 +243,9 @@ def test_the_stream_time_of_an_idle_partition_follows_the_wall_clock() -> None:
     run(main())
 
 
-def test_stream_time_does_not_follow_the_wall_clock_before_what_was_read_is_processed() -> None:
+def test_stream_time_follows_the_wall_clock_only_after_read_records() -> None:
     async def main() -> None:
-        world = World(Counts, clock=VirtualClock, commit_interval=1, stream_idle_time=0, max_batch_records=10)
+        world = World(CountsByKey, clock=VirtualClock, commit_interval=1, stream_idle_time=0, max_batch_records=10)
         for second in range(200):
             world.source.append("0", [b"a"], timestamp=now(second - 10_000))
         async with world.running(1):
@@ -269,7 +270,7 @@ def test_a_timestamp_too_far_ahead_does_not_move_stream_time() -> None:
     run(main())
 
 
-def test_a_timer_that_came_due_while_nobody_ran_fires_at_the_start() -> None:
+def test_a_timer_that_came_due_while_no_host_ran_fires_at_the_start() -> None:
     async def main() -> None:
         world = World(Wall, clock=VirtualClock, commit_interval=1)
         world.source.append("0", [b"1", b"2"], timestamp=now())
@@ -301,7 +302,7 @@ def test_timers_whose_results_were_not_committed_fire_again_at_the_next_owner() 
     run(main())
 
 
-def test_without_auto_commit_timers_wait_until_all_is_committed_and_commit_themselves() -> None:
+def test_without_auto_commit_timers_wait_for_commits_and_commit_themselves() -> None:
     class Manual(Wall):
         async def process(self, batch: Batch, ctx: PartitionContext) -> None:
             await super().process(batch, ctx)
@@ -345,7 +346,7 @@ def test_a_failing_timer_is_tried_again_until_it_succeeds() -> None:
 
 
 @pytest.mark.parametrize("timers", [1, 3])
-def test_a_failing_timer_waits_for_its_back_off_and_the_others_do_not(timers: int) -> None:
+def test_only_the_failing_timer_waits_for_its_back_off(timers: int) -> None:
     calls: list[float] = []
 
     class Fails(Wall):
@@ -435,7 +436,7 @@ def test_a_commit_says_the_stream_time_of_the_records_that_it_covers() -> None:
 async def test_a_reset_back_forgets_stream_time() -> None:
     state = PartitionState(Store(MemoryStore()), ProcessorLayout("p"), "0", 2**20)
     await state.load([], 100.0)
-    made = partial(Commit, host="h", epoch=1, first=Cursor("", 9), next=Cursor("", 3), totals=Totals(), time=1.0)
+    made = partial(Commit, host="h", epoch=1, first=Cursor("", 9), next=Cursor("", 3), totals=Counts(), time=1.0)
     await state.follow(1, made())
     assert state.stream_time == 100
     await state.follow(2, made(stream_time=200.0))
@@ -495,7 +496,7 @@ def test_many_timers_are_committed_in_between_and_a_drain_leaves_the_rest() -> N
 
 
 class Stopped(Clock):
-    """A clock that stands still, until it is set."""
+    """A clock that moves only when it is set."""
 
     seconds = 4064.715525286922
 

@@ -34,7 +34,7 @@ from actorproc.testing.memory_source import MemorySource
 
 
 class Numbers(PartitionHandler):
-    """A row for each even number, a failure for each that ends in 5, silence for the others."""
+    """A row for each even number, a failure for each number that ends in 5, no row for other numbers."""
 
     output_schema = "n long"
     closed: ClassVar[list[CloseReason]] = []

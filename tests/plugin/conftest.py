@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from actorproc import plugins
+from tests.plugin.packages import look_again
 from tests.quiet import silence  # noqa: F401
 
 ACME = Path(__file__).parent / "acme"
@@ -53,6 +53,6 @@ def acme(site: Path, tmp_path: Path) -> Run:
 def installed(site: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The stranger's package is installed in this process, too."""
     monkeypatch.syspath_prepend(str(site))
-    plugins._found.cache_clear()
+    look_again()
     yield
-    plugins._found.cache_clear()
+    look_again()

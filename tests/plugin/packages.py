@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from actorproc import plugins
+
 
 def installed_package(folder: Path, name: str, entry_points: dict[str, dict[str, str]], **modules: str) -> Path:
     """Install a package into `folder`.
@@ -21,6 +23,12 @@ def installed_package(folder: Path, name: str, entry_points: dict[str, dict[str,
     lines = [f"[actorproc.{group}]\n{_lines(points)}" for group, points in entry_points.items()]
     (metadata / "entry_points.txt").write_text("\n".join(lines))
     return folder
+
+
+def look_again() -> None:
+    """Have `plugins` read the metadata of all packages once more."""
+    plugins._registered.cache_clear()
+    plugins._found.cache_clear()
 
 
 def _lines(points: dict[str, str]) -> str:

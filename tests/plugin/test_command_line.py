@@ -163,3 +163,13 @@ def test_a_command_that_typer_cannot_make_says_so(acme: Run, tmp_path: Path) -> 
     assert "(cannot be used: " in acme("--help", sites=sites).stdout
     assert acme("odd", sites=sites, code=2).stderr.startswith("error: odd: ")
     assert acme("number", sites=sites, code=2).stderr.startswith("error: number: ")
+
+
+def test_code_of_a_stranger_logs_to_stderr_with_structlog(acme: Run, tmp_path: Path) -> None:
+    points = {"commands": {"talks": "talking:command"}, "sources": {"talk": "talking_source:make"}}
+    log = "import structlog\nstructlog.get_logger().info('told')\n"
+    modules = {"talking": "def command() -> None:\n    import structlog\n    structlog.get_logger().info('told')"}
+    site = installed_package(tmp_path / "site", "talking", points, talking_source=f"{log}make = None", **modules)
+    for done in (acme("talks", sites=(site,)), acme("peek", "--source", "talk:///x", sites=(site,), code=None)):
+        assert done.stdout == ""
+        assert '"event":"told"' in done.stderr

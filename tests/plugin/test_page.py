@@ -14,7 +14,7 @@ from actorproc.config.settings import Settings
 from actorproc.sources import open_source
 from actorproc.testing import check_source
 from tests.plugin.conftest import ACME
-from tests.plugin.packages import installed_package
+from tests.plugin.packages import installed_package, look_again
 
 PAGE = (Path(__file__).parent.parent.parent / "docs" / "extend.md").read_text()
 
@@ -52,11 +52,11 @@ async def test_the_package_on_the_page_works(tmp_path: Path, monkeypatch: pytest
     points = {group.removeprefix("actorproc."): named for group, named in project["entry-points"].items()}
     site = installed_package(tmp_path / "site", project["name"], points, actorproc_lines=block("python"))
     monkeypatch.syspath_prepend(str(site))
-    plugins._found.cache_clear()
+    look_again()
     try:
         (tmp_path / "file").write_bytes(b"one\ntwo\nand no e")
         settings = Settings.load(source_options={"poll": "0.01"})
         checked = await check_source(lambda: open_source(f"lines://{tmp_path}/file", settings=settings))
         assert checked.records == {"0": 2}
     finally:
-        plugins._found.cache_clear()
+        look_again()

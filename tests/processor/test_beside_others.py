@@ -24,7 +24,7 @@ from tests.processor.doubling import Double, _partitions, fed, rows
 
 
 def at_defaults(source: Any, **settings: Any) -> tuple[Store, dict[str, Any]]:
-    """A store, and what hosts with the default timers have in common, in virtual time."""
+    """A store in virtual time, and the arguments that hosts with default timers share."""
     clock = VirtualClock("a")
     store = Store(MemoryStore(clock=clock), clock=clock)
     return store, {"source": source, "container": store, "name": "Double", "nudges": Nudges(), **settings}

@@ -24,7 +24,7 @@ async def test_embedded_it_runs_in_the_background_and_drains_when_the_block_ends
         statistics = processor.statistics()
         assert statistics.running
         assert [p.partition for p in statistics.partitions] == ["0", "1", "2", "3"]
-        assert sum(p.rows for p in statistics.partitions) == 40
+        assert sum(p.counts.rows for p in statistics.partitions) == 40
         assert statistics.store_requests["put_if_absent"] >= 4
     assert not processor.statistics().running
     assert (await store.list("Double/hosts/")).entries == []
@@ -76,7 +76,7 @@ async def test_an_error_in_the_block_drains_and_is_raised() -> None:
     with pytest.raises(KeyError):
         async with Processor(Double, source=fed(), container=store, **{**QUICK, "commit_interval": 1000}) as processor:
             with anyio.fail_after(60):
-                while sum(p.records for p in _partitions(processor)) < 40:
+                while sum(p.counts.records for p in _partitions(processor)) < 40:
                     await anyio.sleep(0.01)
             raise KeyError("mine")
     assert len(await rows(store)) == 40
@@ -89,7 +89,7 @@ def test_a_program_that_exits_within_the_block_drains_first() -> None:
     async def main() -> None:
         async with Processor(Double, source=fed(), container=store, **{**QUICK, "commit_interval": 1000}) as processor:
             with anyio.fail_after(60):
-                while sum(p.records for p in _partitions(processor)) < 40:
+                while sum(p.counts.records for p in _partitions(processor)) < 40:
                     await anyio.sleep(0.01)
             sys.exit(3)
 

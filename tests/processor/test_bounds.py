@@ -1,4 +1,4 @@
-"""What is read ahead and what waits for a commit is bounded, over all partitions of a host."""
+"""Memory for records read ahead and rows before their commit is bounded over all partitions of a host."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ async def test_rows_that_wait_for_a_commit_are_bounded_over_all_partitions() -> 
             nonlocal most
             statistics = processor.statistics()
             assert statistics is not None
-            most = max(most, sum(p.records - p.rows for p in statistics.partitions))
+            most = max(most, sum(p.counts.records - p.counts.rows for p in statistics.partitions))
             await super().process(batch, ctx)
 
     store, source = Store(MemoryStore()), fed(partitions=8, each=1_000)

@@ -23,7 +23,7 @@ async def test_processed_records_are_committed_when_the_block_ends() -> None:
     settings = {**QUICK, "commit_interval": 1000}
     async with Processor(Double, source=source, container=store, **settings) as processor:
         with anyio.fail_after(60):
-            while not any(p.records for p in _partitions(processor)):
+            while not any(p.counts.records for p in _partitions(processor)):
                 await anyio.sleep(0.01)
         assert await rows(store) == []
     assert await rows(store) == [2 * n for n in range(10)]
@@ -49,7 +49,7 @@ async def test_manual_commits_survive_a_handoff() -> None:
 
 async def test_manual_commits_reach_an_end_without_further_records() -> None:
     class Filtering(MemorySource):
-        """Has passed over records of others, up to position 1000."""
+        """A source that skips foreign records, up to position 1000."""
 
         async def end(self, partition: str) -> End:
             return End("1000", None)

@@ -1,4 +1,4 @@
-"""What earlier runs left, damaged, lost or not fitting: refused by name, or lived with."""
+"""Objects of earlier runs that are damaged, lost or incompatible: refused by name, or tolerated."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`run(until_end=True)` that does not get there, or loses rows on the way, says so: where, and why."""
+"""`run(until_end=True)` that does not reach the end, or loses rows, raises an error with place and reason."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ import pytest
 
 from actorproc import Batch, Decision, PartitionContext, PartitionHandler, Processor, Producer, Record, errors
 from actorproc.host.partition_slot import FAILURES_FOR_GOOD
-from actorproc.host.run_until_end import LOCAL_POLL
 from actorproc.output.chain import read_cursor
 from actorproc.sources import LogSource
 from actorproc.sources.protocol import Chunk
@@ -123,7 +122,7 @@ async def test_until_end_fails_if_the_source_ends_before_its_newest_record() -> 
 
 async def test_until_end_is_no_success_where_the_source_does_not_even_begin() -> None:
     class Lagging(MemorySource):
-        """Its first look finds nothing of what `end` tells."""
+        """Its first chunk is empty, although `end` names records."""
 
         async def read(self, partition: str, position: str) -> AsyncGenerator[Chunk, None]:
             yield Chunk(Batch.of(partition, [], []), position)
@@ -187,9 +186,9 @@ async def test_until_end_that_is_stopped_early_is_an_error_that_says_by_whom(who
         tasks.start_soon(run)
         with anyio.fail_after(60):
             await asking.wait()
-            while sum(p.rows for p in _partitions(processor)) < 10:
+            while sum(p.counts.rows for p in _partitions(processor)) < 10:
                 await anyio.sleep(0.01)
-            await anyio.sleep(50 * LOCAL_POLL)
+            await anyio.sleep(0.5)
         if who == "SIGTERM":
             os.kill(os.getpid(), signal.SIGTERM)
         else:

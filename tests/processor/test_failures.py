@@ -1,4 +1,4 @@
-"""What fails in a handler or a source stays with its record or its partition; the host and all else go on."""
+"""A failure of a handler or a source affects only its record or its partition; the host goes on."""
 
 from __future__ import annotations
 

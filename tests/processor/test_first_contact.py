@@ -128,7 +128,7 @@ def test_a_run_that_is_stopped_before_it_begins_does_not_wait_for_the_source() -
     run(main())
 
 
-def test_a_stop_while_a_block_starts_says_what_it_waited_for() -> None:
+def test_a_stop_during_start_up_names_the_missing_source() -> None:
     async def main() -> None:
         place = Place(source_away=HOUR)
         asyncio.get_running_loop().call_later(60, place.processor.stop)

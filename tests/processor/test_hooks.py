@@ -1,4 +1,4 @@
-"""`shared`, `opened` and `closing`: when they are called, and what is said when they fail."""
+"""`shared`, `opened` and `closing`: when they are called, and the errors when they fail."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from tests.processor.doubling import QUICK, Double, _partitions, fed, rows
 
 async def processed(processor: Processor, records: int) -> None:
     with anyio.fail_after(60):
-        while processor.statistics().records < records:
+        while processor.statistics().counts.records < records:
             await anyio.sleep(0.01)
 
 
@@ -63,7 +63,7 @@ async def test_closing_cannot_commit_a_partition_that_has_failed() -> None:
 
 
 class Listening(PartitionHandler):
-    """Notes what `committed` is told. The output has a row for every second record."""
+    """Notes the arguments of `committed`. The output has a row for every second record."""
 
     output_schema = "n long"
     told: ClassVar[list[tuple[int, int, str | None]]] = []
@@ -79,7 +79,7 @@ class Listening(PartitionHandler):
         raise RuntimeError("which is only logged")
 
 
-def test_committed_is_told_of_each_commit_and_of_one_that_fails() -> None:
+def test_committed_is_called_for_each_commit_and_for_a_failed_one() -> None:
     clock, back = VirtualClock("a"), 0.0
 
     class OneOutage(MemoryStore):

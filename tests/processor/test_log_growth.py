@@ -11,11 +11,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from actorproc import Batch, PartitionContext, PartitionHandler, PartitionInfo, Processor
-from actorproc.admin.status import read_status
+from actorproc.admin.fleet_watch import FleetWatch
 from actorproc.group.membership import read_group
-from actorproc.log.growth import grow_log
 from actorproc.log.metadata import create_log
-from actorproc.log.producer import Producer
+from actorproc.produce.growth import grow_log
+from actorproc.produce.producer import Producer
 from actorproc.sources import LogSource
 from actorproc.storage.names import ProcessorLayout
 from actorproc.storage.store import Store
@@ -107,7 +107,7 @@ async def test_a_new_processor_reads_a_grown_log_to_its_end(growing: bool, monke
         await producer.flush()
         if growing:  # only the partitions of the first key end
             with monkeypatch.context() as patched:
-                patched.setattr("actorproc.log.growth._complete", _dies)
+                patched.setattr("actorproc.produce.growth._complete", _dies)
                 with pytest.raises(RuntimeError):
                     await grow_log(log, 4)
             async with Producer(log, linger=0) as other:
@@ -122,8 +122,8 @@ async def test_a_new_processor_reads_a_grown_log_to_its_end(growing: bool, monke
     assert {(row["n"], row["before"]) for row in found if row["key"] == KEYS[0]} == {(n, n) for n in range(4)}
     source = LogSource(log)
     await source.open()
-    status = await read_status(store, LAYOUT, "Order", source=source, expiration=60)
-    assert all(partition.lag == 0 for partition in status.partitions)
+    status = await FleetWatch(store, LAYOUT, 60).read_all(source)
+    assert all(partition.lag == 0 for partition in status.partitions.values())
 
 
 async def _dies(*_: object) -> None:

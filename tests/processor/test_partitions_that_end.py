@@ -11,7 +11,7 @@ import pytest
 import structlog
 
 from actorproc import Batch, CloseReason, PartitionContext, PartitionHandler, PartitionInfo, Processor
-from actorproc.admin.status import read_status
+from actorproc.admin.fleet_watch import FleetWatch
 from actorproc.group.membership import GroupDocument, read_group
 from actorproc.output.chain import OutputChain
 from actorproc.output.checkpoint import read_checkpoint
@@ -206,8 +206,9 @@ async def test_a_vanished_partition_goes_on_when_it_is_back(others: int) -> None
             source.forget("0")
             await eventually(is_vanished)
             await anyio.sleep(0.5)
-            status = await read_status(store, LAYOUT, "Double", expiration=1.0)
-            assert [(p.closed, p.error) for p in status.partitions] == [("vanished", None), (None, None)][: 1 + others]
+            status = await FleetWatch(store, LAYOUT, 1.0).read_all()
+            assert [p.verdict == "vanished" for p in status.partitions.values()] == [True, False][: 1 + others]
+            assert not any(p.error for p in status.partitions.values())
             source.list_again("0")
             source.append("0", numbers(3))
             await eventually(lambda: _has_rows(store, 3))

@@ -63,7 +63,7 @@ async def test_a_start_that_the_source_does_not_support_is_refused_once(until_en
     assert source.starts == 1
 
 
-async def test_a_later_start_goes_on_at_the_checkpoints_whatever_the_source_supports() -> None:
+async def test_a_later_start_goes_on_at_the_checkpoints_with_any_source() -> None:
     source, store = OnlyNew(1), Store(MemoryStore())
     assert await run(source, store, "latest") == []
     source.append("0", [b"7"])

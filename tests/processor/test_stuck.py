@@ -13,8 +13,7 @@ import pytest
 import structlog
 
 from actorproc import Batch, CloseReason, PartitionContext, PartitionInfo, Processor, errors
-from actorproc.admin.fleet import FleetWatch
-from actorproc.admin.status import read_status
+from actorproc.admin.fleet_watch import FleetWatch
 from actorproc.group.heartbeat import read_heartbeats
 from actorproc.group.membership import GroupDocument, read_group
 from actorproc.partition.committer import Committer
@@ -86,7 +85,7 @@ async def test_a_partition_whose_thread_hangs_goes_on_at_another_host() -> None:
 
 
 async def test_a_plain_handler_that_hangs_on_every_host_is_shown_as_stuck() -> None:
-    """Each host gives the partition up before its next heartbeat. What it knows must not go with the lease."""
+    """Each host abandons the partition before its next heartbeat. The count of hangs must outlive the lease."""
     hang = threading.Event()
 
     class Hangs(Double):
@@ -106,7 +105,7 @@ async def test_a_plain_handler_that_hangs_on_every_host_is_shown_as_stuck() -> N
     async def seen() -> tuple[str, str, bool, list[str]]:
         """Verdict and reason, whether `status` has an error, and the partitions for which hosts are not ready."""
         view = (await watch.look()).partitions["0"]
-        status = (await read_status(store, ProcessorLayout("Double"), "Double", expiration=60)).partitions[0]
+        status = (await FleetWatch(store, ProcessorLayout("Double"), 60).read_all()).partitions["0"]
         found = [host.statistics() for host in hosts]
         ready = [problems(of, now=0.0, max_process_time=60) for of in found]
         return view.verdict, view.reason, status.error is not None, [str(p.partition) for of in ready for p in of]
@@ -241,7 +240,7 @@ async def test_a_stuck_handler_that_swallows_its_cancellation_is_reported_all_th
                     await asyncio.sleep(0.01)
 
     async def shown() -> object:
-        """In the heartbeat, which is where other hosts and `status` see it."""
+        """The hang is in the heartbeat, where other hosts and `status` read it."""
         beats = await read_heartbeats(store, ProcessorLayout("Double"))
         return beats[0][0].report.failing if beats else None
 

@@ -1,4 +1,4 @@
-"""What a host tells of its work and its failures: in its statistics, its log and its heartbeat."""
+"""Reports of a host about its work and its failures: in statistics, log events and heartbeat."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from actorproc.testing.memory_source import MemorySource
 from tests.processor.doubling import QUICK, Double, _partitions, fed
 
 
-async def test_records_that_were_skipped_are_counted_also_where_nothing_else_is_committed() -> None:
+async def test_skipped_records_are_counted_even_without_other_commits() -> None:
     class Skipping(Double):
         async def process(self, batch: Batch, ctx: PartitionContext) -> None:
             for record in batch:
@@ -35,7 +35,7 @@ async def test_records_that_were_skipped_are_counted_also_where_nothing_else_is_
     processor = Processor(Skipping, name="Double", source=fed(), container=Store(MemoryStore()), **QUICK)
     await processor.run(until_end=True)
     supervisor = processor.statistics()
-    assert (supervisor.records, supervisor.skipped) == (40, 40)
+    assert (supervisor.counts.records, supervisor.counts.skipped) == (40, 40)
 
 
 async def test_the_statistics_of_a_host_outlive_it() -> None:
@@ -51,7 +51,7 @@ async def test_the_statistics_of_a_host_outlive_it() -> None:
     with structlog.testing.capture_logs() as logs:
         await processor.run(until_end=True)
     supervisor = processor.statistics()
-    assert (supervisor.records, supervisor.rows, supervisor.dead_letters) == (40, 36, 4)
+    assert (supervisor.counts.records, supervisor.counts.rows, supervisor.counts.dead_letters) == (40, 36, 4)
     told = [log for log in logs if log["event"] == "processor.dead_letters"]
     assert {log["log_level"] for log in told} == {"warning"}
     assert sum(log["new"] for log in told) == told[-1]["since_start"] == 4
@@ -73,7 +73,7 @@ async def test_dead_letters_are_logged_once_a_minute_and_at_the_end() -> None:
             for more in range(1, 6):
                 source.append("0", [b"1"])
                 with anyio.fail_after(60):
-                    while sum(p.dead_letters for p in _partitions(processor)) < 40 + more:
+                    while sum(p.counts.dead_letters for p in _partitions(processor)) < 40 + more:
                         await anyio.sleep(0.01)
     told = [log for log in logs if log["event"] == "processor.dead_letters"]
     assert 1 <= len(told) <= 2, "the first letters are logged at once, the others when the host stops"

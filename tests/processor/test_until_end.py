@@ -1,9 +1,10 @@
-"""`run(until_end=True)` processes what there was at the start, and returns."""
+"""`run(until_end=True)` processes the records that exist at the start, and returns."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from io import BytesIO
 from typing import Any, ClassVar
 
@@ -11,13 +12,35 @@ import anyio
 import pyarrow.parquet as pq
 import pytest
 
-from actorproc import Batch, Decision, PartitionContext, PartitionInfo, Processor, Record, RecordHandler, WakeContext
+from actorproc import (
+    Batch,
+    Decision,
+    PartitionContext,
+    PartitionHandler,
+    PartitionInfo,
+    Processor,
+    Record,
+    RecordHandler,
+    WakeContext,
+)
+from actorproc.group.nudge import Nudges
 from actorproc.host.partition_slot import FAILURES_FOR_GOOD
-from actorproc.sources.protocol import Chunk, Start
+from actorproc.simulation.clock import VirtualClock
+from actorproc.simulation.loop import run
+from actorproc.sources.protocol import Chunk, End, Start
 from actorproc.storage.store import Store
 from actorproc.stores.memory import MemoryStore
 from actorproc.testing.memory_source import MemorySource
 from tests.processor.doubling import QUICK, Double, fed, rows
+
+
+class WithTimers(PartitionHandler):
+    """A handler that could set timers."""
+
+    output_schema = "n long"
+
+    def on_wake(self, key: Any, ctx: WakeContext) -> None:
+        pass
 
 
 async def test_until_end_processes_all_records_and_returns() -> None:
@@ -62,6 +85,65 @@ async def test_until_end_is_there_although_the_newest_records_were_deleted_meanw
     assert await rows(store) == [2 * n for n in range(7)]
 
 
+async def test_until_end_tries_again_if_the_source_cannot_tell_its_end_just_then() -> None:
+    class Unsteady(MemorySource):
+        asked: ClassVar[int] = 0
+
+        async def end(self, partition: str) -> End:
+            type(self).asked += 1
+            if self.asked in {2, 3}:
+                raise OSError("away for a moment")
+            return await super().end(partition)
+
+        async def read(self, partition: str, position: str) -> AsyncGenerator[Chunk, None]:
+            del self._values[partition][7:]
+            async for chunk in super().read(partition, position):
+                yield chunk
+
+    store, source = Store(MemoryStore()), Unsteady(1)
+    source.append("0", [b"%d" % n for n in range(10)])
+    with anyio.fail_after(60):
+        await Processor(Double, source=source, container=store, **QUICK).run(until_end=True)
+    assert source.asked >= 4
+    assert await rows(store) == [2 * n for n in range(7)]
+
+
+@pytest.mark.parametrize("partitions", [1, 50])
+def test_until_end_adds_no_pause_to_its_requests(partitions: int) -> None:
+    """In virtual time, with a store and a source that answer at once."""
+
+    async def main() -> float:
+        clock = VirtualClock("a")
+        store = Store(MemoryStore(clock=clock), clock=clock)
+        began = clock.monotonic()
+        processor = Processor(Double, source=fed(partitions), container=store, host="a", clock=clock, nudges=Nudges())
+        await processor.run(until_end=True)
+        assert len(await rows(store)) == 10 * partitions
+        return clock.monotonic() - began
+
+    assert run(main()) < 0.001
+
+
+@pytest.mark.parametrize("base", [PartitionHandler, WithTimers])
+def test_until_end_reads_nothing_for_the_end_while_all_partitions_run_here(base: type[PartitionHandler]) -> None:
+    class Slow(base):  # type: ignore[misc, valid-type]
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            await anyio.sleep(60)
+
+    async def main() -> None:
+        clock = VirtualClock("a")
+        store = Store(MemoryStore(clock=clock), clock=clock)
+        processor = Processor(Slow, source=fed(), container=store, host="a", clock=clock, nudges=Nudges())
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(partial(processor.run, until_end=True))
+            await anyio.sleep(10)
+            before = store.requests["get"] + store.requests["list"]
+            await anyio.sleep(40)
+            assert store.requests["get"] + store.requests["list"] - before < 20, "only the looks at the group"
+
+    run(main())
+
+
 async def test_until_end_from_the_latest_record_returns_though_the_source_grows() -> None:
     class Grows(MemorySource):
         async def start(self, partition: str, at: Start) -> str:
@@ -80,11 +162,7 @@ async def test_until_end_from_the_latest_record_returns_though_the_source_grows(
     assert await rows(store) == []
 
 
-async def test_until_end_waits_for_a_failing_partition_with_progress(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("actorproc.host.run_until_end.LOCAL_POLL", 0.001)  # it looks between any two failures
-
+async def test_until_end_waits_for_a_failing_partition_with_progress() -> None:
     class Stumbling(Double):
         failures: ClassVar[int] = 0
 

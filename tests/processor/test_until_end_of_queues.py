@@ -1,4 +1,4 @@
-"""`run(until_end=True)` on queues returns when they are empty, also if they always were, and never waits for ever."""
+"""`run(until_end=True)` on queues returns once they are empty, also if they were empty at the start."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from actorproc.errors import EndNotReached
 from actorproc.sources.queue_protocol import Deliveries
 from actorproc.storage.store import Store
 from actorproc.stores.memory import MemoryStore
-from actorproc.testing.memory_queue import MemoryConsumer, MemoryQueues
 from tests.processor.doubling import QUICK, Double, rows
+from tests.testing.memory_queue import MemoryConsumer, MemoryQueues
 
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("actorproc.testing.memory_queue.QUIET", 0.05)
+    monkeypatch.setattr("tests.testing.memory_queue.QUIET", 0.05)
 
 
 def fed(messages: int, queues: int = 2) -> MemoryQueues:

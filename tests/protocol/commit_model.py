@@ -1,14 +1,22 @@
 """The commit protocol of one partition as an explicit-state model: every interleaving, within small bounds.
 
-What can happen at any step: a worker pauses for long, crashes, restarts; two workers run the partition at once (leases
-give no safety); a write is applied after its sender gave up on it and died ("late"); old files are trimmed. (That all
-readers have read them is taken for granted here: `trim_model` is about that.)
+Possible at any step:
+- A worker pauses for long, crashes, restarts.
+- Two workers run the partition at once (leases give no safety).
+- A write is applied after its sender gave up on it and died ("late").
+- Old files are trimmed.
+
+The model assumes that all readers have read the trimmed files; `trim_model` checks that.
 
 Each record has a kind: R emits a row, S emits nothing, F fails on worker 0 (a dead letter) and emits a row on worker 1,
 T emits a row on worker 0 and nothing on worker 1 (handlers need not be deterministic).
 
-Checked in every state: no row is visible twice; no record is both a row and a dead letter; no dead letter is visible
-twice; nothing below a committed position is missing; dead letters below the checkpoint are published.
+Checked in every state:
+- No row is visible twice.
+- No record is both a row and a dead letter.
+- No dead letter is visible twice.
+- Nothing below a committed position is missing.
+- Dead letters below the checkpoint are published.
 
 Change the protocol here first, then docs/protocol.md, then the code. `python -m tests.protocol.commit_model [quick]`
 """
@@ -62,7 +70,7 @@ class State(NamedTuple):
     late_left: int = 0
     boundary: int = 0
     read: tuple[File, ...] = ()
-    """What readers had seen of the files below the boundary."""
+    """The rows that readers had seen of the files below the boundary."""
     put_ids: int = 0
     more: Hashable = None
     """State of a model that is built upon this one."""
@@ -88,7 +96,7 @@ class Rules:
     again: bool = True
     """After the walk the boundary is read: if it has passed the number where the walk began, the worker opens again."""
     put_id: bool = True
-    """A refused create is compared with what is there by put-id, before anybody takes it for his own."""
+    """A worker whose create is refused compares the put-id of the existing file with its own."""
     absent: bool = True
     """A commit is created only where no file is."""
 
@@ -103,10 +111,10 @@ class Model:
     trim: bool = False
     rules: Rules = Rules()
 
-    # What must hold
+    # Invariants
 
     def broken(self, s: State) -> str | None:
-        """What is wrong with a state, or None."""
+        """The invariant that a state breaks, or None."""
         visible = self.visible(s)
         kept = [*visible.values(), *s.read]
         rows = Counter(record for file in kept for record in file.rows)
@@ -128,18 +136,18 @@ class Model:
         return None
 
     def visible(self, s: State) -> Mapping[int, File]:
-        """What a reader finds as the output, by number."""
+        """The output as a reader sees it, by number."""
         return {n: file for n, file in s.files if not self.rules.boundary or n >= s.boundary}
 
     def void(self, s: State, n: int) -> bool:
-        """Whether a file in `output/` under number `n` counts for nothing, as far as rules tell."""
+        """Whether a file in `output/` under number `n` is void by the rules."""
         return self.rules.look and self.below_boundary(s, n)
 
     def below_boundary(self, s: State, n: int) -> bool:
         """Whether files in `output/` count only from a number beyond `n` on."""
         return n < s.boundary
 
-    # What can happen
+    # Steps
 
     def steps(self, s: State) -> Iterator[Step]:
         yield from self._late_writes(s)
@@ -336,10 +344,10 @@ BREAKS = {
     "taking another's commit for one's own": Model("FR", rules=replace(ALL, put_id=False)),
     "committing over what is there": Model("RR", rules=replace(ALL, absent=False)),
 }
-"""One rule left out each."""
+"""Models with one rule left out: each must break."""
 
 BREAKS_LONG = {"running after a walk that began below the boundary"}
-"""Of these, those that take half a minute."""
+"""The names in `BREAKS` of models that take half a minute."""
 
 
 if __name__ == "__main__":

@@ -38,7 +38,7 @@ class Document(NamedTuple):
 
 
 class Compactor(NamedTuple):
-    """Phase 'read', 'write' or 'swap'. `document` and `lowest`: as it planned; `content`: what it has read so far."""
+    """Phase 'read', 'write' or 'swap'. `document` and `lowest`: as at its plan; `content`: files read so far."""
 
     phase: str
     document: Document
@@ -50,7 +50,7 @@ class Compactor(NamedTuple):
 
 
 class Sweeper(NamedTuple):
-    """Has seen `bodies` that the document did not name; `ready`: may delete them."""
+    """A sweep of leftovers: it has seen `bodies` that the document did not name. `ready`: it may delete them."""
 
     document: Document
     lowest: int
@@ -70,12 +70,12 @@ class Reader(NamedTuple):
 class Compaction(NamedTuple):
     document: Document = Document()
     bodies: tuple[tuple[int, tuple[tuple[int, File], ...]], ...] = ()
-    """Compacted files that are there: what they have under each number."""
+    """Existing compacted files: their content under each number."""
     compactors: tuple[Compactor | None, ...] = (None, None)
     sweeper: Sweeper | None = None
     reader: Reader | None = Reader()
     chain: tuple[File, ...] = ()
-    """What was committed, by number. Nobody sees it; it is what must be read."""
+    """The commits by number, as the truth: reads must equal them. No process sees it."""
     made: int = 0
     starts_left: int = 0
     sweeps_left: int = 0
@@ -88,7 +88,7 @@ class CompactionRules(Rules):
     switch: bool = True
     """Below `originals` readers take the ranges only."""
     swap: bool = True
-    """The switch is a compare-and-swap: refused if what it builds upon has changed."""
+    """The switch is a compare-and-swap: refused if the document that it builds upon has changed."""
     newest: bool = True
     """The commit before the checkpoint's number, and those after it, stay as they are."""
     void: bool = True
@@ -96,11 +96,11 @@ class CompactionRules(Rules):
     order: bool = True
     """Originals are deleted only once the document says that they count no more."""
     bump: bool = True
-    """Before leftovers are deleted the document is changed, so that nobody names one of them."""
+    """The document is changed before leftovers are deleted, so that no compactor names one of them."""
     after: bool = True
     """A reader takes the document that it finds after it has listed `output/`."""
     tag: bool = True
-    """A reader compares an original with what was listed, and looks again if it is another."""
+    """A reader compares an original with the listing, and lists again if they differ."""
 
 
 WHOLE = CompactionRules()
@@ -121,7 +121,7 @@ class CompactionModel(Model):
             more=Compaction(starts_left=self.starts, sweeps_left=self.sweeps, reader=reader)
         )
 
-    # What must hold
+    # Invariants
 
     def visible(self, s: State) -> Mapping[int, File]:
         c = _of(s)
@@ -161,7 +161,7 @@ class CompactionModel(Model):
                 return f"number {n} is not what was committed"
         return None
 
-    # What can happen
+    # Steps
 
     def steps(self, s: State) -> Iterator[Step]:
         for label, after in Model.steps(self, s):
@@ -182,7 +182,7 @@ class CompactionModel(Model):
                 yield f"original {n} is deleted", s._replace(files=tuple(item for item in s.files if item[0] != n))
 
     def _begin(self, s: State, k: int) -> Iterator[Step]:
-        """Plan to compact originals, or ranges, or both, that lie side by side."""
+        """Plan to compact adjacent originals or ranges."""
         c = _of(s)
         if not c.starts_left:
             return
@@ -301,7 +301,7 @@ def _plan(document: Document, lowest: int, listed: Mapping[int, int]) -> tuple[t
 
 
 def _stored(s: State, document: Document, n: int) -> File | None:
-    """What a compactor that planned with `document` reads as number `n`."""
+    """The file that a compactor that planned with `document` reads as number `n`."""
     for r in document.ranges:
         if r.first <= n < r.next:
             return _content(_of(s), n, r.body)
@@ -363,7 +363,7 @@ BREAKS = {
     "a reader takes the document, then lists": _without("RR", reader=True, after=False),
     "a reader takes whatever is there": _without("RR", reader=True, tag=False),
 }
-"""One rule left out each."""
+"""Models with one rule left out: each must break."""
 
 if __name__ == "__main__":
     sys.exit(report({**HOLDS, **({} if "quick" in sys.argv else HOLDS_LONG)}, BREAKS))

@@ -1,10 +1,14 @@
 """Forwarding to a topic in transactions, as an explicit-state model: every interleaving, within small bounds.
 
 Two systems change here: the commit chain, and the topic with the position that is stored in the same transaction as the
-messages. A worker opens the chain, fences earlier workers in both systems, reads the topic's position, and works:
-first the transaction, then the commit. What can happen at any step: a worker pauses for long, crashes, restarts; two
-workers run the partition at once; a commit or a transaction is applied after its sender gave up on it; an operator
-resets the partition to the first record.
+messages. A worker opens the chain, fences earlier workers in both systems, reads the topic's position, and works: first
+the transaction, then the commit.
+
+Possible at any step:
+- A worker pauses for long, crashes, restarts.
+- Two workers run the partition at once.
+- A commit or a transaction is applied after its sender gave up on it.
+- An operator resets the partition to the first record.
 
 Each record has a kind: M becomes a message, S nothing; F fails on worker 0 (a dead letter) and becomes a message on
 worker 1.
@@ -36,7 +40,7 @@ class Commit(NamedTuple):
 
 
 class Position(NamedTuple):
-    """What the topic says: records below `next` were forwarded, but for those `left_out`.
+    """The position stored with the topic: records below `next` were forwarded, except those in `left_out`.
 
     `resets`: how many it knows. `later`: sent before the last one and not committed.
     """
@@ -120,7 +124,7 @@ class Rules:
     reset: bool = True
     """Records that a reset repeats are sent again."""
     later: bool = True
-    """Of those, the ones that were sent and not committed before the reset are not sent again."""
+    """Messages that were sent and not committed before the reset are not sent again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,10 +138,10 @@ class Model:
     resets: int = 0
     rules: Rules = Rules()
 
-    # What must hold
+    # Invariants
 
     def broken(self, s: State) -> str | None:
-        """What is wrong with a state, or None."""
+        """The invariant that a state breaks, or None."""
         ended = Counter([*s.topic, *(record for commit in s.chain for record in commit.letters)])
         due = {r: 1 + sum(commit.reset and r < commit.first for commit in s.chain) for r in range(len(self.kinds))}
         if often := {r: count for r, count in ended.items() if count > due[r]}:
@@ -151,7 +155,7 @@ class Model:
         """Records that a living worker will still send."""
         return {r for worker in s.workers if worker and worker.owed for r in worker.owed.records}
 
-    # What can happen
+    # Steps
 
     def start(self) -> State:
         return State(
@@ -213,7 +217,7 @@ class Model:
         return f"w{w} commits {worker.number}, empty", fenced._replace(chain=(*s.chain, empty))
 
     def _work(self, s: State, w: int, worker: Worker) -> Iterator[Step]:
-        """One batch: records from `done` to any end."""
+        """Process one batch: records from `done` to any end."""
         for end in range(worker.done + 1, len(self.kinds) + 1):
             sent, failed = self._results(w, worker, end)
             known = worker.known
@@ -321,7 +325,7 @@ BREAKS = {
     "a position that stays at a reset": Model("MM", opens=3, late=0, resets=1, rules=replace(ALL, reset=False)),
     "a position that is dropped at a reset": Model("MM", opens=3, late=0, resets=1, rules=replace(ALL, later=False)),
 }
-"""One rule left out each."""
+"""Models with one rule left out: each must break."""
 
 
 if __name__ == "__main__":

@@ -4,12 +4,18 @@ A log has generations of partitions. A growth names the partitions of the next g
 each partition of the one before with a seal: a file without records, at the next number of the partition. Partition q
 of the next generation follows partition q % n of the one before, and gets the same keys.
 
-Producers send records of one key in order, each producer through one queue per partition. What can happen at any step:
-a producer opens the log, an append or a seal is applied after its sender gave up on it, the operator's process dies.
+Producers send records of one key in order, each producer through one queue per partition.
 
-Checked in every state: a record is in the log once; one that is acknowledged is before the end of its partition; a
-reader that begins a partition once those before it have ended reads a record after all records of the key that its
-producer had sent before, and after all that were acknowledged when it was sent.
+Possible at any step:
+- A producer opens the log.
+- An append or a seal is applied after its sender gave up on it.
+- The operator's process dies.
+
+Checked in every state:
+- A record is in the log once.
+- An acknowledged record is before the end of its partition.
+- A reader that begins a partition once those before it have ended reads a record after all records of the key that its
+  producer had sent before, and after all that were acknowledged when it was sent.
 
 Change the protocol here first, then docs/protocol.md, then the code. `python -m tests.protocol.grow_model`
 """
@@ -30,7 +36,7 @@ SEAL = -1
 
 
 class Metadata(NamedTuple):
-    """What `log.json` says: the newest generation, and whether partitions before it may not have ended yet."""
+    """The content of `log.json`: the newest generation, and whether partitions before it may not have ended yet."""
 
     generation: int = 0
     growing: bool = False
@@ -56,11 +62,11 @@ class State(NamedTuple):
     metadata: Metadata = Metadata()
     acknowledged: frozenset[int] = frozenset()
     earlier: tuple[frozenset[int], ...] = ()
-    """Of each record: those that a reader must read before it."""
+    """For each record: the records that a reader must read before it."""
     flagged: frozenset[int] = frozenset()
     """Partitions that ended without a file, which only happens without the rule `place`."""
     ends: tuple[int | None, ...] = ()
-    """Of each partition: the number of its entries when it ended."""
+    """For each partition: the number of its entries when it ended."""
     late: frozenset[tuple[int, int, int]] = frozenset()
     """Writes that may still be applied: partition, base, entry."""
     late_left: int = 0
@@ -130,10 +136,10 @@ class Model:
             found.append(partition := parent)
         return found
 
-    # What must hold
+    # Invariants
 
     def broken(self, s: State) -> str | None:
-        """What is wrong with a state, or None."""
+        """The invariant that a state breaks, or None."""
         if s.homeless:
             return "a producer has records that no partition takes"
         places = [(p, i, r) for p, chain in enumerate(s.chains) for i, r in enumerate(chain) if r != SEAL]
@@ -157,7 +163,7 @@ class Model:
         """Whether all records are in the log."""
         return len(s.acknowledged) == sum(self.records)
 
-    # What can happen
+    # Steps
 
     def start(self) -> State:
         partitions = sum(self.counts)
@@ -283,7 +289,7 @@ class Model:
         if not s.metadata.generation or partition >= self._first(s.metadata.generation):
             return f"p{p} finds nothing that follows partition {partition}", s._replace(homeless=True)
         record, *rest = producer.queues[partition]
-        # What waits in the queue moves on before anything that is sent later.
+        # Records in the queue move on before any record that is sent later.
         generation = next(g for g in range(len(self.counts)) if partition < self._first(g + 1)) + 1
         child = self._place(generation)
         moving, staying = ((record, *rest), ()) if self.rules.drain else ((record,), tuple(rest))
@@ -309,7 +315,7 @@ def _has_ended(s: State, partition: int) -> bool:
 
 
 def _land(s: State, partition: int, base: int, entry: int) -> State:
-    """The entry is at `base` now, unless another one is, or the partition has not come to this base."""
+    """The entry is at `base` now, unless another entry is there, or the partition has not reached this base."""
     chain = s.chains[partition]
     if len(chain) != base or SEAL in chain:
         return s
@@ -356,7 +362,7 @@ BREAKS = {
     "moving a record that may be in the log": Model((1,), rules=replace(ALL, settle=False)),
     "not waiting for the queue before": Model((3,), rules=replace(ALL, drain=False)),
 }
-"""One rule left out each."""
+"""Models with one rule left out: each must break."""
 
 
 if __name__ == "__main__":

@@ -11,8 +11,10 @@ holds the state itself.
 `word`: the source says which keys are in which partition. Without it each child takes all state, and its copy of the
 keys of its sibling grows old. `once`: at most once.
 
-Checked in every state: a partition holds the fold of the committed records of its keys, its ancestors' included; no
-timer fires twice; a timer that is set and has not fired is held by the one partition that has its key now.
+Checked in every state:
+- A partition holds the fold of the committed records of its keys, its ancestors' included.
+- No timer fires twice.
+- A timer that is set and has not fired is held by the one partition that has its key now.
 
 Change the protocol here first, then docs/protocol.md, then the code. `python -m tests.protocol.inherit_model [quick]`
 """
@@ -41,7 +43,7 @@ HOMES: Mapping[str, tuple[int, ...]] = {"P": (0, 1), "C": (0,), "D": (1,), "E": 
 
 
 class File(NamedTuple):
-    """A commit. `counted`: the record that changed state; `fired`: the timers (nobody stores them)."""
+    """A commit. `counted`: the record that changed state; `fired`: the timers. Both serve only the checks."""
 
     next: int
     changes: Memory
@@ -51,7 +53,7 @@ class File(NamedTuple):
 
 
 class Checkpoint(NamedTuple):
-    """`held`: all that is committed below `number`. `base`: what the partition took from its parents, `took`."""
+    """`held`: all commits below `number`. `base`: the state that the partition took from its parents, `took`."""
 
     number: int
     position: int
@@ -70,7 +72,7 @@ class Chain(NamedTuple):
 
 
 class Worker(NamedTuple):
-    """Phase 'claim', 'walk' or 'work'. `taken`: what it has read from the parents, and their names. `ahead`: at most
+    """Phase 'claim', 'walk' or 'work'. `taken`: the state read from the parents, and their names. `ahead`: at most
     once, the end of the record that the handler is about to see."""
 
     partition: str
@@ -103,7 +105,7 @@ class Rules:
     end: bool = True
     """A partition takes the state of its parents once their checkpoints say that they have ended."""
     named: bool = True
-    """The write that creates a partition's checkpoint names what it took."""
+    """The write that creates a partition's checkpoint contains the state that it took."""
     first: bool = True
     """Only the owner that creates the checkpoint takes anything."""
     base: bool = True
@@ -147,10 +149,10 @@ class Model:
         before = [name for parent in PARENTS[partition] for name in self.line(parent)]
         return tuple(dict.fromkeys([*before, partition]))
 
-    # What must hold
+    # Invariants
 
     def broken(self, s: State) -> str | None:
-        """What is wrong with a state, or None."""
+        """The invariant that a state breaks, or None."""
         for partition in self.names:
             if self.chain(s, partition).checkpoint is None:
                 continue
@@ -182,7 +184,7 @@ class Model:
         return None
 
     def _restored(self, s: State, partition: str) -> Memory:
-        """What a new owner would find now."""
+        """The state that a new owner would find now."""
         chain = self.chain(s, partition)
         if chain.checkpoint is None:
             return ()
@@ -191,7 +193,7 @@ class Model:
             held = fold(held, file.changes)
         return held
 
-    # What can happen
+    # Steps
 
     def steps(self, s: State) -> Iterator[Step]:
         for partition, n, file in s.late:
@@ -228,7 +230,7 @@ class Model:
             )
 
     def _take(self, s: State, partition: str) -> tuple[Memory, Names]:
-        """What the parents have left, and their names."""
+        """The state that the parents have left, and their names."""
         names = self.line(partition)[-2::-1] if self.ancestors else PARENTS[partition]
         kept = {name: self.chain(s, name).checkpoint for name in names}
         old = {name for one in kept.values() if one for name in one.took} if self.rules.generation else set()
@@ -341,7 +343,7 @@ def fold(held: Memory, changes: Iterable[tuple[Key, Value]]) -> Memory:
 
 
 def merged(parents: Iterable[tuple[Memory, Memory]]) -> Memory:
-    """The state of several parents, each given with what it once took itself: what was changed since then wins."""
+    """The state of several parents, each with the state that it once took itself. A change since then wins."""
     parents = list(parents)
     found: dict[Key, Value] = {}
     for held, _ in parents:
@@ -395,7 +397,7 @@ BREAKS = {
     "timers for each child": Model(TIMER, word=True, rules=replace(ALL, word=False)),
     "timers that stay behind": Model(TIMER, rules=replace(ALL, fire=False)),
 }
-"""One rule left out each."""
+"""Models with one rule left out: each must break."""
 
 
 if __name__ == "__main__":

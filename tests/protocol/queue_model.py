@@ -1,10 +1,14 @@
 """A queue that only acknowledges, as an explicit-state model: every interleaving, within small bounds.
 
 The queue of one partition holds messages 0, 1, ... Two hosts run the partition, at once if it comes to that (leases
-give no safety). What can happen at any step: a host pauses for long, crashes, starts; the broker drops a consumer,
-which does not notice it at once, so its host still holds messages that went back; acknowledgements on their way are
-lost then; a broker is killed, and forgets the latest acknowledgements, which it had not stored; a commit is created
-after its sender died.
+give no safety).
+
+Possible at any step:
+- A host pauses for long, crashes, starts.
+- The broker drops a consumer, which does not notice it at once, so its host still holds messages that went back.
+  Acknowledgements on their way are lost then.
+- A broker is killed, and forgets the latest acknowledgements, which it had not stored.
+- A commit is created after its sender died.
 
 A host claims the checkpoint, walks the chain, attaches its consumer, and looks: if checkpoint or chain have changed
 since its walk, it opens anew. Then it takes messages. A host that lost its consumer attaches another one and looks
@@ -15,9 +19,12 @@ messages up to their cursor.
 Kinds: R emits a row, S emits nothing, F is a dead letter on host 0 and a row on host 1, T is a row on host 0 and
 nothing on host 1.
 
-Checked in every state: no message has two results; what the broker has removed was committed; results are in the order
-of the queue, and the sequence of a message is its place there. With `progress`: from every state all can be
-acknowledged.
+Checked in every state:
+- No message has two results.
+- A message that the broker has removed was committed.
+- Results are in the order of the queue, and the sequence of a message is its place there.
+
+With `progress`: from every state all can be acknowledged.
 
 Change the protocol here first, then docs/protocol.md, then the code. `python -m tests.protocol.queue_model [quick]`
 """
@@ -73,11 +80,11 @@ class Host(NamedTuple):
 class State(NamedTuple):
     ready: Messages
     held: tuple[Messages | None, Messages | None] = (None, None)
-    """By host: what its consumer has not acknowledged; None: it has no consumer."""
+    """By host: the messages that its consumer has not acknowledged. None: it has no consumer."""
     gone: Messages = ()
     """Removed by the broker, since they were acknowledged."""
     between: Messages = ()
-    """Of a consumer that is gone, and not yet back; without the rule `returned`."""
+    """Messages of a lost consumer that are not back yet; only without the rule `returned`."""
     files: tuple[File, ...] = ()
     checkpoint: Checkpoint = Checkpoint()
     silent: Messages = ()
@@ -87,7 +94,7 @@ class State(NamedTuple):
     """Creates that are under way although their sender died."""
     late_left: int = 0
     stored: int = 0
-    """So many of `gone` a broker that is killed does not forget."""
+    """The number of messages of `gone` that a killed broker does not forget."""
 
 
 Step = tuple[str, State]
@@ -95,7 +102,7 @@ Step = tuple[str, State]
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """The rules of the protocol, and what it asks of the broker. Leave one out, and the search finds how it breaks."""
+    """The rules of the protocol, and its demands on the broker. Without any one of them, the search finds a fault."""
 
     after: bool = True
     """A message is acknowledged after the commit."""
@@ -108,7 +115,7 @@ class Rules:
     look: bool = True
     """A host whose consumer is attached looks whether checkpoint or chain have changed since its walk."""
     drop: bool = True
-    """A host that lost its consumer drops what it has in hand."""
+    """A host that lost its consumer drops the messages in hand."""
     ordered: bool = True
     """Messages are acknowledged in the order of their delivery."""
     window: bool = True
@@ -122,13 +129,13 @@ class Rules:
     exclusive: bool = True
     """The broker gives messages to one consumer only."""
     place: bool = True
-    """What comes back takes its old place in the queue."""
+    """A message that comes back takes its old place in the queue."""
     returned: bool = True
     """It is back before the next consumer gets anything."""
     whole: bool = True
-    """Messages come back all together, when their consumer is gone, not one by one."""
+    """All messages of a lost consumer come back together, not one by one."""
     keep: bool = True
-    """The broker keeps what comes back, however often and long."""
+    """The broker keeps messages that come back, however often and long."""
     unique: bool = True
     """No two messages have the same identity."""
 
@@ -147,10 +154,10 @@ class Model:
     progress: bool = False
     rules: Rules = Rules()
 
-    # What must hold
+    # Invariants
 
     def broken(self, s: State) -> str | None:
-        """What is wrong with a state, or None."""
+        """The invariant that a state breaks, or None."""
         results = [pair for file in s.files for pair in sorted(file.rows + file.letters)]
         shown = [message for message, _ in results]
         if max(Counter(shown).values(), default=0) > 1:
@@ -167,7 +174,7 @@ class Model:
     def done(self, s: State) -> bool:
         return len(s.gone) == len(self.kinds)
 
-    # What can happen
+    # Steps
 
     def start(self) -> State:
         return State(tuple(range(len(self.kinds))), late_left=self.late)
@@ -384,7 +391,7 @@ BREAKS = {
     "a broker that discards": Model("R", rules=replace(ALL, keep=False)),
     "two messages with one identity": Model("RR", rules=replace(ALL, unique=False)),
 }
-"""One rule left out each."""
+"""Models with one rule left out: each must break."""
 
 
 if __name__ == "__main__":

@@ -1,16 +1,16 @@
 """Records that fail alone in a batch with keyed state, as an explicit-state model: every order of failures.
 
 A handler works record by record. An attempt calls it for the records of a part, from the first on. Each record changes
-the state or not, and emits a row. What can happen at any call: it fails before or after its change, and is tried again
-or given up. The owner may crash at any step; then the batch begins again from the last commit.
+the state or not, and emits a row. A call may fail before or after its change. Then the record is tried again or becomes
+a dead letter. The owner may crash at any step; then the batch begins again from the last commit.
 
 A handler that takes a batch as a whole (`apart=False`) keeps no journal: its attempt calls all records of the part, and
 counts as a whole.
 
 Each record has a kind: S changes state, N does not; M changes state and its row does not fit; D does not decode.
 
-Checked once the batch is committed: the state is the one of an ordered run over the records that were not given up;
-each of these has one row, each of the others one dead letter. Checked always: if the handler is known to use state, a
+Checked once the batch is committed: the state is the one of an ordered run over the records without a dead letter;
+each of them has one row, each other record one dead letter. Checked always: if the handler is known to use state, a
 record is called again only if it has failed itself; with a handler of whole batches, once more for each other record
 that has failed, however often that one fails.
 
@@ -116,10 +116,10 @@ class Model:
             failures_left=self.failures, crashes_left=self.crashes,
         )  # fmt: skip
 
-    # What must hold
+    # Invariants
 
     def broken(self, s: State) -> str | None:
-        """What is wrong with a state, or None."""
+        """The invariant that a state breaks, or None."""
         if self.declared:
             bad = {record for record, kind in enumerate(self.kinds) if s.failures[record] or kind == "M"}
             for record, (calls, failures) in enumerate(zip(s.calls, s.failures, strict=True)):
@@ -269,7 +269,7 @@ BREAKS = {
     "processing a batch as a whole again": Model("SSS", apart=False, rules=replace(ALL, cut=False)),
     "beginning with the failed record": Model("SSS", apart=False, rules=replace(ALL, order=False)),
 }
-"""One rule left out each."""
+"""Models with one rule left out: each must break."""
 
 
 if __name__ == "__main__":

@@ -4,17 +4,20 @@ A reset is a commit of the chain: file n, put-if-absent, without rows. Its foote
 cursor that it sets, and the command's id. The operator neither claims the checkpoint nor writes it. A walk takes the
 cursor of a reset even if it is behind.
 
-What can happen at any step: workers pause for long, die and start again, and two of them run the partition at once;
-operators die, and run their command again; creates land late; the output is trimmed; the source is trimmed below what
-its readers need, in two steps.
+Possible at any step:
+- Workers pause for long, die and start again, and two of them run the partition at once.
+- Operators die, and run their command again.
+- Creates land late.
+- The output is trimmed.
+- The source is trimmed up to the lowest position of its readers, in two steps.
 
 Record kinds: R emits a row, S emits nothing, T emits a row by worker 0 only. Rows are folded into keyed state.
 
 Checked in every state: each commit goes on from where those before it lead to, so between two resets each R is
-committed once, and a reset repeats or skips what its footer says. It goes the way that its dry run announced. No
-command takes effect twice. A command that is reported done is in the chain; a refused one is not. A new owner
-finds the cursor, the state and the newest reset of the chain. State has no record twice. The source keeps what is read
-next.
+committed once, and a reset repeats or skips the records that its footer names. It goes the way that its dry run
+announced. No command takes effect twice. A command that is reported done is in the chain; a refused one is not. A new
+owner finds the cursor, the state and the newest reset of the chain. State has no record twice. The source keeps the
+record to read next.
 
 Change the protocol here first, then docs/protocol.md, then the code. `python -m tests.protocol.reset_model [quick]`
 """
@@ -29,14 +32,14 @@ from typing import NamedTuple
 from tests.protocol.search import Found, explore, report
 
 Id = tuple[int, int]
-"""Of a command: operator and index in its script."""
+"""Id of a command: operator and index in its script."""
 
 Command = tuple[str, int]
 """`("to", position)` or `("undo", 0)`."""
 
 
 class Reset(NamedTuple):
-    """In the footer. `expected`, the newest reset of the dry run, is for the checks only."""
+    """A reset in a footer. `expected`, the newest reset of the dry run, is for the checks only."""
 
     id: Id
     clears: bool
@@ -55,7 +58,7 @@ class File(NamedTuple):
 
 
 class At(NamedTuple):
-    """What a walk up to `number` knows. `resets`: id, ended cursor and number of each."""
+    """The knowledge of a walk up to `number`. `resets`: id, ended cursor and number of each."""
 
     number: int = 0
     position: int = 0
@@ -106,7 +109,7 @@ class Source(NamedTuple):
 
 
 class State(NamedTuple):
-    """`path`: the commits that were decided, in order, which nobody sees."""
+    """`path`: the decided commits, in order. It serves the checks; no process sees it."""
 
     checkpoint: Checkpoint = Checkpoint()
     files: tuple[tuple[int, File], ...] = ()
@@ -170,10 +173,10 @@ class Model:
     stateful: bool = True
     rules: Rules = Rules()
 
-    # What must hold
+    # Invariants
 
     def broken(self, s: State) -> str | None:
-        """What is wrong with a state, or None."""
+        """The invariant that a state breaks, or None."""
         position, newest = 0, None
         state: tuple[int, ...] = ()
         ids = [file.reset.id for file in s.path if file.reset]
@@ -231,7 +234,7 @@ class Model:
         state = () if file.reset.clears and self.rules.clear else at.state
         return At(at.number + 1, position, state, (*at.resets, (file.reset.id, file.first, at.number)))
 
-    # What can happen
+    # Steps
 
     def steps(self, s: State) -> Iterator[Step]:
         for i, (n, file) in enumerate(s.late):
@@ -493,10 +496,10 @@ BREAKS = {
     "an undo after commits": Model("RR", ((_TO_1, _UNDO),), rules=replace(ALL, untouched=False)),
     "a source that is trimmed meanwhile": Model("RR", ((_BACK,),), source=True, rules=replace(ALL, hold=False)),
 }
-"""One rule left out each."""
+"""Models with one rule left out: each must break."""
 
 BREAKS_LONG = {"a walk below the boundary", "a source that is trimmed meanwhile"}
-"""Of these, those that take some seconds."""
+"""The names in `BREAKS` of models that take some seconds."""
 
 
 if __name__ == "__main__":

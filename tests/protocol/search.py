@@ -1,4 +1,4 @@
-"""Breadth-first search through all states of a model, and how a table of models is tried and told of."""
+"""Breadth-first search through all states of a model, and a runner for a table of models."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ S = TypeVar("S", bound=Hashable)
 
 
 class Found(NamedTuple):
-    """What a search found: `why` it broke and the `trace` to there, or None and nothing."""
+    """The result of a search: the broken invariant `why` and the `trace` to it, or None and an empty trace."""
 
     states: int
     why: str | None
@@ -75,7 +75,7 @@ def _trace(came: Mapping[S, tuple[S, str] | None], state: S) -> list[str]:
 
 
 def report(holding: Mapping[str, Searchable], breaking: Mapping[str, Searchable]) -> int:
-    """Search each model, print what was found; returns how many were not as expected."""
+    """Search each model and print its result. Returns the number of unexpected results."""
     failed = 0
     for name, model in {**holding, **breaking}.items():
         found = model.search()

@@ -19,11 +19,16 @@ does not grow for ever. Its checkpoint and its chain stay.
 With `once` delivery is at most once: the checkpoint passes a batch before the handler sees it, and the rows follow. The
 rows of a worker that stops in between are lost, but no record is shown to a handler twice.
 
-Checked in every state: no record is committed twice; none is left out below a cursor; a child commits nothing while the
-source still has uncommitted records of its parent, or its parent has not ended; a parent commits nothing after its
-child; what a child leaves out its parent has committed; nothing follows an end; a partition that `group.json` calls
-ended is ended in its checkpoint, and its dead letters are published. With `progress`: from every state the work can be
-finished.
+Checked in every state:
+- No record is committed twice.
+- No record below a cursor is left out.
+- A child commits nothing while the source still has uncommitted records of its parent, or its parent has not ended.
+- A parent commits nothing after its child.
+- Records that a child leaves out were committed by its parent.
+- Nothing follows an end.
+- A partition that `group.json` calls ended is ended in its checkpoint, and its dead letters are published.
+
+With `progress`: from every state the work can be finished.
 
 Change the protocol here first, then docs/protocol.md, then the code. `python -m tests.protocol.split_model [quick]`
 """
@@ -107,7 +112,7 @@ class Group(NamedTuple):
 
 
 class View(NamedTuple):
-    """What a host has read: the group, then the source's list."""
+    """The view of a host: the group, then the source's list."""
 
     group: Group = Group()
     listed: Names = ()
@@ -157,7 +162,7 @@ class Rules:
     each: bool = True
     """It reads the records of each parent on from that parent's own position: those of several do not compare."""
     within: bool = True
-    """It begins behind what its parent has committed, not at the page that its parent would read next."""
+    """It begins behind the records that its parent has committed, not at the page that its parent would read next."""
     keep: bool = True
     """The checkpoint and the chain of a partition stay when its name leaves group.json."""
     ahead: bool = True
@@ -234,7 +239,7 @@ class Model:
         return partition == "P" and self.stage(s) == "forgotten"
 
     def skips_of(self, s: State, partition: str) -> Records:
-        """What a child leaves out that is claimed for the first time."""
+        """The records that a child leaves out when it is claimed for the first time."""
         if not (self.inherits and self.rules.after):
             return ()
         ends = tuple(
@@ -261,10 +266,10 @@ class Model:
     def chain(self, s: State, partition: str) -> Chain:
         return s.chains[self.names.index(partition)]
 
-    # What must hold
+    # Invariants
 
     def broken(self, s: State) -> str | None:
-        """What is wrong with a state, or None."""
+        """The invariant that a state breaks, or None."""
         if s.disorder:
             return s.disorder
         for partition in self.names:
@@ -318,7 +323,7 @@ class Model:
         at_end = all(self.chain(s, child).position == len(self.kinds_of(child)) for child in children)
         return at_end and parents & {*s.group.assigned} <= {*s.group.ended}
 
-    # What can happen
+    # Steps
 
     def steps(self, s: State) -> Iterator[Step]:
         if s.stage + 1 < len(self.stages):
@@ -615,7 +620,7 @@ BREAKS: Mapping[str, Model] = {
     "at most once, the checkpoint after the handler": Model(ONE, "R", once=True, forget=False, rules=_without("ahead")),
     "at most once, an end that is only a checkpoint": Model(ONE, "R", once=True, forget=False, rules=_without("seal")),
 }
-"""One rule left out each."""
+"""Models with one rule left out: each must break."""
 
 
 if __name__ == "__main__":

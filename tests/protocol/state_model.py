@@ -5,13 +5,20 @@ Each record has a kind: C changes state, S changes nothing (only the position mo
 whole state, F fails on worker 0 after it has changed state (a dead letter) and counts on worker 1, T counts on worker 0
 and changes nothing on worker 1 (handlers need not be deterministic).
 
-What can happen at any step: two owners, a sweeper and a reader pause anywhere; owners die; a write is applied after its
-sender gave up on it and died; files below the checkpoint's number are trimmed or compacted. No hour of grace: nothing
-rests on it.
+Possible at any step:
+- Two owners, a sweeper and a reader pause anywhere.
+- Owners die.
+- A write is applied after its sender gave up on it and died.
+- Files below the checkpoint's number are trimmed or compacted.
 
-Checked in every state: what a new owner would restore is the fold of the committed records, each once; no object that
-it needs is gone; a reader gets what some prefix of the chain folds to; an undisturbed sweep leaves no garbage below the
-checkpoint's number; at most once, no record is shown to a handler twice.
+The model has no hour of grace, because no rule rests on it.
+
+Checked in every state:
+- A new owner would restore the fold of the committed records, each once.
+- No object that the new owner needs is gone.
+- A reader gets the fold of some prefix of the chain.
+- An undisturbed sweep leaves no garbage below the checkpoint's number.
+- With at-most-once delivery, no record is shown to a handler twice.
 
 Change the protocol here first, then docs/protocol.md, then the code. `python -m tests.protocol.state_model [quick]`
 """
@@ -37,7 +44,7 @@ Part = tuple[Name, Content]
 
 class File(NamedTuple):
     """A commit. `delta`: the object that its footer names, if state changed. `whole`: the delta holds all of the state,
-    and nothing before it counts. `counted`: the records that changed state (nobody stores them)."""
+    and nothing before it counts. `counted`: the records that changed state, for the checks."""
 
     first: int
     next: int
@@ -90,7 +97,7 @@ class Reader(NamedTuple):
 
 
 class Sweeper(NamedTuple):
-    """What it has read so far, in either order."""
+    """The objects that a sweeper has read so far, in either order."""
 
     known: Checkpoint | None = None
     listed: tuple[Name, ...] | None = None
@@ -105,7 +112,7 @@ class Late(NamedTuple):
 
 
 class State(NamedTuple):
-    """`chain`: what was committed, and `shown`: the records that handlers saw; nobody stores them."""
+    """`chain`: the commits. `shown`: the records that handlers saw. Both serve the checks; no process stores them."""
 
     checkpoint: Checkpoint = Checkpoint()
     files: tuple[tuple[int, File], ...] = ()
@@ -157,13 +164,13 @@ class Rules:
     number: bool = True
     """Objects at or above the checkpoint's number are not swept."""
     listing: bool = True
-    """A sweep lists the objects; it does not go by what footers name."""
+    """A sweep lists the objects; it does not rely on the names in footers."""
     below: bool = True
     """A footer below the checkpoint's number keeps no object alive."""
     again: bool = True
     """After its walk an owner reads the boundary, and opens again if it has passed the walk's first number."""
     again_too: bool = True
-    """So does a reader."""
+    """A reader reads the boundary after its walk, too, and opens again if it has passed."""
     first: bool = True
     """At most once, the checkpoint passes the records before the handler sees them."""
 
@@ -198,10 +205,10 @@ class Model:
     def search(self) -> Found:
         return explore(self.start(), self.steps, self.broken)
 
-    # What must hold
+    # Invariants
 
     def broken(self, s: State) -> str | None:
-        """What is wrong with a state, or None."""
+        """The invariant that a state breaks, or None."""
         if len(set(s.shown)) < len(s.shown):
             return f"shown to handlers: {s.shown}"
         position, parts, gone = self._restored(s)
@@ -220,7 +227,7 @@ class Model:
         return None
 
     def _due(self, chain: Iterable[File], upto: int = 0) -> Mapping[int, Value]:
-        """What is committed. Below `upto` each C, D, W is, whoever committed it; at most once it may be lost."""
+        """The fold of the commits. Each C, D, W below `upto` counts; with at-most-once delivery it may be lost."""
         counted = {record for file in chain for record in file.counted}
         if not self.once:
             counted |= {record for record in range(upto) if self.kinds[record] in "CDW"}
@@ -246,14 +253,14 @@ class Model:
         return position, tuple((name, there.get(name, ())) for name in names), gone
 
     def _garbage(self, s: State, listed: Iterable[Name], known: Checkpoint) -> set[Name]:
-        """What a sweep with this checkpoint, however old, may delete."""
+        """The objects that a sweep with this checkpoint, however old, may delete."""
         rules, named = self.rules, {file.delta for _, file in s.files}
         gone = {name for name in listed if name not in known.manifest}
         gone = {name for name in gone if name[0] < known.number or not rules.number}
         gone = {name for name in gone if rules.listing or name in named}
         return {name for name in gone if rules.below or name not in named}
 
-    # What can happen
+    # Steps
 
     def steps(self, s: State) -> Iterator[Step]:
         yield from self._late_writes(s)
@@ -343,7 +350,7 @@ class Model:
             yield from self._merge(s, w, worker)
 
     def _handle(self, s: State, w: int, worker: Worker, upto: int) -> Iterator[Step]:
-        """The handler sees the records up to `upto`, and what it makes of them is committed."""
+        """The handler sees the records up to `upto`, and its changes are committed."""
         changes, whole, counted, letters = self._attempt(w, worker, upto)
         if self.once:
             s = s._replace(shown=(*s.shown, *range(worker.position, upto)))
@@ -554,10 +561,10 @@ BREAKS = {
     ),
     "at most once, the checkpoint after the handler": Model("CC", once=True, rules=replace(ALL, first=False)),
 }
-"""One rule left out each."""
+"""Models with one rule left out: each must break."""
 
 BREAKS_LONG = frozenset(name for name, model in BREAKS.items() if model.most == 1)
-"""Those that take long to find."""
+"""The names in `BREAKS` of models that take long."""
 
 
 if __name__ == "__main__":

@@ -99,7 +99,7 @@ def test_without_one_rule_a_trace_breaks_it(model: ModuleType, name: str) -> Non
 def test_every_rule_has_a_search_that_leaves_it_out(model: ModuleType) -> None:
     own = {rule.name for rule in fields(WHOLE[model])}
     if model is compaction_model:
-        own -= {rule.name for rule in fields(commit_model.Rules)}  # it stands on them
+        own -= {rule.name for rule in fields(commit_model.Rules)}  # it builds upon them
     assert sorted(left_out(model)) == sorted([name] for name in own)
 
 

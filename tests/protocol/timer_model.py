@@ -31,7 +31,7 @@ Timers = tuple[tuple[str, int], ...]
 
 
 class At(NamedTuple):
-    """What is known after the first `cursor` records. `stream`: stream time; 0: not known."""
+    """The knowledge after the first `cursor` records. `stream`: stream time; 0: not known."""
 
     cursor: int = 0
     stream: int = 0
@@ -106,7 +106,7 @@ class Model:
             yield "it writes the checkpoint", s._replace(checkpoint=s.tip)
 
     def _opened(self, s: State) -> At:
-        """What the checkpoint and the commits after it say."""
+        """The progress by the checkpoint and the commits after it."""
         return s.tip if self.rules.commit else s.tip._replace(stream=s.checkpoint.stream)
 
     def _process(self, s: State, owner: Owner) -> Iterator[Step]:
@@ -156,7 +156,7 @@ BREAKS = {
     "the time of records in hand": Model(_FEW, rules=replace(ALL, covered=False)),
     "a reset that keeps stream time": Model(_FEW, resets=1, rules=replace(ALL, reset=False)),
 }
-"""One rule left out each."""
+"""Models with one rule left out: each must break."""
 
 
 if __name__ == "__main__":

@@ -1,14 +1,23 @@
 """Trimming and its readers as an explicit-state model: every interleaving, within small bounds.
 
-One partition with numbered files (commits of an output, or files of a log). What can happen at any step: a commit; the
-checkpoint follows; a reader registers, at a position of its own or at what there is, and reads on; one of two trimmers
-makes its next step, or dies and begins anew; a sleeper's create lands late, perhaps where a file was deleted.
+One partition with numbered files (commits of an output, or files of a log).
+
+Possible at any step:
+- A commit.
+- The checkpoint follows a commit.
+- A reader registers, at a position of its own or at the oldest kept file, and reads on.
+- One of two trimmers makes its next step, or dies and begins anew.
+- A sleeper's create lands late, perhaps where a file was deleted.
 
 `readers.json` holds the readers and, decided together with them, the lowest number that is kept for anybody. A trimmer
 reads it, then positions and checkpoint, decides by compare-and-swap, raises the boundary, deletes.
 
-Checked in every state: nothing that counts is gone; no registered reader stands below what is decided; the newest file
-is there and the checkpoint leads to it; what lands late is void; and a trim that is let run leaves nothing void behind.
+Checked in every state:
+- No file that counts is gone.
+- No registered reader is below the decided number.
+- The newest file exists and the checkpoint leads to it.
+- A file that lands late is void.
+- An undisturbed trim leaves no void file behind.
 
 Change the protocol here first, then docs/protocol.md, then the code. `python -m tests.protocol.trim_model`
 """
@@ -48,12 +57,12 @@ class State(NamedTuple):
     """Commits so far: numbers below it are decided."""
     files: tuple[int, ...] = ()
     void: tuple[int, ...] = ()
-    """Numbers at which a late file lies where a committed one was deleted."""
+    """Numbers with a late file at the place of a deleted committed one."""
     checkpoint: int = 0
     version: int = 0
     """Of readers.json."""
     decided: int = 0
-    """In readers.json: lower numbers are kept for nobody."""
+    """In readers.json: lower numbers are kept for no reader."""
     boundary: int = 0
     trimmers: tuple[Trimmer | None, ...] = (None, None)
     readers: tuple[Reader, ...] = ()
@@ -74,19 +83,19 @@ class Rules:
     swap: bool = True
     """It is written by compare-and-swap against the readers that were asked."""
     refuse: bool = True
-    """A reader registers by what is decided, not by what is done."""
+    """A reader registers by the decided number, not by the boundary."""
     begin: bool = True
-    """So does one that begins with what there is."""
+    """A reader that begins with the oldest kept file registers by the decided number, too."""
     raise_first: bool = True
     """The boundary is raised before anything is deleted."""
     grow: bool = True
     """The boundary only grows, by compare-and-swap."""
     passed: bool = True
-    """Only what the checkpoint has passed is trimmed."""
+    """Only files that the checkpoint has passed are trimmed."""
     keep_last: bool = True
     """The newest file stays."""
     sweep: bool = True
-    """A trim deletes all that lies below the boundary, not only what it has trimmed itself."""
+    """A trim deletes all files below the boundary, not only those that it has trimmed itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +108,7 @@ class Model:
     trimmers: int = 2
     rules: Rules = Rules()
 
-    # What must hold
+    # Invariants
 
     def broken(self, s: State) -> str | None:
         if gone := set(range(s.boundary, s.made)) - set(s.files):
@@ -116,14 +125,14 @@ class Model:
         return None
 
     def _left_by_a_trim(self, s: State) -> set[int]:
-        """What lies below the boundary after somebody has trimmed without being disturbed."""
+        """The files left below the boundary after an undisturbed trim."""
         s = s._replace(trimmers=(None,))
         s = next(self._trimmer(s, 0))[1]
         while s.trimmers[0] is not None:
             s = list(self._trimmer(s, 0))[-1][1]
         return {n for n in (*s.files, *s.void) if n < s.decided}
 
-    # What can happen
+    # Steps
 
     def steps(self, s: State) -> Iterator[Step]:
         if s.made < self.numbers:
@@ -265,7 +274,7 @@ BREAKS = {
     "trimming the newest file": Model(3, (), rules=replace(ALL, keep_last=False)),
     "deleting only what one has trimmed oneself": Model(3, (), rules=replace(ALL, sweep=False)),
 }
-"""One rule left out each."""
+"""Models with one rule left out: each must break."""
 
 if __name__ == "__main__":
     sys.exit(report({**HOLDS, **({} if "quick" in sys.argv else HOLDS_LONG)}, BREAKS))

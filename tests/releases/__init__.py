@@ -1,6 +1,6 @@
-"""A log and a container as a release writes them, kept as one archive for each release: later releases open them.
+"""A log and a container as a version writes them, kept as one archive for each version: later versions open them.
 
-`python -m tests.releases` writes the archive of this release. Do it once, when the release is made.
+`python -m tests.releases` writes the archive of this version. Do it once, when it is released.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from actorproc import Batch, PartitionContext, PartitionHandler, Processor, Producer, __version__
+from actorproc.admin.compaction import merge, plan, switch
 from actorproc.admin.dead_letters import DeadLetters, LetterId, Selection
 from actorproc.config.settings import Settings
-from actorproc.output.compaction import merge, plan, switch
 from actorproc.output.schema import read_schema
 from actorproc.rows.schema import output_schema
 from actorproc.storage.names import ProcessorLayout
@@ -92,7 +92,7 @@ async def write(place: Path) -> None:
 
 
 def archive(place: Path) -> Path:
-    """Keep what was written, without the hidden folders of the file store."""
+    """Archive the written objects, without the hidden folders of the file store."""
     for hidden in place.rglob(".actorproc"):
         shutil.rmtree(hidden)
     return Path(shutil.make_archive(str(FOLDER / __version__), "zip", place))

@@ -1,4 +1,4 @@
-"""`python -m tests.releases`: write the archive of this release."""
+"""`python -m tests.releases`: write the archive of this version."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each release opens what earlier releases have written, and goes on from there."""
+"""Each version opens the stored data of earlier versions, and continues from there."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ async def test_a_name_belongs_to_one_reader(store: Store) -> None:
 
 
 async def test_who_got_another_name_keeps_it_when_its_own_gets_free(store: Store) -> None:
-    """Else it would stand under both, and the one that it does not use any more would hold everything."""
+    """Otherwise the reader would be listed under both names, and the unused one would hold everything."""
     one, two = (Reader.spark("table", f"s3://bucket/{place}") for place in ("one", "two"))
     await register(store, READERS, one, rename=True)
     await register(store, READERS, two, rename=True)
@@ -107,7 +107,7 @@ async def test_a_position_is_not_moved_below_the_trimmed_records(store: Store) -
     assert (await read_registry(store, READERS)).readers["export"].positions == {"0": 4, "1": 0}
 
 
-async def test_moving_one_partition_leaves_the_others_where_they_are(store: Store) -> None:
+async def test_moving_one_partition_leaves_other_positions_unchanged(store: Store) -> None:
     await register(store, READERS, Reader.at("export", {"0": 5, "1": 7}))
     await register(store, READERS, Reader.at("export", {"0": 6}))
     assert (await read_registry(store, READERS)).readers["export"].positions == {"0": 6, "1": 7}
@@ -138,7 +138,7 @@ async def test_a_new_reader_begins_at_the_decided_trim(store: Store) -> None:
     assert await lowest_numbers(store, READERS, boundaries) == {"0": 4, "1": 3}
 
 
-async def test_removing_nobody_names_those_there_are(store: Store) -> None:
+async def test_removing_an_unknown_reader_names_the_known_ones(store: Store) -> None:
     with pytest.raises(UsageError, match="no reader 'x'; there are: none"):
         await remove(store, READERS, "x")
     await register(store, READERS, Reader.at("export", {}))
@@ -213,7 +213,7 @@ async def test_a_program_adds_and_removes_readers(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("number", [150.0, True, -5, 2**63, "150", None, np.float64(150)])
 def test_a_reader_position_must_be_a_whole_number(number: Any) -> None:
-    """Once it stood in the list, nobody could read that any more."""
+    """A corrupt entry would make the whole list unreadable."""
     with pytest.raises(UsageError, match=r"^reader 'archive', partition 0: .* must be a whole number from 0"):
         Reader.at("archive", {"0": number})
 
@@ -246,7 +246,7 @@ def test_a_name_that_is_no_text_is_refused() -> None:
 
 
 class Wrapped(LogSource):
-    """Reads a log in a way of its own, and says nothing of what it is."""
+    """A wrapper around a log that has no identity."""
 
     async def open(self) -> None:
         await super().open()

@@ -62,7 +62,7 @@ def show_serve(console: Console) -> None:
     start = serve_start()
     console.print(
         f"\nactorproc serve, until its supervisor runs: {len(start.entered)} files entered, "
-        f"{len(start.imported)} modules of the package imported ({start.modules:,} with those of others), "
+        f"{len(start.imported)} modules of the package imported ({len(start.modules):,} with those of others), "
         f"{start.cpu:.2f} s of CPU ({start.bare_cpu:.2f} s of these the bare interpreter)"
     )
     console.print("\nfiles entered, in order:")

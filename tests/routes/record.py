@@ -80,7 +80,7 @@ async def _run(folder: Path) -> Route:
     log, route = str(folder / "log"), Route()
     processor = Processor(Amounts, source=log, container=str(folder / "state"), host="a", commit_interval="50ms")
     # Around everything: only threads that start later are traced, and an idle thread may serve anybody.
-    with _entered(route, lambda: processor.statistics().rows), anyio.fail_after(PATIENCE):
+    with _entered(route, lambda: processor.statistics().counts.rows), anyio.fail_after(PATIENCE):
         async with Producer(log, partitions=1, linger=0) as producer:
             await producer.send(_payment(0))
             await producer.flush()

@@ -11,11 +11,11 @@ PACKAGE = ROOT / "actorproc"
 
 GROUPS = {
     "core": (
-        "errors", "records", "runtime", "config", "rows", "storage", "group", "retention", "handler", "state", "output",
-        "log", "sources", "codecs", "partition", "host", "processor", "plugins", "testing", "spi",
+        "counts", "errors", "records", "runtime", "config", "rows", "storage", "group", "retention", "handler", "state",
+        "output", "log", "sources", "codecs", "partition", "host", "processor", "plugins", "testing", "spi",
     ),
     "for people": ("__init__", "__main__", "cli", "server", "admin", "demo"),
-    "wings": ("connectors", "formats", "spark", "simulation"),
+    "wings": ("connectors", "formats", "spark", "simulation", "produce"),
     "stores and handlers": ("stores", "handlers"),
 }  # fmt: skip
 

@@ -46,20 +46,20 @@ class Start:
 
     entered: list[str]
     imported: list[str]
-    modules: int
+    modules: list[str]
     cpu: float
     bare_cpu: float
 
 
 def serve_start(runs: int = 3) -> Start:
-    """Start `serve` and look. The CPU time is that of the quickest of `runs`."""
+    """Start `serve` and look. The CPU times are those of the quickest of `runs`; 0 without any."""
     with tempfile.TemporaryDirectory(prefix="actorproc-route-") as name:
         folder = Path(name)
         (folder / "amounts.py").write_text(HANDLER)
         _child(folder, "create_log")
         found = json.loads(_child(folder, "trace"))
-        cpu = min(float(_child(folder, "measure")) for _ in range(runs))
-        bare = min(float(_child(folder, "measure_bare")) for _ in range(runs))
+        cpu = min((float(_child(folder, "measure")) for _ in range(runs)), default=0.0)
+        bare = min((float(_child(folder, "measure_bare")) for _ in range(runs)), default=0.0)
     return Start(found["entered"], found["imported"], found["modules"], cpu, bare)
 
 
@@ -67,7 +67,12 @@ def _child(folder: Path, function: str) -> str:
     """The output of a function of this file that runs in a process of its own."""
     code = f"from tests.routes import serve; serve.{function}()"
     path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
-    environment = {key: value for key, value in os.environ.items() if not key.startswith("ACTORPROC_")}
+    # Compiled files are written, or each start would compile the package, which a user's start does not.
+    environment = {
+        key: value
+        for key, value in os.environ.items()
+        if not key.startswith("ACTORPROC_") and key != "PYTHONDONTWRITEBYTECODE"
+    }
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=folder, env={**environment, "PYTHONPATH": path},
         capture_output=True, text=True, check=False, timeout=120,
@@ -102,9 +107,10 @@ def trace() -> None:
         if module == "actorproc.host.supervisor" and code.co_qualname == "Supervisor.run":
             sys.setprofile(None)
             imported = [name for name in sys.modules if name.partition(".")[0] == "actorproc"]
-            _end({"entered": list(entered), "imported": sorted(imported), "modules": len(sys.modules)})
-        # The code of a module or class has no fast locals; comprehensions and lambdas in it are named <...>.
-        if code.co_flags & inspect.CO_OPTIMIZED and not code.co_name.startswith("<"):
+            _end({"entered": list(entered), "imported": sorted(imported), "modules": list(sys.modules)})
+        # The code of a module or class has no fast locals; comprehensions and lambdas in it are named <...>, as is the
+        # file of a method that `dataclass` writes.
+        if code.co_flags & inspect.CO_OPTIMIZED and "<" not in (code.co_name[0], code.co_filename[0]):
             entered[os.path.relpath(frame.f_globals["__file__"], ROOT)] = None
 
     threading.setprofile(note)

@@ -1,4 +1,4 @@
-"""Rows encoded by a schema given as text, two moments and two enums: what the tests of rows share."""
+"""Shared by the tests of rows: encoding by a schema given as text, two moments and two enums."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ def encoder(ddl: str) -> RowEncoder:
 
 
 def encode(ddl: str, *rows: Any) -> tuple[list[dict[str, Any]], dict[int, str]]:
-    """What is stored (without `_sequence`) and the misfits' messages; records are numbered from 100."""
+    """The stored rows without `_sequence`, and the misfits' messages. Records are numbered from 100."""
     batch, misfits = encoder(ddl).encode(rows, range(100, 100 + len(rows)))
     batch.validate(full=True)
-    pq.write_table(pa.Table.from_batches([batch]), io.BytesIO())  # which takes what it will take in a commit
+    pq.write_table(pa.Table.from_batches([batch]), io.BytesIO())  # Parquet takes it as in a commit
     stored = [{k: v for k, v in row.items() if k != "_sequence"} for row in batch.to_pylist()]
     return stored, {sequence: str(misfit) for sequence, misfit in misfits.items()}
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.rows.encoding import Colour, Level, encode
 
-# What is fast is also strict: any values, alone and mixed, whole columns and single values judge the same.
+# The fast path is strict, too: whole columns accept and refuse the same values as single values do.
 
 values = st.one_of(
     st.none(),
@@ -73,7 +73,7 @@ declared = st.one_of(
 
 
 @given(declared, st.lists(nested, min_size=1, max_size=6))
-def test_a_value_is_stored_the_same_whatever_its_neighbours(ddl: str, column: list[Any]) -> None:
+def test_a_value_is_stored_the_same_with_any_neighbours(ddl: str, column: list[Any]) -> None:
     rows = [{"c": value} for value in column]
     together, misfits = encode(f"c {ddl}", *rows)
     alone = [encode(f"c {ddl}", row) for row in rows]
@@ -106,6 +106,6 @@ def test_numbers_that_fit_a_double_come_back_bit_by_bit(numbers: list[float]) ->
 def test_an_instant_comes_back_as_the_same_instant(times: list[datetime]) -> None:
     stored, misfits = encode("c timestamp", *({"c": time} for time in times))
     refused = [time for index, time in enumerate(times) if 100 + index in misfits]
-    assert {time.year for time in refused} <= {1, 9999}  # in UTC they lie before or after
+    assert {time.year for time in refused} <= {1, 9999}  # in UTC they are before or after these years
     taken = [time for index, time in enumerate(times) if 100 + index not in misfits]
     assert [row["c"] for row in stored] == [time.astimezone(UTC) for time in taken]

@@ -1,4 +1,4 @@
-"""What may be a row: dicts, tuples and classes with fields, each with the columns it has and no others."""
+"""Shapes of rows: dicts, tuples and classes with fields. A row has exactly the columns of the schema."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_objects_with_fields_are_rows(item: Callable[..., Any]) -> None:
     assert encode("name string", *rows)[1][100] == "there is no column 'count'; there are: name"
 
 
-def test_a_dict_is_a_dict_whatever_else_its_class_is() -> None:
+def test_a_dict_subclass_that_is_a_dataclass_is_a_dict() -> None:
     class Base(dict[str, int]):
         pass
 

@@ -188,7 +188,7 @@ def test_a_table_value_that_does_not_fit_fails_its_record(
     assert table.column("d").to_pylist() == [i for i in range(n) if 100 + i not in bad]
     assert table.column("c").to_pylist() == column.take([i for i in range(n) if 100 + i not in bad]).to_pylist()
     table.validate(full=True)
-    pq.write_table(table, io.BytesIO())  # which takes what it will take in a commit
+    pq.write_table(table, io.BytesIO())  # Parquet takes it as in a commit
 
 
 @pytest.mark.parametrize(

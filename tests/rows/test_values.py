@@ -1,4 +1,4 @@
-"""Values: what fits its column is stored as it is, what does not is named with its record, column and reason."""
+"""Values that fit their column are stored unchanged. Others are refused with record, column and reason."""
 
 from __future__ import annotations
 

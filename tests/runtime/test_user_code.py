@@ -14,11 +14,11 @@ import structlog
 
 from actorproc import Batch, CloseReason, Partition, PartitionContext, PartitionInfo, Processor, errors
 from actorproc.runtime.user_code import user_code
-from actorproc.simulation.handler_styles import leave_cancellation_behind
 from actorproc.storage.store import Store
 from actorproc.stores.memory import MemoryStore
 from actorproc.testing.memory_source import MemorySource
 from tests.processor.doubling import QUICK, Double, fed, rows
+from tests.simulation.handler_styles import leave_cancellation_behind
 
 LOUD = {"error", "critical"}
 

@@ -1,4 +1,4 @@
-"""A blocked event loop is told from one whose process gets no CPU."""
+"""The watchdog distinguishes a blocked event loop from a process that gets no CPU."""
 
 from __future__ import annotations
 

@@ -25,8 +25,8 @@ LIFE = "0000000000000001-f3-3600s"
 def report(number: int, now: float, **changes: Any) -> PartitionReport:
     fields: dict[str, Any] = {
         "epoch": 3, "state": "running", "since": int(now) - 900, "origin": "it had no owner",
-        "sequence": 10_000 + number, "lag": number % 7 * 100, "lag_seconds": number % 7 * 1.5, "records": 10_000,
-        "rows": 9_000, "dead_letters": number % 3, "last_commit": int(now) - 3, "activity": "handle",
+        "sequence": 10_000 + number, "lag": number % 7 * 100, "lag_seconds": number % 7 * 1.5,
+        "totals": (10_000, 9_000, number % 3), "last_commit": int(now) - 3, "activity": "handle",
         "activity_since": int(now), "times": TimesReport(1.5, 500.0, 12.5),
     }  # fmt: skip
     return PartitionReport(**fields | changes)
@@ -83,7 +83,7 @@ class FakeFleet:
                 await store.put(layout.host(host, LIFE), beat.to_json())
 
     async def write_history(self, hours: float = 24.0) -> None:
-        """The histories of the hosts. Half of them started two hours ago, with another release."""
+        """The histories of the hosts. Half of them started two hours ago, with another version."""
         layout = ProcessorLayout(NAME)
         async with open_store(self.container, Settings()) as store:
             now = store.clock.wall()

@@ -14,8 +14,8 @@ from prometheus_client.parser import text_fd_to_metric_families
 
 from actorproc import Batch, PartitionContext, PartitionHandler, Processor
 from actorproc.admin.explain import explain
-from actorproc.admin.fleet import Fleet, FleetWatch
-from actorproc.admin.status import ProcessorStatus, read_status
+from actorproc.admin.fleet import Fleet
+from actorproc.admin.fleet_watch import FleetWatch
 from actorproc.errors import CredentialsExpired, StoreRefused, StoreUnavailable
 from actorproc.group.nudge import Nudges
 from actorproc.server import http_app
@@ -38,7 +38,7 @@ SETTINGS: dict[str, Any] = {
 }  # fmt: skip
 
 Refusal = Callable[[str, str], Exception | None]
-"""What the store answers to a verb and a key."""
+"""The error that the store raises for a verb and a key, if any."""
 
 
 class Copy(PartitionHandler):
@@ -99,7 +99,7 @@ class Refusing(MemoryStore):
 
 
 class World:
-    """One host with two partitions, five records each five seconds in both, and somebody who looks from elsewhere."""
+    """One host with two partitions, five records each five seconds in both, and a viewer elsewhere."""
 
     def __init__(self) -> None:
         self.clock = VirtualClock("a")
@@ -130,7 +130,7 @@ class World:
         families = text_fd_to_metric_families(io.StringIO(metrics))
         values = {(s.name, s.labels.get("partition")): s.value for family in families for s in family.samples}
         fleet = await FleetWatch(self.outside, LAYOUT, EXPIRATION).look()
-        status = await read_status(self.outside, LAYOUT, "Copy", expiration=EXPIRATION)
+        status = await FleetWatch(self.outside, LAYOUT, EXPIRATION).read_all()
         return Seen(ready["problems"], values, fleet, status)
 
 
@@ -138,7 +138,7 @@ class Seen(NamedTuple):
     problems: list[dict[str, Any]]
     metrics: dict[tuple[str, str | None], float]
     fleet: Fleet
-    status: ProcessorStatus
+    status: Fleet
 
     def explained(self, partition: str) -> str:
         return explain(self.fleet.partitions[partition], self.fleet.hosts, self.fleet.time)
@@ -239,7 +239,7 @@ def test_a_frozen_handler_shows_within_half_an_interval_whenever_it_freezes() ->
             error: str | None = None
             while error is None:
                 await world.clock.sleep(0.5)
-                error = (await read_status(world.outside, LAYOUT, "Copy", expiration=EXPIRATION)).partitions[0].error
+                error = (await FleetWatch(world.outside, LAYOUT, EXPIRATION).read_all()).partitions["0"].error
             tasks.cancel_scope.cancel()
         assert "max_process_time" in (error or "")
         return world.clock.wall() - began
@@ -260,12 +260,12 @@ def check_named(seen: Seen, fault: Fault, began: float) -> None:
         assert seen.metrics["actorproc_partition_troubled", "0"] == 1
         assert seen.metrics["actorproc_partition_troubled", "1"] == 0
         assert other.verdict == "ok"
-        (status, _) = seen.status.partitions
+        status = seen.status.partitions["0"]
         assert fault.reason in view.reason
         assert fault.reason in (status.error or "")
         assert view.since is not None
         assert began - HEARTBEAT <= view.since <= began + fault.after
-        assert status.failing_since == view.since
+        assert status.since == view.since
         assert f"has been {fault.verdict} for " in seen.explained("0")
         assert fault.reason in seen.explained("0")
         assert "Nothing is committed" not in seen.explained("0")
@@ -279,12 +279,12 @@ def check_named(seen: Seen, fault: Fault, began: float) -> None:
         else:
             assert fault.reason in (host.error or "")
             assert host.error_since == problem["since"]
-            assert fault.reason in (seen.status.members[0].error or "")
+            assert fault.reason in (seen.status.hosts[0].error or "")
             assert f"for {seen.fleet.time - problem['since']:.0f} s: AccessDenied" in seen.explained("0")
 
 
 def check_healed(seen: Seen, appended: int) -> None:
     assert seen.problems == []
     assert {view.verdict for view in seen.fleet.partitions.values()} == {"ok"}
-    assert all(found.error is None for found in seen.status.partitions)
-    assert all(found.cursor and found.cursor.sequence > appended - 60 for found in seen.status.partitions)
+    assert all(found.error is None for found in seen.status.partitions.values())
+    assert all((found.sequence or 0) > appended - 60 for found in seen.status.partitions.values())

@@ -1,4 +1,4 @@
-"""The fleet over HTTP, from what hosts have written."""
+"""The fleet over HTTP, from documents that hosts have written."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ import httpx
 import pytest
 
 from actorproc import Batch, PartitionContext, PartitionHandler, Processor, Producer
-from actorproc.admin.fleet import Fleet, FleetWatch
+from actorproc.admin.fleet import Fleet
+from actorproc.admin.fleet_watch import FleetWatch
 from actorproc.config.settings import Settings
+from actorproc.counts import Counts
 from actorproc.errors import ActorprocError
 from actorproc.server import dashboard_app, letter_routes
 from actorproc.server.feeds import Feed
@@ -90,7 +92,7 @@ async def test_only_changed_partitions_follow_the_first_view(tmp_path: Path) -> 
     feed = Feed(fleet.container, NAME, Settings())
     views = feed.views()
     assert len((await anext(views)).partitions) == 16
-    await fleet.write(hosts=["host-00"], records=20_000)
+    await fleet.write(hosts=["host-00"], totals=(20_000, 9_000))
     changed = {view.partition for view in (await anext(views)).partitions}
     assert changed == {name for name in fleet.partitions if fleet.owner(name) == "host-00"}
     version = (await feed.view()).version
@@ -141,7 +143,7 @@ async def test_writing_needs_the_write_token(tmp_path: Path, token: str | None, 
         assert ("may only read" in answer.text) == (status == 403)
 
 
-async def test_without_a_write_token_nobody_may_write(tmp_path: Path) -> None:
+async def test_without_a_write_token_each_write_is_refused(tmp_path: Path) -> None:
     fleet = FakeFleet(tmp_path)
     await fleet.write()
     async with client(fleet) as http:
@@ -190,7 +192,7 @@ async def test_twenty_hosts_and_two_thousand_partitions_fit_the_first_view(tmp_p
     assert seconds < 10  # under 1 s on a quiet machine: docs/monitoring.md
 
 
-async def test_a_container_that_cannot_be_read_is_told_to_those_who_watch(tmp_path: Path) -> None:
+async def test_watchers_see_the_error_of_an_unreadable_container(tmp_path: Path) -> None:
     fleet = FakeFleet(tmp_path)
     await fleet.write()
     group = tmp_path / NAME / "group.json"
@@ -205,7 +207,7 @@ async def test_a_container_that_cannot_be_read_is_told_to_those_who_watch(tmp_pa
     await feed.close()
 
 
-async def test_an_error_of_any_kind_is_told_to_those_who_watch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_watchers_see_an_error_of_any_kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def broken(_: FleetWatch) -> Fleet:
         raise RuntimeError("broken")
 
@@ -369,4 +371,4 @@ async def test_counts_of_a_partition_go_on_when_its_host_restarts(tmp_path: Path
             watch = FleetWatch(store, ProcessorLayout("Refuses"), 60.0)
             while (view := (await watch.look()).partitions["0"]).state != "running":
                 await anyio.sleep(0.05)
-    assert (view.records, view.dead_letters) == (12, 12)
+    assert view.counts == Counts(12, 0, 12)

@@ -80,7 +80,7 @@ async def test_a_host_is_ready_once_it_has_joined(tmp_path: Path) -> None:
 
             async def committed() -> bool:
                 state = (await http.get("/state")).json()
-                return bool(state["rows"] == 10 and state["partitions"][0]["lag"] == 0)
+                return bool(state["counts"]["rows"] == 10 and state["partitions"][0]["lag"] == 0)
 
             await until(committed)
 

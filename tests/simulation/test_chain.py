@@ -52,7 +52,7 @@ def check(ended: RecordResult) -> str | None:
 
 
 class OutputStream(KnownStream):
-    """What a cluster over `source` has committed."""
+    """The commits of a cluster over `source`."""
 
     def __init__(self, source: KnownStream) -> None:
         self.injected: Counter[str] = Counter()
@@ -60,7 +60,7 @@ class OutputStream(KnownStream):
         self._rows: dict[str, list[bytes]] = {partition: [] for partition in source.names()}
 
     def take(self, ended: RecordResult) -> None:
-        """The judge of the first cluster: told of each record as it is committed, in order."""
+        """The judge of the first cluster: called with each record as it is committed, in order."""
         self._rows[ended.partition] += [orjson.dumps({"n": row["n"], "copy": row["copy"]}) for row in ended.rows]
 
     def names(self) -> Sequence[str]:

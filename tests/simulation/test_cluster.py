@@ -30,12 +30,12 @@ from actorproc.simulation import (
     current_loop,
     run,
 )
-from actorproc.simulation import __main__ as command
-from actorproc.simulation.handler_styles import Loop
-from actorproc.simulation.reference_records import check_reference
-from actorproc.simulation.scenario import STREAMS, simulate, stream_of
-from actorproc.simulation.styles import STYLES
+from tests.simulation import __main__ as command
+from tests.simulation.handler_styles import Loop
 from tests.simulation.numbers import Numbers, judge_number, numbers, owners
+from tests.simulation.reference_records import check_reference
+from tests.simulation.scenario import STREAMS, simulate, stream_of
+from tests.simulation.styles import STYLES
 
 PAGE = Path(__file__).parents[2] / "docs" / "simulation.md"
 
@@ -218,7 +218,7 @@ def test_moving_leases_repeat_no_record_and_keep_the_order() -> None:
 
 
 def test_a_handoff_pauses_only_the_partitions_that_move() -> None:
-    """Eight busy partitions, a second a batch; of those that move one has a batch of 20 s in hand as it is to go."""
+    """Eight busy partitions, a second a batch. One of those that move runs a batch of 20 s as it is to move."""
     batches: dict[str, list[tuple[str, float, float]]] = {str(partition): [] for partition in range(8)}
 
     class Busy(Numbers):
@@ -283,7 +283,7 @@ def test_a_host_that_was_paused_for_long_gets_its_share_again() -> None:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_a_host_that_renews_again_starts_no_lease_it_lost(seed: int) -> None:
-    """Its look began while it was fenced, and ends after it has renewed; in between the others wrote it out."""
+    """Its look begins while it is fenced, and ends after it has renewed. In between other hosts remove it."""
 
     async def story() -> None:
         source = numbers(6)
@@ -299,7 +299,7 @@ def test_a_host_that_renews_again_starts_no_lease_it_lost(seed: int) -> None:
         def interfere(verb: str, key: str) -> str | None:
             member = "a" in cluster.group.document.members
             if key == cluster.layout.group:
-                unheard = not member  # the next look is slow: what the last one saw is all it has
+                unheard = not member  # the next look is slow, so it knows only the result of the last one
             elif key.startswith(cluster.layout.hosts):
                 unheard = member if verb == "put" else fenced()
             else:
@@ -309,7 +309,7 @@ def test_a_host_that_renews_again_starts_no_lease_it_lost(seed: int) -> None:
         a.view.interfere = interfere
         while "a" in cluster.group.document.members:
             await cluster.run_for(0.01)
-        cluster.pause(b)  # before it has begun with what it took
+        cluster.pause(b)  # before it has begun with the partitions it took
         for n in range(20):
             source.append(str(n % 6), [b"%d" % n])
             await cluster.run_for(1)
@@ -417,4 +417,4 @@ def test_a_failing_seed_is_printed_with_its_command(monkeypatch: pytest.MonkeyPa
     done = CliRunner().invoke(command.app, ["--first", "17", "--hours", "0.25", "--stream", "log"])
     assert done.exit_code == 1
     assert "Seed 17 breaks: partition 3: lost" in done.output
-    assert "python -m actorproc.simulation --seed 17 --hours 0.25 --hosts 5 --partitions 6 --stream log" in done.output
+    assert "python -m tests.simulation --seed 17 --hours 0.25 --hosts 5 --partitions 6 --stream log" in done.output

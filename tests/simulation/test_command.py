@@ -1,4 +1,4 @@
-"""`python -m actorproc.simulation`."""
+"""`python -m tests.simulation`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import sys
 def test_the_command_starts_itself_anew_with_a_fixed_order_of_sets() -> None:
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONHASHSEED"}
     done = subprocess.run(
-        [sys.executable, "-m", "actorproc.simulation", "--help"],
+        [sys.executable, "-m", "tests.simulation", "--help"],
         env=environment, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

@@ -11,8 +11,8 @@ from actorproc.admin.resets import Resets
 from actorproc.group.wishes import Wishes
 from actorproc.output.chain import ChainEnd, Commit
 from actorproc.records import Cursor
-from actorproc.simulation.scenario import simulate
 from actorproc.state.partition_state import PartitionState
+from tests.simulation.scenario import simulate
 from tests.simulation.test_planted_bugs import OUTDATED, first_broken
 
 

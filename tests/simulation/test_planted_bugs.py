@@ -18,23 +18,23 @@ from actorproc.group.liveness import LivenessTracker
 from actorproc.handler.attempt import Attempt
 from actorproc.handler.context import PartitionContext
 from actorproc.handler.info import PartitionInfo
-from actorproc.log.appender import Appender
 from actorproc.output import dead_letters
 from actorproc.output.attachments import Attachment
 from actorproc.output.chain import Commit, OutputChain, letters_of
 from actorproc.partition.actor import PartitionActor
 from actorproc.partition.batch_processor import BatchProcessor, BatchRun
 from actorproc.partition.results import Results
+from actorproc.produce.appender import Appender
 from actorproc.records import Batch
 from actorproc.rows import sequence_order as sequenced
 from actorproc.simulation import Cluster, InvariantViolation, current_loop, run
 from actorproc.simulation.cluster import NextRelease
-from actorproc.simulation.scenario import simulate
 from actorproc.state.objects import Entries
 from actorproc.state.partition_state import PartitionState
 from actorproc.storage.parquet import parse_footer
 from actorproc.storage.store import Conflict, Store
 from tests.simulation.numbers import Numbers, judge_number, numbers
+from tests.simulation.scenario import simulate
 
 SEEDS = 12
 
@@ -62,7 +62,7 @@ def test_a_failing_seed_fails_again_event_by_event(monkeypatch: pytest.MonkeyPat
         pass
 
     def play(seed: int) -> tuple[str, list[tuple[object, ...]]]:
-        """What broke and when, and every event of the log until then: when, what the loop had done, what and where."""
+        """The broken rule with its time, and every log event before it: time, fingerprint of the loop, name, place."""
         story = []
 
         def note(_: object, __: str, event: structlog.typing.EventDict) -> NoReturn:
@@ -91,7 +91,7 @@ def test_taking_over_early_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_writing_in_a_host_that_cannot_read_the_group_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story() -> None:
-        """A host of this release joins one of the next release."""
+        """A host of this version joins one of the next version."""
         cluster = Cluster(Numbers, numbers(2), check=judge_number)
         cluster.releases["b"] = NextRelease
         cluster.start("b")
@@ -117,7 +117,7 @@ def test_committing_without_put_if_absent_is_found(monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.slow
 def test_forgetting_the_put_id_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """After a refusal, what is there is taken for one's own without a look at whose it is."""
+    """After a refused create, the existing object counts as one's own, whoever wrote it."""
     create = Store.create
 
     async def trusting(self: Store, key: str, body: bytes) -> str:
@@ -197,7 +197,7 @@ def test_starting_behind_the_output_that_is_there_is_found(monkeypatch: pytest.M
     assert "before the end of the one before" in first_broken()
 
 
-# What the handler's own commits do
+# Commits by the handler
 
 
 def test_committing_records_that_map_still_works_on_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -255,7 +255,7 @@ def test_acknowledging_a_commit_too_early_is_found(monkeypatch: pytest.MonkeyPat
     assert "ctx.commit said that" in first_broken("commits")
 
 
-# What an attempt leaves
+# Remains of an attempt
 
 
 def test_keeping_rows_of_a_failed_attempt_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

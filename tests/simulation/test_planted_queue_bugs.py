@@ -17,8 +17,8 @@ from actorproc.partition import claim, queue_reader
 from actorproc.partition.queue_reader import Look, QueueReader
 from actorproc.records import Batch
 from actorproc.simulation.loop import call_outside
-from actorproc.simulation.queue_stream import SimulatedQueue
 from actorproc.sources.queue_protocol import Deliveries
+from tests.simulation.queue_stream import SimulatedQueue
 from tests.simulation.test_planted_bugs import first_broken
 
 pytestmark = pytest.mark.long
@@ -28,7 +28,7 @@ def broken(style: str = "commits", seeds: int = 12) -> str:
     return first_broken(style, stream="queues", hours=0.2, seeds=seeds)
 
 
-# What the processor must do
+# Duties of the processor
 
 EARLY = "were acknowledged, and"
 ANOTHER = "record"
@@ -92,7 +92,7 @@ def test_a_message_that_is_not_recognized_is_found(monkeypatch: pytest.MonkeyPat
     assert ANOTHER in broken()
 
 
-# What the broker must do
+# Duties of the broker
 
 
 def test_two_consumers_at_once_are_found(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,10 +10,10 @@ from actorproc.errors import PartitionGone
 from actorproc.group import assignment, group
 from actorproc.host.owned_partitions import OwnedPartitions
 from actorproc.host.partition_list import PartitionList
-from actorproc.log import growth
-from actorproc.log.hints import HintWriter
 from actorproc.partition.actor import PartitionActor
 from actorproc.partition.committer import Committer
+from actorproc.produce import growth
+from actorproc.produce.hint_writer import HintWriter
 from actorproc.simulation import Cluster, InvariantViolation, run
 from actorproc.storage.store import Store
 from tests.simulation.numbers import Numbers, judge_number, numbers

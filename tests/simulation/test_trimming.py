@@ -110,7 +110,7 @@ class Story:
         self.clean = RetainedOutput(Store(self.cluster.store.truth, clock=VirtualClock("clean")), self.cluster.layout)
 
     def kept(self, who: str) -> RetainedOutput:
-        """The output as somebody sees it, over a network of his own."""
+        """The output as one client sees it over its own network."""
         return RetainedOutput(Store(Aged(self.cluster.store.view(who)), clock=VirtualClock(who)), self.cluster.layout)
 
     async def play(self, rounds: int) -> None:
@@ -145,7 +145,7 @@ class Story:
             await SYSTEM.sleep(0.3)
 
     def strike(self, process: Process) -> None:
-        """It dies, stands still, or does so in the midst of its next commit, which arrives late."""
+        """It dies or pauses, at once or in the midst of its next commit, which arrives late."""
         kind = self.random.choice(["crash", "pause", "commit", "commit"])
         if kind == "crash":
             self.cluster.crash(process)
@@ -178,7 +178,7 @@ class Story:
                     await trim(self.kept(who), Settings())
 
     async def follow(self, who: str) -> None:
-        """A reader: registers where what there is begins, and moves on with what it has read."""
+        """A reader: registers at the oldest kept file, and moves its position after each read."""
         kept, name = self.clean, who.replace(" ", "-")
         position = dict.fromkeys(map(str, range(PARTITIONS)), 0)
         while True:

@@ -128,7 +128,7 @@ def test_a_sink_that_is_away_holds_up_no_partition() -> None:
         world.database.is_away = True
         world.feed(10)
         async with world.host() as host:
-            while host.statistics().rows < 10:
+            while host.statistics().counts.rows < 10:
                 await anyio.sleep(0.1)
             await anyio.sleep(120)
             (status,) = await operate.read_sinks(world.store, LAYOUT)
@@ -159,7 +159,7 @@ def test_a_trim_keeps_the_commits_that_a_sink_does_not_have(is_away: bool) -> No
                 world.feed(10)
                 await world.delivered(10 if is_away else None)
                 world.database.is_away = is_away
-                while host.statistics().rows < 10 * round_:
+                while host.statistics().counts.rows < 10 * round_:
                     await anyio.sleep(0.1)
                 await anyio.sleep(10)
         await anyio.sleep(8000)
@@ -329,7 +329,7 @@ def test_refused_rows_stop_the_sink_and_not_the_partition() -> None:
             nudges=Nudges(), sinks={"db": Refusing(world.database)},
         ) as host:  # fmt: skip
             world.feed(10)
-            while host.statistics().rows < 10:
+            while host.statistics().counts.rows < 10:
                 await anyio.sleep(0.5)
             await anyio.sleep(60)
         (status,) = await operate.read_sinks(world.store, LAYOUT)

@@ -1,4 +1,4 @@
-"""Odd records of each service, without its server: every one becomes columns or is refused, and the others go on.
+"""Odd records of each service, without its server: each becomes columns or is refused, and other records are processed.
 
 For Kafka see test_kafka_odd_records.
 """
@@ -158,7 +158,7 @@ def event(number: int, **more: Any) -> EventData:
         ({"properties": Properties(creation_time=2**62)}, None),
     ],
 )
-def test_an_odd_event_is_refused_and_the_others_go_on(odd: dict[str, Any], why: str | None) -> None:
+def test_an_odd_event_is_refused_alone(odd: dict[str, Any], why: str | None) -> None:
     batch = eventhubs.to_batch("0", [event(1), event(2, **odd), event(3)])
     assert batch.values[::2] == [b"fine", b"fine"]
     assert batch.sequences == [1, 2, 3]

@@ -1,4 +1,4 @@
-"""A processor's output as the next one's source: each row once, in order, whatever is trimmed, late, or comes later."""
+"""A processor's output as the next one's source: each row once, in order, despite trims and late files."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ import pyarrow as pa
 import pytest
 
 from actorproc import Batch, PartitionContext, PartitionHandler, Processor, Settings
+from actorproc.admin.fleet_watch import FleetWatch
 from actorproc.admin.retained import RetainedOutput
-from actorproc.admin.status import read_status
 from actorproc.admin.trim import trim as trim_by_rule
+from actorproc.counts import Counts
 from actorproc.errors import SourceError, UsageError
 from actorproc.group.membership import GroupDocument
 from actorproc.output.chain import Commit, encode_commit
-from actorproc.output.checkpoint import Checkpoint, Totals
+from actorproc.output.checkpoint import Checkpoint
 from actorproc.records import Cursor
 from actorproc.retention.readers import decide, read_registry
 from actorproc.rows.ddl import schema_to_ddl
@@ -37,15 +38,15 @@ from actorproc.stores.memory import MemoryStore
 from tests.admin.conftest import SETTINGS, Later, Place
 from tests.admin.conftest import fleet as fleet
 from tests.admin.conftest import place as place
+from tests.admin.test_compaction import compact, delete_originals
 from tests.fragile import Fate, Fragile
-from tests.output.test_compaction import compact, delete_originals
 from tests.spark.committing import QUICK, Fleet, Numbers
 
 LAYOUT = ProcessorLayout("numbers")
 
 
 class Twice(PartitionHandler):
-    """Two rows for each record, with what is known of it."""
+    """Two rows for each record, with the sequence of its upstream record."""
 
     output_schema = "n long, upstream string, copy int"
 
@@ -118,7 +119,7 @@ async def test_a_chain_of_processors_keeps_partitions_order_and_each_row_once(st
 
 async def test_a_start_at_the_time_of_a_record_includes_it(store: Store) -> None:
     fleet = Fleet(store)
-    for _ in range(12):  # a time is stored in seconds, and a record's in whole microseconds, which may lie after it
+    for _ in range(12):  # a stored time has seconds, a record's has whole microseconds, so it may be later
         await fleet.commit(p0=1)
     source = OutputSource(store, "numbers")
     await source.open()
@@ -134,7 +135,7 @@ async def test_a_start_at_the_time_of_a_record_includes_it(store: Store) -> None
 async def test_reading_from_any_position_gives_the_rest_with_the_same_sequences(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("actorproc.sources.output._CHUNK_ROWS", 4)
+    monkeypatch.setattr("actorproc.sources.output_source._CHUNK_ROWS", 4)
     await Fleet(store).commit(p0=33)
     source = OutputSource(store, "numbers")
     first = await source.start("0", "earliest")
@@ -237,7 +238,7 @@ async def read_all(source: OutputSource, position: str) -> list[tuple[int, bytes
 
 
 async def test_compacted_output_is_read_from_any_position(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("actorproc.sources.output._CHUNK_ROWS", 4)
+    monkeypatch.setattr("actorproc.sources.output_source._CHUNK_ROWS", 4)
     await Fleet(store).commit(p0=60)
     source = OutputSource(store, "numbers")
     whole = await read_all(source, "0+0")
@@ -279,7 +280,7 @@ async def test_a_trim_keeps_files_that_a_downstream_has_not_read(place: Place, f
     assert await place.numbers(LAYOUT.output_dir("0")) == [7]
     with pytest.raises(SourceError, match="output below 7 was trimmed"):
         await chunks(OutputSource(store, "numbers"), "0", "3+27")
-    await run_to_the_end(Twice, "numbers", store, name="late")  # one that begins now begins with what there is
+    await run_to_the_end(Twice, "numbers", store, name="late")  # a new reader begins with the oldest kept file
     assert len(await rows(store, "late")) == 2 * 9
 
 
@@ -293,7 +294,7 @@ async def commit_file(store: Store, number: int, before: int, count: int, time: 
         epoch=1,
         first=Cursor(""),
         next=Cursor("", before + count - 1),
-        totals=Totals(count, before + count),
+        totals=Counts(count, before + count),
         time=time,
         rows=count,
     )
@@ -304,7 +305,7 @@ async def commit_file(store: Store, number: int, before: int, count: int, time: 
 async def prepared(store: Store, times: Sequence[float]) -> None:
     """Files of ten rows, committed at `times`."""
     await store.put(LAYOUT.schema, orjson.dumps({"version": 1, "ddl": schema_to_ddl(parse_schema("n long"))}))
-    await store.put(LAYOUT.checkpoint("0"), Checkpoint(1, 0, Cursor(""), Totals()).to_json())
+    await store.put(LAYOUT.checkpoint("0"), Checkpoint(1, 0, Cursor(""), Counts()).to_json())
     for number, time in enumerate(times):
         await commit_file(store, number, 10 * number, 10, time)
 
@@ -374,7 +375,7 @@ def test_an_idle_partition_costs_a_request_each_quarter_of_a_minute() -> None:
         delays = [seen[10 * number][1] - at for number, at in committed.items()]
         assert max(delays) < 16.5
         assert max(delays[10:]) < 4
-        assert store.requests["get"] < 240 * 1.1 + 200 * 6  # per file: itself, the boundary, and what found nothing
+        assert store.requests["get"] < 240 * 1.1 + 200 * 6  # per file: itself, the boundary, and empty reads
 
     run(main())
 
@@ -385,8 +386,8 @@ async def test_status_knows_the_lag(store: Store) -> None:
     await source.open()
 
     async def lag() -> tuple[int | None, float | None]:
-        found = await read_status(store, ProcessorLayout("Twice"), "Twice", expiration=60, source=source)
-        return found.lag, max(one.lag_seconds for one in found.partitions if one.lag_seconds is not None)
+        found = await FleetWatch(store, ProcessorLayout("Twice"), 60).read_all(source)
+        return found.lag, found.lag_seconds
 
     records, seconds = await lag()
     assert (records, seconds is not None and 0 < seconds < 300) == (27 + 9, True)
@@ -423,7 +424,7 @@ async def test_an_upstream_recreated_while_it_is_read_stops_the_reader(store: St
 
 
 async def test_a_host_that_dies_and_another_that_goes_on_repeat_nothing(store: Store) -> None:
-    """The second host has nothing but what the first has committed."""
+    """The second host knows only the commits of the first."""
     await Fleet(store).commit(p0=60)
     truth = store.backend
     assert isinstance(truth, MemoryStore)

@@ -1,4 +1,4 @@
-"""Sources of the user's own: which stream a name belongs to, and what is said when one of their methods fails."""
+"""Sources of the user's own: the stream that a name belongs to, and errors when a method fails."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from tests.processor.doubling import QUICK, Double, fed, rows
 
 
 class Other(MemorySource):
-    """Another class, and no identity either."""
+    """Another class without an identity."""
 
 
 class Named(MemorySource):
@@ -76,7 +76,7 @@ async def test_a_log_is_refused_for_state_without_a_recorded_source(tmp_path: Pa
     assert await rows(store) == [0, 2, 4, 6]
 
 
-async def test_sources_without_an_identity_are_told_apart_by_their_class() -> None:
+async def test_sources_without_an_identity_are_distinguished_by_class() -> None:
     store = Store(MemoryStore())
     await run(fed(1, 3), store)
     with pytest.raises(UsageError, match=r"Other is of class Other, not MemorySource \(neither has an identity"):
@@ -98,7 +98,7 @@ class Pages(MemorySource):
     async def read(self, partition: str, position: str) -> AsyncGenerator[Chunk, None]:
         async with aclosing(super().read(partition, str(5 * int(position)))) as chunks:
             async for chunk in chunks:
-                await anyio.sleep(0.05)  # so that what is there to be found is not what was read first
+                await anyio.sleep(0.05)  # so that more records exist than were read first
                 yield Chunk(chunk.batch, str(int(chunk.next) // 5))
 
 
@@ -149,7 +149,7 @@ async def test_an_identity_of_ones_own_guards_the_name() -> None:
 
 
 class Failing(MemorySource):
-    """One of its methods is replaced."""
+    """A source of which one method is replaced."""
 
     @classmethod
     def by(cls, method: str, function: object) -> Source:
@@ -310,7 +310,7 @@ async def test_a_method_that_is_cancelled_from_within_is_named(method: str) -> N
         await CALLS[method](Failing.by(method, cancelled))
 
 
-async def test_an_error_on_closing_is_told_and_hides_nothing() -> None:
+async def test_an_error_on_closing_is_logged_and_hides_no_other_error() -> None:
     async def closing(_: object) -> None:
         raise OSError("gone")
 

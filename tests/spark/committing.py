@@ -71,7 +71,7 @@ class Stream(MemorySource):
 
 
 async def delete_originals(store: Store, partitions: Sequence[str]) -> int:
-    """What `actorproc trim` does an hour after a compaction; how many files went."""
+    """Delete originals as `actorproc trim` does an hour after a compaction. Returns the number of deleted files."""
     count = 0
     for partition in partitions:
         boundary = await read_boundary(store, LAYOUT.boundary(partition))

@@ -31,7 +31,7 @@ class Window(NamedTuple):
 
 
 class Flights:
-    """A processor over departures that come in when told."""
+    """A processor over departures that the test adds."""
 
     def __init__(self, container: str) -> None:
         self.container = container

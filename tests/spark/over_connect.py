@@ -1,4 +1,4 @@
-"""A client of Spark Connect that reads and writes all there is: what it found as JSON.
+"""A client of Spark Connect that uses every reader and writer. It prints its results as JSON.
 
 python -m tests.spark.over_connect REMOTE CONTAINER FOLDER
 """

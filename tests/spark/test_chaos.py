@@ -30,7 +30,7 @@ def chaos(folder: Path, *arguments: str, seconds: int = SECONDS) -> subprocess.C
     "arguments",
     ["--spark source --back", "--spark native", "--spark source --cluster", "--spark native --cluster"],
 )
-def test_each_row_is_once_in_the_table_whatever_is_killed(tmp_path: Path, arguments: str) -> None:
+def test_each_row_is_once_in_the_table_despite_kills(tmp_path: Path, arguments: str) -> None:
     ran = chaos(tmp_path / "run", *arguments.split())
     assert ran.returncode == 0, ran.stdout
     assert "kill" in ran.stdout

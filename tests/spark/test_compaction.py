@@ -101,8 +101,8 @@ async def test_a_stream_reads_on_in_the_middle_of_a_compacted_file(spark: SparkS
 
 
 async def until_past(fleet: Fleet) -> None:
-    """Until all that is committed is older than no time. MinIO tells its own time to the second, and that of files
-    better."""
+    """Wait until the store's time is not before any commit. MinIO reports its own time in seconds, and that of files
+    more precisely."""
     async with open_store(str(fleet.container), fleet.settings) as store:
         while (listing := await store.list(LAYOUT.output)).now < max(entry.modified for entry in listing.entries):
             await anyio.sleep(0.05)
@@ -154,14 +154,14 @@ async def test_a_compaction_that_is_refused_says_why(spark: SparkSession, tmp_pa
 
 
 def pairs(files: Sequence[DataFile], target_size: int) -> list[list[DataFile]]:
-    """What to make one of, where a test wants many groups."""
+    """Groups of two files each, for tests that need many groups."""
     return [list(files[at : at + 2]) for at in range(0, len(files) - 1, 2)]
 
 
 async def test_bad_files_only_stop_the_compaction_of_files_after_them(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("actorproc.output.compaction.grouped", pairs)
+    monkeypatch.setattr("actorproc.admin.compaction.grouped", pairs)
     monkeypatch.setattr("actorproc.spark.compaction._GROUPS_PER_CORE", 1)  # two groups at a time
     fleet = Fleet(str(tmp_path))
     await fleet.commit(p0=90, p1=90, p2=90)
@@ -178,7 +178,7 @@ async def test_bad_files_only_stop_the_compaction_of_files_after_them(
         compact(spark, str(tmp_path), "numbers", older_than=0, began=found.append)
     assert damaged in str(caught.value)
     assert missing in str(caught.value)
-    assert (found[0].files_after, found[0].swept, found[0].given_up) == (1 + 2 + 4, 1, set())
+    assert (found[0].files_after, found[0].swept, found[0].contested) == (1 + 2 + 4, 1, set())
     assert not leftover.exists()
     async with open_store(str(tmp_path), fleet.settings) as store:
         reached = [(await read_boundary(store, LAYOUT.boundary(partition))).originals for partition in "012"]
@@ -190,7 +190,7 @@ async def test_bad_files_only_stop_the_compaction_of_files_after_them(
 async def test_files_after_a_corrupt_compacted_file_are_compacted(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("actorproc.output.compaction.grouped", pairs)
+    monkeypatch.setattr("actorproc.admin.compaction.grouped", pairs)
     fleet = Fleet(str(tmp_path))
     await fleet.commit(p0=90)
     assert compact(spark, str(tmp_path), "numbers", older_than=0).files_after == 4

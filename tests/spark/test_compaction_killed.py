@@ -12,11 +12,11 @@ from pathlib import Path
 import anyio
 import pytest
 
-from actorproc.output.compaction import sweep
+from actorproc.admin.compaction import sweep
 from actorproc.retention.boundary import read_boundary
 from actorproc.storage.names import ProcessorLayout
 from actorproc.stores import open_store
-from tests.output.test_compaction import compact, rows
+from tests.admin.test_compaction import compact, rows
 from tests.spark.committing import Fleet, delete_originals
 from tests.spark.conftest import ROOT
 

@@ -16,13 +16,13 @@ from pyspark.sql.types import BinaryType, DataType, IntegerType, LongType, Strin
 from actorproc import Producer
 from actorproc.errors import CorruptObject, UsageError
 from actorproc.spark.data_source import ActorprocSource
-from actorproc.spark.dead_letters import DeadLetters
+from actorproc.spark.dead_letter_dataset import DeadLetters
 from actorproc.storage.names import log_dir
 from tests.spark.committing import LAYOUT, Fleet
 
 
 def lines(error: BaseException) -> list[str]:
-    """As Spark's workers put them into its own error; without the test's own call."""
+    """Frames of the traceback that Spark's workers put into their error, without the test's own call."""
     assert error.__traceback__ is not None
     return "".join(traceback.format_exception(type(error), error, error.__traceback__.tb_next)).splitlines()
 
@@ -35,7 +35,7 @@ async def test_only_the_requested_columns_of_a_log_are_decoded(tmp_path: Path) -
     described = pq.ParquetFile(path).metadata.row_group(0)
     (value,) = (c for c in map(described.column, range(described.num_columns)) if c.path_in_schema == "value")
     end = value.data_page_offset + value.total_compressed_size
-    body[end - 9] ^= 1  # within its page, whose checksum tells
+    body[end - 9] ^= 1  # within its page, whose checksum fails then
     path.write_bytes(body)
 
     def read(**columns: DataType) -> dict[str, list[Any]]:

@@ -25,7 +25,7 @@ class Terminal(io.StringIO):
 
 
 def shown(monkeypatch: pytest.MonkeyPatch, sink: str) -> str:
-    """What a terminal shows of a micro-batch into this sink, in virtual time."""
+    """The terminal's text about a micro-batch into this sink, in virtual time."""
     totals, terminal = Totals(), Terminal()
     monkeypatch.setattr("sys.stderr", terminal)
     monkeypatch.setenv("COLUMNS", "200")

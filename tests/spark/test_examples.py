@@ -27,7 +27,7 @@ class Table:
         self._batches: dict[int, list[Row]] = {}
 
     def run(self) -> list[Row]:
-        """What has come in so far."""
+        """The rows received so far."""
         rows = self._example(stream_output(self._spark, str(self._container), NAME))
         query = (
             rows.writeStream.foreachBatch(self._keep)
@@ -55,8 +55,8 @@ async def test_each_closed_hour_of_an_airport_is_emitted_once(spark: SparkSessio
     assert len(windows(departures[:3_000])) > len(first) > 100  # some are still open
     assert Counter(Window(*row) for row in table.run()) == Counter(first)
 
-    await flights.commit(departures[3_000:])  # what was open goes on from the checkpoint
-    await flights.commit(departures[:1])  # after its hour was told
+    await flights.commit(departures[3_000:])  # open windows go on from the checkpoint
+    await flights.commit(departures[:1])  # after the window of its hour was closed
     assert Counter(Window(*row) for row in table.run()) == Counter(closed(departures))
 
 

@@ -15,8 +15,8 @@ import pytest
 
 from actorproc.config.settings import Settings
 from actorproc.errors import SourceError, UsageError
-from actorproc.log.growth import grow_log
-from actorproc.log.producer import Producer
+from actorproc.produce.growth import grow_log
+from actorproc.produce.producer import Producer
 from actorproc.rows.schema import nullable, output_schema, parse_schema
 from actorproc.spark.blocking_store import open_blocking
 from actorproc.spark.data_source import plan_tasks
@@ -44,7 +44,7 @@ LAYOUT = ProcessorLayout("numbers")
 
 
 class Watched(MemoryStore):
-    """Notes what is listed, and passes over the keys in `unlisted`, as a listing may that runs while they are made."""
+    """Notes each listing, and leaves the keys in `unlisted` out, as a listing may that runs while they are created."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -353,7 +353,7 @@ def test_files_are_split_into_tasks_of_similar_size(tasks: int) -> None:
 
 
 def test_a_file_across_two_tasks_goes_to_the_larger_share() -> None:
-    sizes = {"a": 1_877_000, "b": 1_877_000, "c": 1_877_100, "d": 1_877_000}  # the border lies in the first bytes of c
+    sizes = {"a": 1_877_000, "b": 1_877_000, "c": 1_877_100, "d": 1_877_000}  # the border is in the first bytes of c
     spans = [
         Span(p, [DataFile(0, 9, "", large, 0.0), DataFile(9, 10, "", 211_000, 0.0)], 10) for p, large in sizes.items()
     ]

@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from actorproc.config.settings import Settings
 from actorproc.errors import HandlerDefinitionError, QueryFailed, UsageError
-from actorproc.spark.output import Output
+from actorproc.spark.output_dataset import Output
 from actorproc.spark.progress import Progress, read_lag
 from actorproc.spark.query import Query
 from actorproc.spark.query import Sink as To
@@ -114,7 +114,7 @@ async def test_a_query_survives_a_missing_container(spark: SparkSession, tmp_pat
 
 
 @pytest.mark.slow
-async def test_a_query_that_keeps_failing_is_given_up(spark: SparkSession, tmp_path: Path) -> None:
+async def test_a_query_that_keeps_failing_ends(spark: SparkSession, tmp_path: Path) -> None:
     fleet = Fleet(str(tmp_path / "state"))
     await fleet.commit(p0=10)
 
@@ -123,7 +123,7 @@ async def test_a_query_that_keeps_failing_is_given_up(spark: SparkSession, tmp_p
 
     runs = Runs(spark, fleet, tmp_path / "c", lambda rows: rows.writeStream.foreachBatch(write))
     with pytest.raises(
-        QueryFailed, match=r"(?s)^given up: 3 failures in a row.*app:function: .*no such table"
+        QueryFailed, match=r"(?s)^stopped after 3 failures in a row.*app:function: .*no such table"
     ) as failed:
         await runs.to_end()
     assert f"{Path(__file__).name}" in str(failed.value)

@@ -131,7 +131,7 @@ async def test_an_error_of_a_query_that_ran_is_retried() -> None:
     def start(_: bool) -> Any:
         raise StreamingQueryException("[STREAM_FAILED] Query terminated with exception: no table SQLSTATE: 42P01")
 
-    with pytest.raises(QueryFailed, match="given up: 2 failures"):
+    with pytest.raises(QueryFailed, match="stopped after 2 failures"):
         await runner(start).run()
 
 
@@ -255,7 +255,7 @@ async def test_a_query_that_never_began_does_not_stay_a_reader(tmp_path: Path) -
 
 
 async def read_up_to(number: int, store: Store, checkpoint: Path) -> None:
-    """Write what Spark leaves after a finished micro-batch."""
+    """Write the files that Spark leaves after a finished micro-batch."""
     retained = RetainedOutput(store, ProcessorLayout("Delays"))
     offset = make_offset(str(retained), await retained.stream_identity(), {"0": number})
     async with open_store(str(checkpoint)) as spark:

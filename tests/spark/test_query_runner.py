@@ -20,7 +20,7 @@ from actorproc.spark.session import finished_within
 
 
 def report(batch: int, second: int, *, ran: bool) -> Any:
-    """One of Spark's on a query."""
+    """A progress report of Spark about a query."""
     document = {
         "batchId": batch, "batchDuration": 1, "sources": [], "sink": {"description": "NoopTable"},
         "durationMs": {"addBatch": 1} if ran else {"latestOffset": 1},
@@ -31,7 +31,7 @@ def report(batch: int, second: int, *, ran: bool) -> Any:
 
 
 class Query:
-    """One of Spark's: at each look it has come to the next of `reports`, counted from 1; then it ends, with
+    """A query like Spark's. At each look it has reached the next of `reports`, counted from 1. Then it ends with
     `error`."""
 
     def __init__(self, reports: list[Any], looks: list[int], error: Exception | None = None) -> None:
@@ -59,7 +59,7 @@ class Query:
 
 
 Told = list[tuple[int, bool]]
-"""Number of each micro-batch that is told of, and whether it ran."""
+"""Number of each reported micro-batch, and whether it ran."""
 
 
 def attended(start: Callable[[bool], Any], limits: RunLimits | None = None) -> Told:
@@ -116,7 +116,7 @@ def failed() -> Query:
 def test_an_unavailable_store_at_a_restart_is_one_more_failure() -> None:
     last = Query([report(5, 1, ran=True)], [1])
     assert attended(starting(failed(), AWAY, AWAY, last), RunLimits(failures=4)) == [(5, True)]
-    with pytest.raises(QueryFailed, match=r"^given up: 3 failures in a row, the last one: http://minio: no answer"):
+    with pytest.raises(QueryFailed, match=r"^stopped after 3 failures in a row, the last one: http://minio: no answer"):
         attended(starting(failed(), AWAY, AWAY, last), RunLimits(failures=3))
 
 

@@ -178,7 +178,7 @@ def test_a_python_traceback_is_cut_to_the_users_frames() -> None:
 
 
 @pytest.mark.parametrize("folder", ["/home/me/actorproc/examples", "/home/me/pyspark", "/srv/python/app"])
-def test_the_users_frames_stay_whatever_their_folder_is_called(folder: str) -> None:
+def test_the_users_frames_stay_for_any_name_of_their_folder(folder: str) -> None:
     trace = PYTHON.replace("/home/me", folder).format(error="ValueError: boom")
     assert f'File "{folder}/app.py", line 17, in boom' in shorten(trace)
 
@@ -263,7 +263,7 @@ def test_py4j_does_not_log_that_java_has_exited() -> None:
 
 
 class Remote(ConnectSession):
-    """Of a server that notes what it is asked; one that is gone fails when a session is given back."""
+    """Session of a server that notes each request. A server that is gone fails when a session is returned."""
 
     def __init__(self, *, gone: bool = False) -> None:
         super().__init__("sc://host", {})
@@ -282,7 +282,7 @@ class Remote(ConnectSession):
         return SimpleNamespace(client=SimpleNamespace(set_retry_policies=self.asked.append), stop=stop)
 
 
-def test_a_connect_server_that_never_answers_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_connect_server_that_never_answers_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("grpc", reason="Spark Connect: install the extra 'connect'")
     monkeypatch.setattr(actorproc.spark.session, "_CONNECT_TIMEOUT", 0.02)
     with pytest.raises(

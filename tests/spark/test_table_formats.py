@@ -51,7 +51,7 @@ FORMATS = [
 
 
 class Driver:
-    """The driver of an example, and what it leaves in the table and in Spark's checkpoint."""
+    """The driver of an example, its table, and Spark's checkpoint."""
 
     def __init__(self, kind: Format, python: Path, container: str, folder: Path) -> None:
         self._kind = kind
@@ -73,7 +73,7 @@ class Driver:
             driver.wait()
 
     def rest(self) -> Iterator[dict[str, Any]]:
-        """Run what is left to its end, and read the table."""
+        """Run the remaining batches to the end, and read the table."""
         command = [*self._command, "rest"]
         done = subprocess.run(command, cwd=ROOT, env=self._environment, capture_output=True, text=True, check=False)
         self._said = done.stderr
@@ -81,8 +81,8 @@ class Driver:
         return (json.loads(line) for line in done.stdout.splitlines() if line.startswith("{"))
 
     def evidence(self) -> str:
-        """What is there of the table and of the checkpoint, and what the last run said of its batches: to tell who lost
-        what."""
+        """The files of table and checkpoint, and the last run's output about its batches: they show which part lost
+        a row."""
         notes = sorted([*self._checkpoint.glob("offsets/*"), *self._checkpoint.glob("commits/*")])
         lines = [f"{path.relative_to(self._checkpoint)}: {path.read_text()}" for path in notes]
         lines += [f"{path.name}: {path.read_text()[-2000:]}" for path in sorted(self._table.glob(self._kind.versions))]

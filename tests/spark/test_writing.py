@@ -20,17 +20,17 @@ from pyspark.sql.datasource import WriterCommitMessage
 
 from actorproc import Batch, PartitionContext, PartitionHandler, Processor, Producer, Settings
 from actorproc.errors import SourceError, UsageError
+from actorproc.log.key_hash import partition_of_key
 from actorproc.log.metadata import create_log
-from actorproc.log.partitioner import partition_of_key
-from actorproc.log.transactions import Transaction, Transactions
+from actorproc.produce.transactions import Transaction, Transactions
 from actorproc.records import Record
 from actorproc.sources.log import LogSource
 from actorproc.sources.protocol import list_partitions
 from actorproc.spark import read_output
+from actorproc.spark.columns import check_record_columns, to_records
 from actorproc.spark.log_writer import Message, StreamWriter
 from actorproc.spark.options import parse_write_options
 from actorproc.spark.query import Sink
-from actorproc.spark.schema import check_record_columns, to_records
 from actorproc.storage.document import SharedDocument
 from actorproc.storage.names import LOG_STAGED, log_transaction
 from actorproc.stores import open_store
@@ -134,7 +134,7 @@ async def test_a_task_that_fails_and_is_tried_again_repeats_nothing(spark: Spark
 async def test_a_job_that_fails_appends_nothing_and_leaves_nothing(spark: SparkSession, tmp_path: Path) -> None:
     url = str(tmp_path / "events")
 
-    def after_the_others(task: TaskContext) -> bool:  # what a task stages when the job has failed stays for a week
+    def after_the_others(task: TaskContext) -> bool:  # files staged after the job has failed stay for a week
         while task.partitionId() == 2 and len(list((tmp_path / "events" / LOG_STAGED).rglob("*.arrow"))) < 2:
             time.sleep(0.01)
         return task.partitionId() == 2

@@ -1,4 +1,4 @@
-"""State objects: what is read is what was written, or it is an error."""
+"""State objects: a read returns the bytes that were written, or raises an error."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ async def test_a_killed_owner_leaves_the_state_of_its_commits(delivery: str) -> 
     await world.until_end(9)
     if delivery == "at-least-once":
         await check(world)
-    else:  # what was lost is neither in the rows nor in the state
+    else:  # a lost record is neither in the rows nor in the state
         numbers = await world.columns("n")
         state = await held(world)
         assert {key: count for key, count in state.items() if key != "last"} == Counter(n % KEYS for n in numbers)
@@ -253,7 +253,7 @@ class Visits(PartitionHandler):
             ctx.emit(record, {"n": n, "count": count})
 
 
-def test_keys_expire_by_commit_time_whatever_the_clock_of_the_store() -> None:
+def test_keys_expire_by_commit_time_with_any_clock_of_the_store() -> None:
     async def main() -> None:
         clock = VirtualClock(0)
         world = World(Visits, clock=lambda epoch: VirtualClock(epoch) if epoch else clock)

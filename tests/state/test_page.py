@@ -1,4 +1,4 @@
-"""The page docs/state.md: its examples do what it says."""
+"""The examples of the page docs/state.md give the results that it shows."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ class VisitsByKey(Visits):
 
 
 class KeyedSource(MemorySource):
-    """Keys up to "m" are in the partitions whose names end in "a"; the others in those that end in "b"."""
+    """Keys up to "m" are in the partitions whose names end in "a", later keys in those that end in "b"."""
 
     knows_keys = True
 
@@ -115,7 +115,7 @@ class Family:
 
 
 @pytest.mark.parametrize("delivery", ["at-least-once", "at-most-once"])
-async def test_each_child_takes_all_state_and_a_merge_what_was_changed_since(delivery: str) -> None:
+async def test_each_child_takes_all_state_and_a_merge_the_later_changes(delivery: str) -> None:
     family = Family(Counts, MemorySource(1), delivery=delivery)
     family.feed("0", "bxbq")
     family.split()
@@ -208,7 +208,7 @@ def test_a_timer_goes_on_in_the_partition_that_has_its_key() -> None:
 
 
 @pytest.mark.parametrize(("handler", "source"), [(Visits, KeyedSource), (VisitsByKey, MemorySource)])
-def test_timers_fire_before_the_end_if_nobody_knows_where_their_keys_go(
+def test_timers_fire_before_the_end_if_no_child_is_known_for_their_keys(
     handler: type[Visits], source: type[MemorySource]
 ) -> None:
     assert visits(handler, source(1)) == [("b", 1, "0a"), ("b", 2, "0"), ("x", 1, "0")]

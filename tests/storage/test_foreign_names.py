@@ -1,19 +1,19 @@
-"""What comes to lie in our folders and is not ours is passed over everywhere: Finder's files, the objects that stand
-for a folder on S3, Hadoop's checksums, copies made by hand."""
+"""Foreign objects in our folders are ignored everywhere: Finder's files, placeholders of folders on S3, Hadoop's
+checksums, copies made by hand."""
 
 from __future__ import annotations
 
 import pytest
 
+from actorproc.admin.compaction import sweep
+from actorproc.admin.fleet_watch import FleetWatch
 from actorproc.admin.retained import RetainedLog, RetainedOutput
-from actorproc.admin.status import read_status
 from actorproc.admin.trim import plan_trim
 from actorproc.config.settings import Settings
 from actorproc.log.positions import first_base, last_base
-from actorproc.log.producer import Producer
-from actorproc.output.compaction import sweep
 from actorproc.output.dead_letters import dead_letters, letter_files
 from actorproc.output.row_reader import all_slices, partitions_with_state
+from actorproc.produce.producer import Producer
 from actorproc.sources import LogSource, OutputSource
 from actorproc.storage import names as layout
 from actorproc.storage.listing import numbered_files
@@ -99,8 +99,8 @@ async def test_foreign_objects_do_not_disturb_a_processor(store: Store) -> None:
     await fleet.commit(p0=10)
     assert await partitions_with_state(store, LAYOUT) == ["0"]
     assert [piece.file.number async for piece in all_slices(store, LAYOUT, ["0"])] == [0, 1]
-    status = await read_status(store, LAYOUT, "numbers", expiration=60)
-    assert [(found.partition, found.error) for found in status.partitions] == [("0", None)]
+    status = await FleetWatch(store, LAYOUT, 60).read_all()
+    assert [(found.partition, found.error) for found in status.partitions.values()] == [("0", None)]
     assert await letter_files(store, LAYOUT) == [LAYOUT.dead_letter_file("0", number) for number in (0, 1)]
     assert [letter["sequence"] async for letter in dead_letters(store, LAYOUT)] == [7, 17]
     source = OutputSource(store, "numbers", settings=SETTINGS)
@@ -110,7 +110,7 @@ async def test_foreign_objects_do_not_disturb_a_processor(store: Store) -> None:
     assert [found.partition for found in (await plan_trim(RetainedOutput(store, LAYOUT), SETTINGS)).partitions] == ["0"]
 
 
-async def test_a_sweep_deletes_what_a_compaction_has_left_and_nothing_else(store: Store) -> None:
+async def test_a_sweep_deletes_only_leftovers_of_compactions(store: Store) -> None:
     left = LAYOUT.compacted_file("0", 3, "somebody")
     await store.put(left, b"")
     await litter(store, LAYOUT.compacted_dir("0"))
@@ -131,7 +131,7 @@ def test_an_object_with_a_foreign_name_is_not_ours(name: str) -> None:
 
 @pytest.mark.parametrize("partition", ["0", "", "a/b", "é %2F", "._0", ".json"])
 @pytest.mark.parametrize("number", [0, 7, 2**64])
-def test_whatever_is_named_as_we_do_is_ours(partition: str, number: int) -> None:
+def test_objects_with_names_of_our_form_are_ours(partition: str, number: int) -> None:
     keys = ProcessorLayout("p")
     assert layout.number_in(keys.output_dir(partition), keys.output_file(partition, number)) == number
     compacted = keys.compacted_file(partition, number, "a-b")

@@ -1,4 +1,4 @@
-"""A proxy in front of a real S3 server on which a test decides, request by request, what the network does."""
+"""A proxy in front of a real S3 server. A test decides the network's behaviour for each request."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ class Request:
 
 
 Network = Callable[[Request], Awaitable[bytes | None]]
-"""What becomes of a request: the reply to pass on, or None to break the connection without one."""
+"""Handles a request. Returns the reply to pass on, or None to break the connection without one."""
 
 
 class Proxy:
-    """`on_request` decides; by default everything passes. `seen`: what has arrived, in order."""
+    """`on_request` decides; by default everything passes. `seen`: the received requests, in order."""
 
     def __init__(self, server: S3Server) -> None:
         self.server = server
@@ -96,8 +96,8 @@ async def proxied(server: S3Server) -> AsyncIterator[tuple[Proxy, S3Server]]:
 
 @asynccontextmanager
 async def listening(serve: Serve) -> AsyncIterator[str]:
-    """An endpoint whose connections `serve` serves. None of them outlives the block: what one leaves open, a later test
-    would be blamed for.
+    """An endpoint whose connections `serve` serves. None of them outlives the block. An open one
+    would fail a later test.
     """
     tasks: set[asyncio.Task[None]] = set()
 
@@ -134,7 +134,7 @@ async def hang_up(writer: asyncio.StreamWriter) -> None:
         with suppress(ConnectionError):
             await writer.wait_closed()
     finally:
-        writer.transport.abort()  # cancelled: nobody waits any longer for what the other side has not read
+        writer.transport.abort()  # cancelled: do not wait for the other side to read the rest
 
 
 async def read_request(reader: asyncio.StreamReader) -> Request:

@@ -1,4 +1,4 @@
-"""What every backend must do: one suite, run on each."""
+"""The duties of every backend: one suite, run on each."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ async def test_unless_answers_not_modified_until_the_object_changes(backend: Bac
 
 
 @pytest.mark.parametrize(("tail", "expected"), [(1, b"9"), (4, b"6789"), (10, b"0123456789"), (99, b"0123456789")])
-async def test_tail_reads_the_end_and_tells_the_whole_size(backend: Backend, tail: int, expected: bytes) -> None:
+async def test_tail_reads_the_end_and_returns_the_whole_size(backend: Backend, tail: int, expected: bytes) -> None:
     tag = await backend.put("key", b"0123456789")
     assert await backend.get("key", tail=tail) == Stored(expected, tag, 10)
 
@@ -110,7 +110,7 @@ async def test_a_body_of_megabytes_survives(backend: Backend) -> None:
         await backend.put_if_absent("big", os.urandom(9 * 2**20))
 
 
-async def test_deleted_objects_are_gone_and_deleting_nothing_is_fine(backend: Backend) -> None:
+async def test_a_deleted_object_is_absent_and_a_second_delete_succeeds(backend: Backend) -> None:
     await backend.put("a/key", b"body")
     await backend.delete("a/key")
     await backend.delete("a/key")

@@ -64,7 +64,7 @@ async def test_a_reader_of_a_hanging_disk_gives_up_at_its_deadline(files: Folder
     with anyio.fail_after(10):
         again = None
         while again is None:  # the disk is back
-            with suppress(OSError):  # nobody reads it any more
+            with suppress(OSError):  # its reader has ended
                 os.close(os.open(place, os.O_WRONLY | os.O_NONBLOCK))
             with anyio.move_on_after(0.05):
                 again = await files.get("here")

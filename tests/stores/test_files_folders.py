@@ -22,7 +22,7 @@ from actorproc.stores.folder_metadata import HIDDEN
 async def test_a_folder_that_is_away_is_unavailable_and_not_made_again(
     tmp_path: Path, instead: str | None, met: str
 ) -> None:
-    """As with a mount that is gone, below which there may be a folder, from an earlier such hour too."""
+    """As with a lost mount. The folder of the mount point may have objects of an earlier such loss."""
     root = tmp_path / "store"
     files = FolderStore(root)
     if instead == "older":
@@ -73,7 +73,7 @@ async def test_who_only_reads_need_not_see_the_hidden_folder(
 async def test_a_writer_without_the_right_to_read_the_time_is_refused(
     files: FolderStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By a clock of its own what is young may seem old enough to be deleted."""
+    """By the writer's own clock, a young object may seem old enough to be deleted."""
 
     def refuse(path: str | int, *args: object, **keywords: object) -> None:
         if str(path).endswith("/clock"):
@@ -163,7 +163,7 @@ async def test_writers_and_removers_of_one_folder_do_not_disturb_each_other(
     files: FolderStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Thousands of rounds in which the folders come and go all the time."""
-    monkeypatch.setattr(os, "fsync", lambda handle: None)  # what a power cut would leave is not asked here
+    monkeypatch.setattr(os, "fsync", lambda handle: None)  # power cuts are no part of this test
     done = anyio.Event()
     await files.put("a/stays", b"")
 

@@ -128,6 +128,6 @@ async def test_a_version_is_later_than_the_one_it_replaces(files: FolderStore, t
 async def test_a_key_that_is_used_again_gets_another_tag(
     files: FolderStore,
 ) -> None:
-    """Same size, same inode, same millisecond: all that a delete and a create at once leave to tell them apart."""
+    """Files of one size, inode and millisecond differ only in the random part of their tags."""
     tags = [await files.put_if_absent(f"key/{n}", b"body") for n in range(40)]
     assert len({int(tag.partition("-")[0], 16) % 1_000_000 for tag in tags}) > 35

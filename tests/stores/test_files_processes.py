@@ -74,7 +74,7 @@ async def test_a_forked_child_does_not_prolong_a_lock(files: FolderStore, monkey
     inherited = []
 
     def flock(handle: int, operation: int) -> None:
-        inherited.append(os.dup(handle))  # what fork does to all handles
+        inherited.append(os.dup(handle))  # fork duplicates all handles
         os_flock(handle, operation)
 
     os_flock = fcntl.flock

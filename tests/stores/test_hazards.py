@@ -1,4 +1,4 @@
-"""What networks and services do to S3 requests, on real servers with a proxy before them that misbehaves."""
+"""Faults of networks and services in S3 requests, on real servers behind a proxy that misbehaves."""
 
 from __future__ import annotations
 
@@ -256,7 +256,7 @@ async def test_a_store_whose_first_listing_fails_is_opened_all_the_same(s3_serve
             assert await store.get("key") is None
 
 
-async def test_a_conflict_answered_409_instead_of_412_is_seen_as_such(through: Through) -> None:
+async def test_a_conflict_answered_409_instead_of_412_is_a_conflict(through: Through) -> None:
     """As CoreWeave answers a create that lost."""
     store, proxy, direct = through
     other = await direct.create("key", b"other")

@@ -1,4 +1,4 @@
-"""`open_store`: which URL means what, and what is said when a place does not exist or may not be used."""
+"""`open_store`: the meaning of each URL, and the errors for places that do not exist or may not be used."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_credentials_in_a_url_are_refused_and_not_shown() -> None:
         ("s3a://me:hunter2@bucket/state", r"unknown scheme 's3a' \(did you mean s3://bucket/state\?\)"),
     ],
 )
-def test_an_unknown_scheme_is_told_first_and_no_secret_is_shown(url: str, message: str) -> None:
+def test_an_unknown_scheme_is_named_first_and_no_secret_is_shown(url: str, message: str) -> None:
     with pytest.raises(UsageError, match=message) as store:
         open_store(url)
     with pytest.raises(UsageError, match=f"there is no '{url.partition(':')[0]}' source") as source:
@@ -123,7 +123,7 @@ def test_a_url_of_no_store_is_refused_with_the_known_forms(url: str, said: str) 
         ("memory://state/p", "memory://state", False),
     ],
 )
-def test_places_overlap_where_one_is_or_lies_in_the_other(one: str, other: str, does: bool) -> None:
+def test_places_overlap_if_one_contains_the_other(one: str, other: str, does: bool) -> None:
     assert overlap(one, other) is overlap(other, one) is does
 
 
@@ -244,7 +244,7 @@ async def test_an_unknown_profile_is_refused_naming_it(s3_server: S3Server, monk
         await _open("s3://bucket", **s3_server.settings)
 
 
-async def test_an_endpoint_where_nobody_listens_fails_at_once() -> None:
+async def test_an_endpoint_without_a_listener_fails_at_once() -> None:
     (port,) = free_ports(1)
     endpoint = f"http://127.0.0.1:{port}"
     with pytest.raises(StoreUnavailable, match=rf"cannot reach {endpoint}: .*check s3_endpoint and the network"):
@@ -275,7 +275,7 @@ async def test_tls_with_a_server_that_speaks_none_fails_saying_so(s3_server: S3S
 
 
 async def test_tls_that_breaks_with_an_alert_may_be_tried_again() -> None:
-    """As a server does, or what stands before it, that is being restarted."""
+    """A server that is being restarted sends such an alert, and so may its load balancer."""
 
     async def alert(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read(4096)

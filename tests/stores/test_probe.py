@@ -1,4 +1,4 @@
-"""The probe: it says yes to every store of ours, and names what a store that lies does not keep."""
+"""The probe accepts every store of ours. It names the broken property of a faulty store."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ async def test_our_stores_keep_every_property(store: Store) -> None:
 
 
 class LastWriterWins(MemoryStore):
-    """Checks, is interrupted, then writes: what a service does that has no lock around the two."""
+    """Checks, is interrupted, then writes: like a service without a lock around both."""
 
     async def put_if_absent(self, key: str, body: bytes) -> str:
         if await self.get(key) is not None:
@@ -80,7 +80,7 @@ class NeverMatches(MemoryStore):
 
 
 class ContentTags(MemoryStore):
-    """Whose tags do not tell versions apart."""
+    """A store whose tags are equal for different versions."""
 
     async def put(self, key: str, body: bytes) -> str:
         await super().put(key, body)
@@ -221,7 +221,7 @@ async def test_a_store_that_ignores_one_condition_is_unsafe() -> None:
 
 
 class Refusing(MemoryStore):
-    """Lets nobody write, or nobody in."""
+    """Refuses writes, or every request."""
 
     def __init__(self, error: StoreRefused, verb: str) -> None:
         super().__init__()
@@ -249,7 +249,7 @@ async def test_a_refusal_at_the_first_contact_is_a_usage_error(
 
 
 class SentTwice(MemoryStore):
-    """Behind a proxy that repeats every third conditional write, and passes on what came back last."""
+    """Behind a proxy that repeats every third conditional write, and passes on the last reply."""
 
     writes = 0
 

@@ -21,7 +21,7 @@ LIMITS = StoreLimits(timeout=5, patience=5, backoff=Backoff(0.0001, 0.001))
 
 
 class Wire(Backend):
-    """A real backend at the other end of a wire. `plan`: what becomes of the next requests, first come first served."""
+    """A real backend at the other end of a wire. `plan`: the outcome of each of the next requests, in order."""
 
     url = "memory://wire"
 
@@ -95,7 +95,7 @@ async def test_create_finds_its_own_object_after_a_lost_reply() -> None:
 
 
 @pytest.mark.parametrize("then", [(refused,), (ok, refused), (lost_request, ok, refused)])
-async def test_what_is_refused_after_a_doubt_stays_in_doubt(
+async def test_a_refusal_after_a_lost_request_leaves_the_outcome_unknown(
     then: tuple[Callable[[Call], Awaitable[object]], ...],
 ) -> None:
     wire = Wire(lost_request, *then)
@@ -173,7 +173,7 @@ async def test_a_swap_that_was_overwritten_before_the_read_back_conflicts() -> N
 
 
 @pytest.mark.parametrize("verb", ["create", "swap"])
-async def test_a_conditional_write_that_stays_in_doubt_is_reported_as_such(verb: str) -> None:
+async def test_a_conditional_write_with_an_unknown_outcome_is_reported(verb: str) -> None:
     wire = Wire(*[lost_request, ok] * 3_000)
     tag = await wire.far.put("old", b"old")
     store = Store(wire, limits=StoreLimits(patience=0.05, backoff=Backoff(0.001, 0.001)))
@@ -294,7 +294,7 @@ async def test_a_cancelled_request_frees_its_place() -> None:
 
 
 class Slow(MemoryStore):
-    """Each MiB takes 0.8 seconds, and what goes with it takes ten."""
+    """Each request takes ten seconds, and 0.8 seconds more per MiB."""
 
     async def get(self, key: str, *, unless: str | None = None, tail: int | None = None) -> Stored | None:
         stored = await super().get(key, unless=unless, tail=tail)

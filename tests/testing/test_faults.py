@@ -250,7 +250,7 @@ HEAVY_FAULTS = Faults(lost_request=0.1, lost_reply=0.1, late_write=0.1, slow=0.1
 
 
 def story(seed: int) -> tuple[list[str], int]:
-    """Two hosts create and swap objects over a wild store; what came of each, and the loop's fingerprint."""
+    """Two hosts create and swap objects over a wild store; the outcome of each, and the loop's fingerprint."""
 
     async def main() -> tuple[list[str], int]:
         store = faulty(HEAVY_FAULTS, seed)

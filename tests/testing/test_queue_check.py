@@ -11,12 +11,12 @@ import pytest
 from actorproc.errors import UsageError
 from actorproc.sources.queue_protocol import Deliveries
 from actorproc.testing import InvalidSource, check_source
-from actorproc.testing.memory_queue import MemoryConsumer, MemoryQueue, MemoryQueues
+from tests.testing.memory_queue import MemoryConsumer, MemoryQueue, MemoryQueues
 
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("actorproc.testing.memory_queue.QUIET", 0.02)
+    monkeypatch.setattr("tests.testing.memory_queue.QUIET", 0.02)
 
 
 def filled(queues: MemoryQueues, messages: int = 8) -> MemoryQueues:

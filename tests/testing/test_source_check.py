@@ -1,4 +1,4 @@
-"""`check_source` passes correct sources and reports what it checked."""
+"""`check_source` passes correct sources and reports its checks."""
 
 from __future__ import annotations
 

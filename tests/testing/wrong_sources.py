@@ -40,7 +40,7 @@ class Inclusive(MemorySource):
 
 
 class Counting(MemorySource):
-    """Its sequences count what the instance has read."""
+    """Its sequences count the records that the instance has read."""
 
     seen = 0
 
@@ -59,7 +59,7 @@ class Counting(MemorySource):
 
 
 class CountingReaders(Counting):
-    """Its sequences count what the reader has read."""
+    """Its sequences count the records that the reader has read."""
 
     async def read(self, partition: str, position: str) -> AsyncGenerator[Chunk, None]:
         one = Counting(0)
@@ -91,7 +91,7 @@ class Ending(MemorySource):
 
 
 class Snapshot(MemorySource):
-    """What was there as it began is all it ever sees."""
+    """A reader sees only the records that existed when it began."""
 
     async def read(self, partition: str, position: str) -> AsyncGenerator[Chunk, None]:
         values, at = list(self._values[partition]), int(position)
@@ -203,7 +203,7 @@ class OneCursor(MemorySource):
 
 
 class Unordered(MemorySource):
-    """It takes records in whatever order they come, as a listing or a query without `order by` has them."""
+    """It takes records in any order, like a listing or a query without `order by`."""
 
     def ordered(self, values: Sequence[bytes | None]) -> Sequence[bytes | None]:
         return random.sample(values, len(values))
@@ -340,4 +340,4 @@ WRONG: dict[type[MemorySource], str] = {
 }
 
 
-SLOW_TO_FIND = {Silent, Snapshot, Cancelled, Hanging}  # nothing comes; the others are given time on a busy machine
+SLOW_TO_FIND = {Silent, Snapshot, Cancelled, Hanging}  # no record comes; other sources get time on a busy machine

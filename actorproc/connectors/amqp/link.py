@@ -35,10 +35,10 @@ class Refused(SourceError):
 
 
 class AmqpLink(asyncio.Protocol):
-    """Connects, attaches a receiver, and keeps what was delivered and is not acknowledged.
+    """Connects, attaches a receiver, and keeps delivered messages that are not acknowledged.
 
-    Everything happens on the event loop, in callbacks, so heartbeats go out while the reader waits. Whatever the broker
-    or the network ends, `failure` says it, and every later call raises it.
+    Everything happens on the event loop, in callbacks, so heartbeats go out while the reader waits. After
+    an end by the broker or the network, `failure` has the reason, and every later call raises it.
     """
 
     def __init__(self, address: AmqpAddress, name: str, clock: Clock) -> None:
@@ -158,7 +158,7 @@ class AmqpLink(asyncio.Protocol):
         self._allow()
 
     async def drain(self) -> None:
-        """Wait until the broker has delivered what it has, as far as it may. Raises Refused."""
+        """Wait until the broker has delivered its messages, as far as credit allows. Raises Refused."""
         self._is_draining = True
         try:
             self._receiver.drain(0)
@@ -177,7 +177,7 @@ class AmqpLink(asyncio.Protocol):
             self._work()
 
     def close(self) -> None:
-        """End the connection: what is not accepted goes back. Nothing is waited for."""
+        """End the connection without a wait. Messages that are not accepted go back."""
         if self._io is not None and self.failure is None:
             self._connection.close()
             self._work()
@@ -246,7 +246,7 @@ class AmqpLink(asyncio.Protocol):
                 self._opened = True
                 self._changed.set()
             case Event.LINK_FLOW if event.link.is_receiver and (unused := event.link.drained()):
-                event.link.flow(unused)  # nothing is left to deliver, and what comes later may be
+                event.link.flow(unused)  # nothing is left to deliver; later messages may use the credit
                 self._changed.set()
             case Event.LINK_REMOTE_OPEN:  # without an address, a detach with the reason follows
                 self._attached = bool(event.link.is_receiver and event.link.remote_source.address)

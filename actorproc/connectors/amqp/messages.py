@@ -13,7 +13,7 @@ from uuid import UUID
 from proton import Message, ProtonException, ulong
 
 from actorproc.connectors.shared.amqp_decoding import APPLICATION_PROPERTIES, MESSAGE_ANNOTATIONS, ReceivedMessage
-from actorproc.connectors.shared.amqp_values import WHOLE, NoPlace, Value, to_bytes, to_key, to_text
+from actorproc.connectors.shared.amqp_values import WHOLE, NoPlace, Value, text_or_bytes, to_bytes, to_key, to_text
 from actorproc.output.dead_letters import HISTORY
 from actorproc.records import Batch, Record
 from actorproc.runtime.error_text import format_error
@@ -61,7 +61,7 @@ def deliveries_of(queue: str, messages: Sequence[bytes], identity: Identity) -> 
 
 
 class _Columns(NamedTuple):
-    """The columns of a message. What cannot be read leaves the others as they are."""
+    """The columns of a message. A part that cannot be read leaves the other columns as they are."""
 
     identity: str | None
     value: bytes | None
@@ -194,7 +194,7 @@ def to_message(record: Record, transaction: str) -> Message:
     Its id is another one, or the processor would take it for the message that it has committed. It is the same each
     time, so that a copy from a repeated attempt is recognized. No sender can know it, or his message could come first.
     """
-    headers = {name: _text(value) for name, value in record.headers}
+    headers = {name: text_or_bytes(value) for name, value in record.headers}
     properties = {
         name.removeprefix(_OWN): value
         for name, value in headers.items()
@@ -212,7 +212,7 @@ def to_message(record: Record, transaction: str) -> Message:
         message.reply_to = texts["reply-to"]
     if texts.get("content-type", "").isascii():
         message.content_type = texts.get("content-type", "")
-    key = None if record.key is None else _text(record.key)
+    key = None if record.key is None else text_or_bytes(record.key)
     if isinstance(key, str):
         message.group_id = key
     if (created := _milliseconds(record.timestamp, headers.get(CREATION_TIME))) is not None:
@@ -226,14 +226,6 @@ def _milliseconds(time: datetime | None, header: Any) -> int | None:
         return (time - _EPOCH) // timedelta(milliseconds=1)
     found = int(header) if isinstance(header, str) and _WHOLE_NUMBER.fullmatch(header) else None
     return found if found is not None and -(2**63) <= found < 2**63 else None
-
-
-def _text(value: bytes | None) -> Any:
-    """Text where it is UTF-8."""
-    try:
-        return None if value is None else value.decode()
-    except UnicodeDecodeError:
-        return value
 
 
 def _to_id(text: str) -> Any:

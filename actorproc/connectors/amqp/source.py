@@ -19,8 +19,8 @@ from actorproc.errors import SourceError, UsageError
 from actorproc.records import Batch
 from actorproc.runtime.clock import SYSTEM, Clock
 from actorproc.runtime.logger import get_logger
-from actorproc.sources.appendable import Appendable
 from actorproc.sources.queue_protocol import Consumer, Deliveries, QueueSource
+from actorproc.sources.replay_target import Appendable
 
 QUIET = 1.0
 """Seconds without a message after which the broker is asked whether the queue is empty."""

@@ -1,4 +1,4 @@
-"""What an error of the Cosmos DB client means for the reader."""
+"""Classifies errors of the Cosmos DB client for the reader."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ CLIENT_ERRORS = (AzureError, OSError, TimeoutError)
 
 THROTTLED = 429
 _CREATED_AGAIN = 1024  # a detail of status 400
-_REPLICA_BEHIND = 1002  # of status 404: the replica that was asked has not yet what another one has shown
+_REPLICA_BEHIND = 1002  # of status 404: the asked replica is behind another one
 
 
 def final_error(what: str, error: Exception) -> SourceError | None:

@@ -64,7 +64,7 @@ class ChangeFeed:
         ]
 
     async def page(self, span: Span) -> Page:
-        """The next page of this span. Raises what the client raises."""
+        """The next page of this span. Raises the client's errors."""
         if not span.lsn and self._mode == "latest":
             return await self._fetch(self._max_items, feed_range=span.feed_range, start_time="Beginning")
         return await self._fetch(self._max_items, continuation=span.token(self.container, self._mode))

@@ -13,7 +13,7 @@ from actorproc.connectors.cosmos.position import Position, Span, joined
 class _Part:
     """Attributes:
     span: how far it was asked.
-    waiting: documents that were read, and come after what was given.
+    waiting: documents that were read, and come after those that were given out.
     at_end: the latest page was empty.
     """
 

@@ -52,7 +52,7 @@ def to_batch(partition: str, events: Sequence[EventData]) -> Batch:
 
 
 class _Columns(NamedTuple):
-    """The columns of an event. What cannot be read leaves the others as they are."""
+    """The columns of an event. A part that cannot be read leaves the other columns as they are."""
 
     value: bytes | None
     key: bytes | None
@@ -131,7 +131,7 @@ def _value(value: object, depth: int) -> Value:
     """The value of AMQP that the client gives as this. It gives strings, symbols and binary as bytes.
 
     Raises:
-        NoPlace: the client does not say what the value is.
+        NoPlace: the client does not give the type of the value.
     """
     if depth > DEEPEST:
         raise NoPlace(f"more than {DEEPEST} lists and maps are in each other")

@@ -32,7 +32,7 @@ _is_ours: ContextVar[bool] = ContextVar("_is_ours", default=False)
 
 @contextmanager
 def odd_events_handed_over() -> Iterator[None]:
-    """In this block, and in tasks that it starts, the client hands over what it cannot decode."""
+    """In this block, and in tasks that it starts, the client hands over values that it cannot decode."""
     token = _is_ours.set(True)
     try:
         yield

@@ -1,4 +1,4 @@
-"""What an error of the Event Hubs client means for the reader."""
+"""Classifies errors of the Event Hubs client for the reader."""
 
 from __future__ import annotations
 

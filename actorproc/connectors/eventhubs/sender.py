@@ -14,6 +14,7 @@ from azure.eventhub.exceptions import EventDataSendError
 from actorproc.connectors.eventhubs.columns import OWN
 from actorproc.connectors.eventhubs.errors import first_line
 from actorproc.connectors.shared.amqp_decoding import FIELDS
+from actorproc.connectors.shared.amqp_values import text_or_bytes
 from actorproc.output.dead_letters import HISTORY
 from actorproc.records import Batch, Record
 from actorproc.runtime.error_text import format_error
@@ -100,13 +101,13 @@ def to_event(record: Record) -> EventData:
     properties, fields = dict[str | bytes, Any](), dict[str, bytes]()
     for name, value in record.headers:
         if name in FIELDS and value is not None:
-            if name in fields:  # of a letter of an earlier release: the first was a property
-                properties[name] = _text(fields[name])
+            if name in fields:  # of a letter of an earlier version: the first was a property
+                properties[name] = text_or_bytes(fields[name])
             fields[name] = value
         elif name.startswith((OWN, HISTORY)):  # the last history is of this replay, the others may be anybody's
-            properties[name.removeprefix(OWN)] = _text(value)
+            properties[name.removeprefix(OWN)] = text_or_bytes(value)
         else:
-            properties.setdefault(name, _text(value))
+            properties.setdefault(name, text_or_bytes(value))
     event.properties = properties
     for name, field in fields.items():
         setattr(event.raw_amqp_message.properties, name.replace("-", "_"), _field(name, field))
@@ -115,7 +116,7 @@ def to_event(record: Record) -> EventData:
 
 def _field(name: str, value: bytes) -> Any:
     """The field of AMQP that has this header; None: no field can have it."""
-    text = _text(value)
+    text = text_or_bytes(value)
     if name in _NUMBERS:
         number = int(text) if isinstance(text, str) and len(text) < 20 and text.isdecimal() else -1
         return number if 0 <= number < _NUMBERS[name] else None
@@ -126,10 +127,3 @@ def _field(name: str, value: bytes) -> Any:
 
 def _key(record: Record) -> str | None:
     return None if record.key is None else record.key.decode(errors="backslashreplace")  # the service wants text
-
-
-def _text(value: bytes | None) -> Any:
-    try:
-        return value if value is None else value.decode()
-    except UnicodeDecodeError:
-        return value

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
@@ -24,12 +23,12 @@ from actorproc.connectors.shared.azure_checkpoints import CHECKPOINTS, AzureChec
 from actorproc.connectors.shared.entra_login import EntraLogin
 from actorproc.errors import RecordsLost, SourceError, UsageError
 from actorproc.records import Batch, Cursor
-from actorproc.runtime.budget import ByteBudget, ReadBudget
+from actorproc.runtime.budget import ReadBudget
 from actorproc.runtime.clock import SYSTEM, Clock
 from actorproc.runtime.logger import get_logger
-from actorproc.sources.appendable import Appendable
 from actorproc.sources.patience import Patience
 from actorproc.sources.protocol import Chunk, End, Source, Start
+from actorproc.sources.replay_target import Appendable
 
 T = TypeVar("T")
 
@@ -75,7 +74,7 @@ class EventHubsSource(Source, Appendable):
     Args:
         url: `eventhubs+amqp://NAMESPACE/HUB[?group=NAME]`; a namespace with a dot is taken as the whole host name.
         options: see `EventHubsOptions`. The content of a file: `@PATH`.
-        settings: `on_out_of_range` says what happens when the next event is no longer in the hub, `store_patience` for
+        settings: `on_out_of_range` applies when the next event is no longer in the hub, `store_patience` for
             how long a lost connection is made anew before the partition counts as failed.
 
     Raises:
@@ -154,7 +153,7 @@ class EventHubsSource(Source, Appendable):
         return _sequence(cursor.position) >= _sequence(end.position) or super().reached(cursor, end)
 
     async def _hub(self, age: float) -> dict[str, Any]:
-        """What the service says of the hub, or said at most so many seconds ago. Each question takes a connection."""
+        """The service's description of the hub, at most so many seconds old. Each question takes a connection."""
         since = self._clock.monotonic() - age
         async with self._asking:
             if self._told is None or self._told[0] < since:
@@ -188,7 +187,7 @@ class EventHubsSource(Source, Appendable):
     # Reading
 
     def read(self, partition: str, position: str) -> AsyncGenerator[Chunk, None]:
-        return self.read_within(partition, position, ReadBudget(ByteBudget(sys.maxsize)))
+        return self.read_within(partition, position, ReadBudget.unlimited())
 
     async def read_within(self, partition: str, position: str, budget: ReadBudget) -> AsyncGenerator[Chunk, None]:
         """Read with the epoch of the lease. A lost connection is made anew at the next event."""

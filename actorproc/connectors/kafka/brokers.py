@@ -173,7 +173,7 @@ class Brokers:
         try:
             answer = await self._clock.run_in_thread(question)
         except KafkaException as error:
-            await self._clock.run_in_thread(lambda: self._client.poll(0))  # brings what the client has to report
+            await self._clock.run_in_thread(lambda: self._client.poll(0))  # delivers the client's reports
             cause = self._consumer.last_error or error.args[0]
             raise _kind_of(cause)(f"{self._name}: the brokers were asked {what}: {cause.str()}") from None
         self._consumer.last_error = None

@@ -50,7 +50,7 @@ def by_partition(messages: list[Message], topics: Collection[str]) -> Iterator[t
         topic_codes = np.fromiter(map(codes.__getitem__, given), np.int64, len(messages))
     numbers = np.fromiter(map(Message.partition, messages), np.int64, len(messages))
     starts = [0, *(np.flatnonzero(np.diff(numbers) | np.diff(topic_codes)) + 1).tolist(), len(messages)]
-    runs: dict[Key, list[list[Message]]] = {}  # the client gives what it has fetched of a partition in one piece
+    runs: dict[Key, list[list[Message]]] = {}  # the client gives all fetched messages of a partition in one piece
     for start, stop in pairwise(starts):
         runs.setdefault((names[topic_codes[start]], int(numbers[start])), []).append(messages[start:stop])
     for key, pieces in runs.items():

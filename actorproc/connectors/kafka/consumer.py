@@ -18,10 +18,10 @@ from typing import Any, TypeVar
 import anyio
 from confluent_kafka import OFFSET_INVALID, Consumer, KafkaError, KafkaException, Message, TopicPartition
 
+from actorproc.connectors.kafka.collector import collector_paused
 from actorproc.connectors.kafka.columns import Key, by_partition, to_batch
 from actorproc.errors import SourceError
 from actorproc.records import Batch
-from actorproc.runtime.collector import collector_paused
 from actorproc.runtime.error_text import format_error
 from actorproc.runtime.logger import get_logger
 from actorproc.sources.protocol import Chunk
@@ -36,8 +36,8 @@ _MESSAGES = 1_000  # taken from the client at once: of more, the caches no longe
 _ROUND = 20_000  # messages that become batches together, at most
 _ROUND_BYTES = 8 * 2**20  # of a round, about: as many messages as the last round makes expect
 PAUSE_BYTES = 16 * 2**20
-"""Bytes of a partition that wait for its handler before it is paused, at most. A pause drops what librdkafka has
-prefetched, so it must be rare."""
+"""Bytes of a partition that wait for its handler before it is paused, at most. A pause drops the messages
+that librdkafka has prefetched, so it must be rare."""
 
 
 class Feed:
@@ -74,7 +74,7 @@ class Feed:
         return chunk
 
     def put(self, chunk: Chunk) -> None:
-        """Add a chunk, from the consumer's thread. Nothing comes after an error: it would hide what is missing."""
+        """Add a chunk, from the consumer's thread. Nothing comes after an error: it would hide the gap."""
         self._put_bytes += chunk.batch.nbytes
         self._on_loop(self._put, chunk)
 
@@ -97,7 +97,7 @@ class Feed:
 
 
 class SharedConsumer:
-    """The consumer and its thread. Its methods are for the event loop's thread; what they order is done in turn.
+    """The consumer and its thread. Its methods are for the event loop's thread; their orders are carried out in turn.
 
     An error in the thread ends all readers, and the thread goes on with a new consumer for those that come next.
 
@@ -187,7 +187,7 @@ class SharedConsumer:
             pass
 
     def _resume_drained(self) -> None:
-        """Go on with the paused partitions whose readers have taken most of what waited."""
+        """Go on with the paused partitions whose readers have taken most of the waiting chunks."""
         for feed in [feed for feed in self._paused if feed.waiting <= self._share // 4]:
             self._paused.remove(feed)
             self._consumer.resume([TopicPartition(*feed.key, OFFSET_INVALID)])

@@ -7,7 +7,7 @@ from actorproc.runtime.requirements import how_to_install
 
 
 class EntraTokens:
-    """What librdkafka calls for a token: once for each client, and again before a token expires.
+    """The callback by which librdkafka gets a token: once for each client, and again before a token expires.
 
     Args:
         host: of the Event Hubs namespace.

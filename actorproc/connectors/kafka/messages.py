@@ -9,8 +9,8 @@ from typing import NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from actorproc.connectors.kafka.collector import collector_paused
 from actorproc.records import Batch, Record
-from actorproc.runtime.collector import collector_paused
 
 
 class KafkaMessage(NamedTuple):

@@ -16,7 +16,7 @@ from actorproc.runtime.clock import SYSTEM
 from actorproc.sources.replay_target import Outcome
 
 _BROKERS_LIMIT = {"message.max.bytes": 10**9}
-"""The client's own limit is lower than what a topic may have taken."""
+"""The client's own limit is lower than the size of messages that a topic may have accepted."""
 
 
 class KafkaTarget:

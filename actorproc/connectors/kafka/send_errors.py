@@ -1,4 +1,4 @@
-"""Errors of Kafka's client, and what they mean for a writer."""
+"""Classifies errors of Kafka's client for a writer."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ class KafkaSource(Source, Replayable):
         url: `kafka://BROKER:PORT[,...]/TOPIC[,...]`, or `/^REGEX` for all topics that match;
             `eventhubs://NAMESPACE/HUB`; or `oci-streaming://REGION/STREAM?pool=OCID`.
         properties: librdkafka's, by name, such as `security.protocol`. The content of a file: `@PATH`.
-        settings: `on_out_of_range` says what happens when the next offset is no longer at the broker, and
+        settings: `on_out_of_range` applies when the next offset is no longer at the broker, and
             `store_patience` for how long the first contact is tried.
 
     Raises:
@@ -101,7 +101,7 @@ class KafkaSource(Source, Replayable):
                 in.
         """
         if (login := self._properties.get("oauth_cb")) is not None:
-            await self._clock.run_in_thread(login, "")  # its error says more than what librdkafka makes of it
+            await self._clock.run_in_thread(login, "")  # its error says more than librdkafka's
         try:
             self._connect()
             await self._first_contact()

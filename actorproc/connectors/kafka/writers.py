@@ -37,7 +37,7 @@ _SILENT = logging.getLogger("actorproc.librdkafka")
 _SILENT.propagate = False
 _SILENT.addHandler(logging.NullHandler())
 _QUIET = {
-    "logger": _SILENT,  # what it has to say is raised; it prints fatal errors whatever `log_level` is
+    "logger": _SILENT,  # its errors are raised; it prints fatal ones at any `log_level`
     "log_level": 0,
     "reconnect.backoff.max.ms": 1_000,  # as in Kafka's Java client; by default a broker's outage lasts 10 s longer
 }
@@ -64,7 +64,7 @@ class Writer(Protocol):
         Raises:
             KafkaUnavailable: try again. If the writer is atomic, nothing was sent.
             HandlerError: the brokers refuse at least one of the messages. If the writer is atomic, nothing was sent.
-            ProducerLost: it is not known what was sent; make another writer.
+            ProducerLost: it is not known which messages were sent; make another writer.
         """
         ...
 

@@ -1,4 +1,4 @@
-"""What an error of the Kinesis client means for the reader."""
+"""Classifies errors of the Kinesis client for the reader."""
 
 from __future__ import annotations
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from datetime import UTC, datetime
@@ -19,11 +18,11 @@ from actorproc.connectors.kinesis.requests import Put, put_requests
 from actorproc.connectors.kinesis.stream import Stream
 from actorproc.errors import PartitionGone, RecordsLost, SourceError, UsageError
 from actorproc.records import NO_COST, Batch, Cursor
-from actorproc.runtime.budget import ByteBudget, ReadBudget
+from actorproc.runtime.budget import ReadBudget
 from actorproc.runtime.clock import SYSTEM, Clock
 from actorproc.runtime.logger import get_logger
-from actorproc.sources.appendable import Appendable
 from actorproc.sources.protocol import Chunk, End, Partition, Source, Start
+from actorproc.sources.replay_target import Appendable
 
 _PAGE_BYTES = 10 * 2**20  # of a read, at most
 _LEAST_BYTES = 64 * 2**10  # that a read may take after one that found less
@@ -37,8 +36,8 @@ class KinesisSource(Source, Appendable):
     Args:
         url: `kinesis://REGION/STREAM`.
         options: see `KinesisOptions`. The content of a file: `@PATH`.
-        settings: `poll_interval` says how often a shard without news is read, `on_out_of_range` what happens when the
-            next records are no longer kept, `store_patience` for how long a service that is away is waited for.
+        settings: `poll_interval` says how often a shard without news is read. `on_out_of_range` applies when the next
+            records are no longer kept. `store_patience` limits the wait for a service that is away.
 
     Raises:
         UsageError: the URL is not of its form, or an option is wrong.
@@ -139,7 +138,7 @@ class KinesisSource(Source, Appendable):
     # Reading
 
     def read(self, partition: str, position: str) -> AsyncGenerator[Chunk, None]:
-        return self.read_within(partition, position, ReadBudget(ByteBudget(sys.maxsize)))
+        return self.read_within(partition, position, ReadBudget.unlimited())
 
     async def read_within(self, partition: str, position: str, budget: ReadBudget) -> AsyncGenerator[Chunk, None]:
         await self._stream.connect()

@@ -1,4 +1,4 @@
-"""A stream of Kinesis through AWS's client: what it has, and the pages of a shard."""
+"""A stream of Kinesis through AWS's client: its shards, and the pages of a shard."""
 
 from __future__ import annotations
 

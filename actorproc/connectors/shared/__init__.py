@@ -1,1 +1,1 @@
-"""What two connectors share: AMQP 1.0, Azure's login and its processors' checkpoints."""
+"""Shared by two connectors: AMQP 1.0, Azure's login and its processors' checkpoints."""

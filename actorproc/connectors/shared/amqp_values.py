@@ -61,7 +61,7 @@ def to_text(value: Value, integer: str = "long") -> str:
     """Text that no other value has, of whatever type: that of a string is the string, unless it looks like another's.
 
     Args:
-        integer: the type of whole numbers whose texts have no name of a type, as commits of earlier releases have it.
+        integer: the type of whole numbers whose texts have no name of a type, as commits of earlier versions have it.
 
     Raises:
         NoPlace: the value cannot name a message: it is null or empty, not a number, or consists of other values.
@@ -87,7 +87,7 @@ def to_text(value: Value, integer: str = "long") -> str:
 
 
 def _plain(value: Value) -> object:
-    """What orjson writes."""
+    """The JSON that orjson writes."""
     kind, content = value
     match kind:
         case "float" | "double" | "decimal32" | "decimal64" | "decimal128":
@@ -115,3 +115,11 @@ def _object(pairs: list[tuple[Value, Value]]) -> dict[str, object]:
             raise NoPlace(f"a map has two keys with the text {name!r:.100}")
         found[name] = _plain(item)
     return found
+
+
+def text_or_bytes(value: bytes | None) -> Any:
+    """Text where it is UTF-8, as AMQP has strings."""
+    try:
+        return None if value is None else value.decode()
+    except UnicodeDecodeError:
+        return value

@@ -18,7 +18,7 @@ def default_value(kind: AvroType, default: Any) -> tuple[Any, int]:
     """The value that the JSON of a default means for a type, and how many items it has.
 
     Raises:
-        ValueError: it is none of this type; says what it is.
+        ValueError: it is none of this type. The message names its type.
     """
     builder = _Builder()
     try:

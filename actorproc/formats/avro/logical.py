@@ -18,7 +18,7 @@ Convert = Callable[[Any], Any]
 
 
 def conversion(writer: AvroType, reader: AvroType) -> Convert | None:
-    """From what is written to the value of the reader's logical type; None: the reader has none.
+    """Converts a written value to the reader's logical type. None: the reader has none.
 
     The unit of a time and the scale of a decimal are those of the writer, so that the value stays the same.
 
@@ -37,7 +37,7 @@ def conversion(writer: AvroType, reader: AvroType) -> Convert | None:
 
 
 def converter(kind: AvroType) -> Convert | None:
-    """From what is written to the value of a logical type; None if the type has none."""
+    """Converts a written value to its logical type. None: the type has none."""
     if kind.logical is None:
         return None
     if kind.logical == "date":

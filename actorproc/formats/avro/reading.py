@@ -1,6 +1,6 @@
 """Reads Avro's binary encoding: functions for each type, and a budget for the items of a value.
 
-A function takes the value, a place in it and the budget, and returns what it read with the place behind. `data[at]`
+A function takes the value, a place in it and the budget, and returns the result with the place behind it. `data[at]`
 behind the end raises IndexError, which says that the value is cut short.
 """
 

@@ -46,7 +46,7 @@ _PROMOTIONS: dict[tuple[str, str], Callable[[Any], Any]] = {
 
 
 def resolved_reader(writer: AvroType, reader: AvroType) -> Node:
-    """Reads what `writer` says was written, as `reader` wants it.
+    """Reads values of the schema `writer` as values of the schema `reader`.
 
     Raises:
         ValueError: the one cannot be resolved into the other.

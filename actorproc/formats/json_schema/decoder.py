@@ -102,7 +102,7 @@ class _ValidColumns(Columns):
 
 
 def with_resolver(text: str, references: Mapping[str, str]) -> tuple[Any, Any]:
-    """A schema, and what finds the schemas to which it refers, one by one: all of them at once may be far too many.
+    """A schema, and a function that finds referred schemas one by one: all at once may be far too many.
 
     Raises:
         ValueError: it is not JSON, or refers to an unknown schema.

@@ -16,7 +16,7 @@ import jsonschema_rs
 _UNIONS = ("anyOf", "oneOf")
 _REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
 _OLD = ("/draft-03/", "/draft-04/", "/draft-06/")
-"""Drafts without `if`, and without keywords that depend on what a union has seen."""
+"""Drafts without `if`, and without keywords that depend on the properties that a union has seen."""
 _SHOWN = 1_000
 """Characters of a reason. It quotes the part of the value that is wrong, which may be all of it."""
 

@@ -1,7 +1,7 @@
 """Protobuf values by a known schema: parsed by Google's library, laid out as columns by ptars.
 
-Google's library decides what a message says: the last member of a oneof, merged repetitions, unknown enums, one entry
-for each key of a map. ptars gets the messages as that library writes them, since it reads raw ones in other ways.
+Google's library decides the meaning of a message: the last member of a oneof, merged repetitions, unknown enums, one
+entry for each key of a map. ptars gets the messages as that library writes them, since it reads raw ones in other ways.
 """
 
 from __future__ import annotations

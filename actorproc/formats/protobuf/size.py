@@ -98,7 +98,7 @@ class _Row:
         return max([1.0, *lists, *texts, *numbers, *within])
 
     def unpacked(self, value: memoryview, most: int) -> int:
-        """Bytes of the elements of all lists, or more than `most`. It is for the parser to find what is malformed."""
+        """Bytes of the elements of all lists, or more than `most`. The parser finds malformed values."""
         total = at = 0
         row: _Row | None = self  # None: a group that the message does not have
         around: list[_Row | None] = []

@@ -167,17 +167,17 @@ async function slowly() {
 }
 
 function summary(views) {
-  const sum = key => views.reduce((total, view) => total + (view[key] ?? 0), 0);
+  const sum = of => views.reduce((total, view) => total + (of(view) ?? 0), 0), all = key => sum(view => view.counts?.[key]);
   const alive = fleet.hosts.filter(host => host.alive).length;
   const known = views.filter(view => view.lag != null).length;
   const oldest = Math.max(0, ...views.map(view => view.lag_seconds ?? 0));
   const fact = (name, ...value) => h("div", {}, h("dt", {}, name), h("dd", {}, ...value));
   $("summary").replaceChildren(
     fact("Hosts", `${alive} of ${fleet.hosts.length} alive`),
-    fact("Lag", `${known < views.length ? "at least " : ""}${count(sum("lag"))} `, line(fleet.lags)),
+    fact("Lag", `${known < views.length ? "at least " : ""}${count(sum(view => view.lag))} `, line(fleet.lags)),
     fact("Oldest record", duration(oldest)),
-    fact("In all", `${counted(sum("records"), "record")}, ${counted(sum("rows"), "row")}, `,
-      h("a", {href: link(shown.processor, "letters")}, counted(sum("dead_letters"), "dead letter"))),
+    fact("In all", `${counted(all("records"), "record")}, ${counted(all("rows"), "row")}, `,
+      h("a", {href: link(shown.processor, "letters")}, counted(all("dead_letters"), "dead letter"))),
   );
 }
 
@@ -256,8 +256,8 @@ function detail(view, {explanation, history}) {
       fact("Now", view.activity ? `${view.activity} for ${duration(now() - view.activity_since)}` : view.state ?? "–"),
       view.retry ? fact("Attempt in hand", `number ${view.retry[2]} failed at ${counted(view.retry[1], "record")} from ${count(view.retry[0])} on`,
         view.retry[3] && view.retry[3] > now() ? `; the next in ${duration(view.retry[3] - now())}` : "; the next runs") : [],
-      fact("Records", count(view.records ?? 0)), fact("Rows", count(view.rows ?? 0)),
-      fact("Dead letters", h("a", {href: `${link(shown.processor, "letters")}?partition=${encodeURIComponent(view.partition)}`}, count(view.dead_letters ?? 0)))),
+      fact("Records", count(view.counts?.records ?? 0)), fact("Rows", count(view.counts?.rows ?? 0)),
+      fact("Dead letters", h("a", {href: `${link(shown.processor, "letters")}?partition=${encodeURIComponent(view.partition)}`}, count(view.counts?.dead_letters ?? 0)))),
     h("h3", {class: "small"}, `Lag ${count(view.lag)}${view.lag_seconds ? `, oldest ${duration(view.lag_seconds)}` : ""}`), line(past, true),
     ...(parts.length ? [h("h3", {class: "small"}, "Where time goes"), bar(parts),
       h("p", {class: "legend"}, parts.map(([name, share]) => h("span", {}, h("i", {class: `dot ${name}`, "aria-hidden": "true"}), `${name} ${Math.round(share * 100)} %`)))] : []),

@@ -1,4 +1,4 @@
-"""Queues of real AMQP 1.0 brokers as a source: each message has one row, whatever host, network and broker do."""
+"""Queues of real AMQP 1.0 brokers as a source: each message has one row, despite faults of host, network and broker."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ async def test_a_stopped_host_is_replaced_and_repeats_nothing_when_it_goes_on(
 
 @pytest.mark.slow
 async def test_lost_connections_and_acknowledgements_repeat_nothing(queue: Queue, tmp_path: Path) -> None:
-    """A proxy keeps back what the host sends, acknowledgements too, for a while, and then cuts the connection."""
+    """A proxy holds back the host's data for a while, acknowledgements too, and then cuts the connection."""
     queue.send(1000)
     pick = Random(1)
     async with _proxy(queue.broker.port) as proxy, hosting(processor(queue.source(proxy.port), tmp_path)):
@@ -362,7 +362,7 @@ class _Proxy:
         self._muted: set[int] = set()
 
     def mute(self) -> None:
-        """Keep back what clients send on the connections that there are."""
+        """Hold back the data that clients send on open connections."""
         self._muted |= {id(writer) for writer in self._writers}
 
     def cut(self) -> None:

@@ -19,7 +19,7 @@ from actorproc.runtime.clock import SYSTEM
 
 
 class Broker:
-    """One queue, and the link's asyncio transport. What the link writes is handled at once; answers wait for `pump`."""
+    """A queue, and the link's asyncio transport. Frames from the link are handled at once; answers wait for `pump`."""
 
     def __init__(self, link: AmqpLink) -> None:
         self.ready: list[bytes] = []

@@ -101,7 +101,7 @@ JSON: list[tuple[bytes, Any]] = [
     (b"\0\xa3\x01u\xa1\x01v", {"descriptor": "u", "value": "v"}),
     (b"\xe0\x08\x02\0\xa3\x01u\x50\x01\x02", {"descriptor": "u", "value": [1, 2]}),
 ]  # fmt: skip
-"""Encoded values, and what they are in a list of a body."""
+"""Encoded values, and their decoded form in a list of a body."""
 
 
 @pytest.mark.parametrize(("encoded", "plain"), JSON, ids=lambda one: one.hex() if isinstance(one, bytes) else "")
@@ -213,7 +213,7 @@ def test_properties_keep_their_values() -> None:
     ]  # fmt: skip
 
 
-def test_a_property_without_a_place_refuses_its_message_and_leaves_the_other_parts() -> None:
+def test_a_property_without_a_place_refuses_its_message() -> None:
     message = Message(id="i", body=b"x", group_id="k", properties={"a": float("nan"), "b": "c"}, creation_time=1)
     assert reason(message) == "property 'a' cannot be read: nan is no number of JSON"
     found = read(message).batch[0]
@@ -274,7 +274,7 @@ def test_ids_of_different_types_differ() -> None:
     ("given", "identity"),
     [("order:7", "order:7"), ("int:7", "str:int:7"), (7, "int:7"), (NAME, f"UUID:{NAME}"), ("\xe9 ", "\xe9 ")],
 )
-def test_identities_are_those_of_earlier_releases(given: Any, identity: str) -> None:
+def test_identities_are_those_of_earlier_versions(given: Any, identity: str) -> None:
     """Commits carry hashes of them."""
     assert read(Message(id=given)).identities == [identity]
 
@@ -295,7 +295,7 @@ def test_properties_and_annotations_of_different_types_differ(place: str) -> Non
     identities = read(*messages, identity=f"{place}:id").identities
     assert None not in identities
     assert len(set(identities)) == len(PROPERTIES)
-    assert identities[2] == "int:1", "as in earlier releases"
+    assert identities[2] == "int:1", "as in earlier versions"
 
 
 @pytest.mark.parametrize(
@@ -354,7 +354,7 @@ def test_a_property_with_the_name_of_a_field_stays_a_property(field: str) -> Non
 
 
 def again(*headers: tuple[str, bytes | None]) -> Message:
-    """What is sent for a record with these headers, as an earlier release may have read it."""
+    """The message sent for a record with these headers, as an earlier version may have read it."""
     (found,) = Batch.of("q", [b"x"], [0], headers=[list(headers)])
     return to_message(found, "replay-1")
 

@@ -178,14 +178,14 @@ class CosmosServer:
         del self._containers[f"{database}/{name}"]
 
     def throttle(self, requests: int, milliseconds: int) -> None:
-        """Refuse so many reads of documents with 429."""
+        """Refuse the next reads of documents with 429."""
         for _ in range(requests):
             refusal = _failed(429, "Request rate is large.", 3200)
             refusal.headers["x-ms-retry-after-ms"] = str(milliseconds)
             self._refusals.append(refusal)
 
     def fail(self, requests: int, status: int, detail: int = 0) -> None:
-        """Refuse so many reads of documents with this status."""
+        """Refuse the next reads of documents with this status."""
         self._refusals.extend(_failed(status, "refused", detail) for _ in range(requests))
 
     def start(self) -> None:

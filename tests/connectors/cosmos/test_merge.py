@@ -1,4 +1,4 @@
-"""Ranges that were merged: whatever numbers the parents gave, each change is read once, in the order of its half."""
+"""Merged ranges: each change is read once, in the order of its half, for any numbers that the parents gave."""
 
 from __future__ import annotations
 

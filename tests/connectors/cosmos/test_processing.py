@@ -43,7 +43,7 @@ class Changes(JsonRows):
 
 
 class Feed:
-    """A container, a processor of it, and what the processor has written."""
+    """A container, its processor, and the rows of the processor."""
 
     def __init__(self, server: CosmosServer, folder: Path, ranges: int = 1) -> None:
         self.server, self.folder = server, folder
@@ -254,7 +254,7 @@ class Slow(PartitionHandler):
 
 
 @pytest.mark.parametrize("changes", [10_000, pytest.param(100_000, marks=pytest.mark.long)])
-async def test_a_split_with_a_backlog_puts_a_second_host_to_work_within_one_acquire_interval(
+async def test_after_a_split_a_second_host_works_within_one_acquire_interval(
     server: CosmosServer, tmp_path: Path, changes: int
 ) -> None:
     feed = Feed(server, tmp_path)

@@ -334,7 +334,7 @@ def test_positions_survive_as_text() -> None:
         Position.parse("x")
 
 
-def test_sequences_tell_documents_of_one_transaction_apart() -> None:
+def test_documents_of_one_transaction_have_different_sequences() -> None:
     assert sequences([3, 3, 4]) == ([3 << 16, (3 << 16) + 1, 4 << 16], [(3 << 16) + 1, 4 << 16])
     with pytest.raises(SourceError, match="transaction 1 of a change feed has more than 65,536 documents"):
         sequences([1] * 65_537)

@@ -403,7 +403,7 @@ class Connection:
             self._spawn(self._deliver_events(session, link))
 
     def _resolve(self, link: Link, frame: Any, source: Any) -> dict[bytes, Any] | None:
-        """Find what the link is attached to. Returns the properties of the answer."""
+        """Find the target of a link. Returns the properties of the answer."""
         if link.path == "$cbs" or (link.path == "$management" and self._is_authorized):
             return None
         if not self._is_authorized:
@@ -527,7 +527,7 @@ class Connection:
         self._deliver(session, back, bytes(answer))
 
     def _described(self, asked: dict[str, Any]) -> dict[str, Any] | None:
-        """What `$management` knows of a hub or a partition; None: there is none."""
+        """The answer of `$management` about a hub or a partition. None: it does not exist."""
         hub = self.server.hubs.get(asked.get("name", ""))
         if hub is None:
             return None

@@ -208,7 +208,7 @@ def test_an_event_that_the_client_cannot_decode_has_the_same_headers() -> None:
     assert sorted(found) == sorted(read(good)[0].headers)
 
 
-def test_a_letter_of_an_earlier_release_keeps_a_property_and_the_field_of_its_name() -> None:
+def test_a_letter_of_an_earlier_version_keeps_property_and_field() -> None:
     headers: list[tuple[str, bytes | None]] = [("subject", b"mine"), ("to", b"t"), ("subject", b"field")]
     (record,) = Batch.of("0", [b"x"], [0], headers=[headers])
     (again,) = read(sent_again(record))

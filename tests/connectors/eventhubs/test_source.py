@@ -51,7 +51,7 @@ pytestmark = [  # the client leaves the sockets of lost connections to the garba
 
 _NUMBERS = count()
 LIST_AS_KEY = {"TYPE": "MAP", "VALUE": [([1], 2)]}
-"""A map, as the client's encoder is told of one."""
+"""A map as the client's encoder expects it."""
 
 
 @pytest.fixture(autouse=True)
@@ -79,7 +79,7 @@ class Hub:
         """Events `{"n": 1}`, by default to partitions 0 and 1 in turn. Not through a client, which takes a second.
 
         Args:
-            wrong_each: the last of so many is text, which fits no row.
+            wrong_each: one event in `wrong_each` is text, which fits no row.
         """
         for n in numbers:
             message = Message(data=[orjson.dumps({"n": f"not {n}" if (n + 1) % wrong_each == 0 else n})])
@@ -420,7 +420,7 @@ async def test_leaving_a_reader_does_not_wait_for_its_connection(hub: Hub) -> No
     assert not hub.of.partitions[0].readers
 
 
-async def test_events_of_a_backlog_are_gathered_and_hold_the_client_back_when_they_are_enough() -> None:
+async def test_events_of_a_backlog_are_gathered_and_pause_the_client() -> None:
     handed: list[int] = []
 
     class Client:

@@ -93,7 +93,7 @@ class Broker:
 
     @property
     def token_address(self) -> str:
-        """OAUTHBEARER, with tokens that nobody has signed."""
+        """OAUTHBEARER, with unsigned tokens."""
         return f"127.0.0.1:{self.token_port}"
 
     @property

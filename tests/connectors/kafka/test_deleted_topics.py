@@ -1,4 +1,4 @@
-"""A topic that is deleted: its partitions vanish, and the hosts stay ready and go on with the others."""
+"""A topic that is deleted: its partitions vanish, and the hosts go on with the other topics."""
 
 from __future__ import annotations
 

@@ -116,7 +116,7 @@ async def test_oci_login_is_accepted_over_tls(broker: Broker, monkeypatch: pytes
 
 
 class UnsignedCredential:
-    """In the place of azure-identity's: the broker of the tests accepts tokens that nobody has signed."""
+    """Replaces azure-identity's credential: the broker of the tests accepts unsigned tokens."""
 
     scopes: list[str]
 

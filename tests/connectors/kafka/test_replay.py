@@ -122,7 +122,7 @@ def send(topic: Topic, *sizes: int) -> None:
 
 
 async def test_letters_that_a_topic_does_not_take_fail_alone(broker: Broker) -> None:
-    """One is too large with the headers of a replay, the other since the topic has a lower limit."""
+    """One letter is too large with the headers of a replay, the other because the topic has a lower limit."""
     topic = Topic(broker)
     send(topic, 100, 1_048_500, 200, 300_000, 300)
     async with refused(topic) as store:

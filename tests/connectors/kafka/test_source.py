@@ -91,7 +91,7 @@ async def test_a_handler_learns_that_timestamps_are_the_brokers(broker: Broker, 
     assert types == {"LogAppendTime"}
 
 
-async def test_what_waits_for_slow_handlers_is_bounded_by_read_ahead_bytes(broker: Broker) -> None:
+async def test_read_ahead_bytes_bounds_the_memory_of_slow_handlers(broker: Broker) -> None:
     topic = Topic(broker)
     for n in range(3_000):
         topic.producer.produce(topic.name, bytes(10_000), partition=n % 2)

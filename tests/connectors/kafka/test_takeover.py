@@ -273,7 +273,7 @@ async def test_an_offset_beyond_the_end_is_never_passed_over(broker: Broker, pol
 
 
 class NoIds:
-    """In the place of the admin client: a broker or service that gives topics no ids."""
+    """Replaces the admin client: a broker or service that gives topics no ids."""
 
     def __init__(self, _: Any) -> None:
         pass

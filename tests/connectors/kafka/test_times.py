@@ -14,7 +14,7 @@ from actorproc.connectors.kafka.brokers import Brokers
 
 @pytest.mark.parametrize("milliseconds", [-1, -2, -1001, -(10**12), 0])
 async def test_a_time_before_1970_is_no_name_of_the_topics_end(milliseconds: int) -> None:
-    """To a broker, the time -1 is the end and -2 the beginning."""
+    """A broker reads the time -1 as the end and -2 as the beginning."""
     asked: list[int] = []
 
     class Asked(Brokers):

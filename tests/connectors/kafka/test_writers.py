@@ -48,7 +48,7 @@ def test_after_a_fatal_error_one_new_producer_sends_everything() -> None:
         errors = [found.exception(10) for found in writes]
     assert [type(error) for error in errors] == [ProducerLost] * 3
     assert writer._producer is not lost
-    with pytest.raises(KafkaUnavailable):  # a time-out, as there is no broker
+    with pytest.raises(KafkaUnavailable):  # a time-out, because there is no broker
         write(writer)
 
 

@@ -84,7 +84,7 @@ def kcl(
 
 
 def _jars() -> Path:
-    """The library and what it needs, fetched once per machine."""
+    """The library and its dependencies, fetched once per machine."""
     place = CACHE / f"kcl-{_VERSION}"
     if not place.exists():
         for command in ("java", "mvn"):

@@ -124,7 +124,7 @@ class Faults:
     Attributes:
         errors: codes with which the next requests of an operation are answered, by the operation.
         largest: bytes that a record may have; kinesis-local has no limit but that of a shard in a second.
-        halves: of so many of the next PutRecords, every other record is refused.
+        halves: number of next PutRecords of which every other record is refused.
         asked: operations of all requests, in order.
     """
 

@@ -34,7 +34,7 @@ class Flights(JsonRows):
 
 
 class Feed:
-    """A stream, a processor of it, and what the processor has written."""
+    """A stream, its processor, and the rows of the processor."""
 
     def __init__(self, server: KinesisServer, folder: Path) -> None:
         self.server, self.folder = server, folder
@@ -47,7 +47,7 @@ class Feed:
     async def put(self, numbers: range, *, good: bool = False) -> None:
         """Records of ten planes, each with the next number.
 
-        Unless all are good, every eleventh one is no JSON, and becomes a letter.
+        Unless all are good, every eleventh record is not JSON, and becomes a letter.
         """
         values = [b'{"n": %d, "plane": "N%d"}' % (n, n % 10) if good or n % 11 else b"?%d" % n for n in numbers]
         await self.server.put(self.stream, [(f"N{n % 10}", value) for n, value in zip(numbers, values, strict=True)])
@@ -151,7 +151,7 @@ async def test_letters_are_replayed_by_their_key_also_after_a_split(feed: Feed) 
 
 
 @pytest.mark.long
-async def test_hosts_that_are_killed_or_paused_during_resharding_lose_and_repeat_nothing(feed: Feed) -> None:
+async def test_hosts_killed_or_paused_during_resharding_lose_nothing(feed: Feed) -> None:
     hosts = [start_host(feed) for _ in range(2)]
     try:
         for turn in range(6):

@@ -164,7 +164,7 @@ async def test_shards_that_split_and_merge_end_and_name_their_children(stream: S
         assert set((await source.partitions())[-1].parents) == {low, high}
 
 
-# What the service refuses
+# Refusals of the service
 
 
 @asynccontextmanager
@@ -236,7 +236,7 @@ async def test_all_readers_of_a_shard_share_its_reads_and_bytes_per_second(strea
         ("KMSAccessDeniedException", r"these credentials need kms:Decrypt"),
     ],
 )
-async def test_a_refusal_says_what_is_needed(stream: Stream, code: str, message: str) -> None:
+async def test_a_refusal_names_the_remedy(stream: Stream, code: str, message: str) -> None:
     async with Faults(stream.server, {"DescribeStreamSummary": [code]}).running() as faults:
         with pytest.raises(SourceError, match=message):
             async with stream.opened(faults.options):
@@ -256,7 +256,7 @@ async def test_a_service_that_is_away_is_named(stream: Stream) -> None:
             pass
 
 
-async def test_a_shard_whose_records_have_all_expired_is_gone(stream: Stream) -> None:
+async def test_a_shard_whose_records_have_all_expired_is_not_listed(stream: Stream) -> None:
     async with stream.opened() as source:
         with pytest.raises(PartitionGone, match=r"shardId-000000000009 .* is no shard of the stream any more"):
             await read(source, "shardId-000000000009", str(Position()))
@@ -417,7 +417,7 @@ def signed(body: bytes) -> bytes:
     return b"\xf3\x89\x9a\xc2" + body + md5(body).digest()
 
 
-def test_an_aggregated_record_cannot_stand_for_gigabytes() -> None:
+def test_an_aggregated_record_cannot_expand_to_gigabytes() -> None:
     with pytest.raises(TooLarge):
         user_records(aggregated([("k" * 1000, b"")] * 50_000), _ALL)
     assert len(user_records(aggregated([("k" * 256, b"")] * 5000), _ALL) or []) == 5000

@@ -37,7 +37,7 @@ class Postgres:
             nobody = pwd.getpwnam("nobody")
             self._as = {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": []}
             os.chown(folder, nobody.pw_uid, nobody.pw_gid)
-        made = ["-D", self._data, "-A", "trust", "-U", "postgres", "--no-sync", "-E", "UTF8", "--locale=C"]
+        made: list[Any] = ["-D", self._data, "-A", "trust", "-U", "postgres", "--no-sync", "-E", "UTF8", "--locale=C"]
         subprocess.run([self._bin / "initdb", *made], check=True, capture_output=True, cwd="/", **self._as)
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -47,13 +47,15 @@ class Postgres:
 
     def start(self) -> None:
         """Start it, and wait until it accepts connections."""
-        options = ["-D", self._data, "-p", str(self.port), "-h", "127.0.0.1", "-k", "", "-F"]
+        options: list[Any] = ["-D", self._data, "-p", str(self.port), "-h", "127.0.0.1", "-k", "", "-F"]
         with (self._folder / "log").open("ab") as log:
-            self._process = subprocess.Popen([self._bin / "postgres", *options], cwd="/", stderr=log, **self._as)
-        ready = [self._bin / "pg_isready", "-q", "-U", "postgres", "-h", "127.0.0.1", "-p", str(self.port)]
+            process = self._process = subprocess.Popen(
+                [self._bin / "postgres", *options], cwd="/", stderr=log, **self._as
+            )
+        ready: list[Any] = [self._bin / "pg_isready", "-q", "-U", "postgres", "-h", "127.0.0.1", "-p", str(self.port)]
         until = time.monotonic() + _START
         while subprocess.run(ready, check=False).returncode:
-            if self._process.poll() is not None or time.monotonic() > until:
+            if process.poll() is not None or time.monotonic() > until:
                 raise RuntimeError(f"PostgreSQL did not start: {(self._folder / 'log').read_text()[-2000:]}")
             time.sleep(_POLL)
 

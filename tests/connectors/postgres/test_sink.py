@@ -63,7 +63,7 @@ async def test_a_value_that_the_table_refuses_leaves_nothing(server: Postgres, t
     schema = pa.schema([("word", pa.string()), ("_sequence", pa.int64())])
     name = f"narrow_{len(text)}"
     async with await psycopg.AsyncConnection.connect(server.url, autocommit=True) as connection:
-        await connection.execute(f"CREATE TABLE {name} (word varchar(5), _sequence bigint, _partition text)")  # type: ignore[call-overload]
+        await connection.execute(f"CREATE TABLE {name} (word varchar(5), _sequence bigint, _partition text)")
     rows = pa.table({"word": ["good", text], "_sequence": [0, 1]}, schema)
     async with sink(server, name) as found:
         await found.open(schema)

@@ -1,4 +1,4 @@
-"""Generated AMQP messages: each becomes columns or is refused, and each id has one identity, whoever encodes it."""
+"""Generated AMQP messages: each becomes columns or is refused. An id has one identity with each encoder."""
 
 from __future__ import annotations
 
@@ -122,11 +122,11 @@ _DECODED = st.recursive(
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(_TEXT, inner, max_size=4),
     max_leaves=8,
 )
-"""What proton decodes rightly: it fails at keys of bytes, and loses the value after a described one."""
+"""Values that proton decodes rightly. It fails at keys of bytes, and loses the value after a described one."""
 
 
 @given(st.lists(_DECODED, max_size=3))
-def test_values_are_what_the_client_of_qpid_decodes(values: list[Any]) -> None:
+def test_values_equal_those_that_proton_decodes(values: list[Any]) -> None:
     data = encoded(Message(body=values))
     expected = Message()
     expected.decode(data)
@@ -161,7 +161,7 @@ def from_proton(value: Any) -> Any:
 
 
 @given(st.lists(IDS, min_size=2, max_size=20, unique_by=lambda one: (type(one), one)))
-def test_different_ids_have_different_identities_whoever_encodes_them(ids: list[Any]) -> None:
+def test_different_ids_have_different_identities_with_each_encoder(ids: list[Any]) -> None:
     identities = deliveries_of("q", [encoded(Message(id=one)) for one in ids], identity_by("message-id")).identities
     names = [name for name in identities if name is not None]
     assert len(set(names)) == len(ids) - sum(one in ("", b"") for one in ids)

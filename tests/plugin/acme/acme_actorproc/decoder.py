@@ -1,4 +1,4 @@
-"""Values in logfmt, such as `level=info took=12.5 path="/a b"`. Text becomes what the type or column asks for."""
+"""Values in logfmt, such as `level=info took=12.5 path="/a b"`. Text is converted to the type of its column."""
 
 from __future__ import annotations
 

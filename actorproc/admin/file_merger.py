@@ -1,0 +1,114 @@
+"""Merges consecutive output files into one compacted file."""
+
+from __future__ import annotations
+
+import io
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from actorproc.counts import Counts
+from actorproc.errors import CorruptObject
+from actorproc.output.chain import Commit
+from actorproc.output.compacted_file import CompactedCommits, batches_of
+from actorproc.records import Cursor
+from actorproc.rows.casting import nulls
+from actorproc.storage.parquet import footer_from, growing_columns, open_parquet, open_writer, sealed
+
+_GROUP_BYTES = 64 * 2**20  # of rows in Arrow memory: the size of a row group, and of the writer's buffer
+_GROUP_ROWS = 2**20
+
+
+class FileMerger:
+    """Merges consecutive output files, compacted or not, into one. Holds that file and one row group in memory.
+
+    Args:
+        schema: current schema of the dataset, with `_sequence`. Columns that a file does not have are null.
+        first: number of the first commit.
+    """
+
+    def __init__(self, schema: pa.Schema, first: int, put_id: str) -> None:
+        self._schema = schema
+        self._first = first
+        self._put_id = put_id
+        self._sink = io.BytesIO()
+        self._writer: pq.ParquetWriter | None = None
+        self._waiting: list[pa.RecordBatch] = []
+        self._waiting_bytes = self._waiting_rows = 0
+        self._rows: list[int] = []
+        self._times: list[float] = []
+        self._last = Cursor("")
+        self._totals = Counts()
+
+    def add(self, key: str, body: bytes, *, compacted: bool) -> None:
+        """Append the next file. CPU-heavy.
+
+        Raises:
+            CorruptObject: it is corrupt, or does not follow the file before.
+        """
+        try:
+            file = open_parquet(body)
+            footer = footer_from(key, file.metadata)
+            if unknown := [name for name in file.schema_arrow.names if name not in self._schema.names]:
+                raise CorruptObject(key, f"has columns that the dataset does not have: {', '.join(unknown)}")
+            for batch in batches_of(file, 0, footer.rows, _GROUP_ROWS // 8):
+                self._wait(self._fitted(batch))
+        except (pa.ArrowException, OSError) as error:
+            raise CorruptObject.unreadable(key, error) from None
+        if compacted:
+            contents = CompactedCommits.from_metadata(key, footer.metadata)
+            follows = contents.first == self._first + len(self._rows)
+            rows, times, last, totals = contents.rows.tolist(), contents.times.tolist(), contents.last, contents.totals
+        else:
+            commit = Commit.from_footer(key, footer)
+            follows = not self._rows or commit.totals.rows - commit.rows == self._totals.rows
+            rows, times, last, totals = [commit.rows], [commit.time], commit.next, commit.totals
+        if not follows or sum(rows) != footer.rows:
+            raise CorruptObject(
+                key, "does not follow the file before it, or has another number of rows than its footer says"
+            )
+        self._rows += rows
+        self._times += times
+        self._last, self._totals = last, totals
+
+    def finish(self) -> tuple[bytes, CompactedCommits]:
+        """The merged file, and its footer."""
+        self._write()
+        rows, times = np.array(self._rows, np.int64), np.array(self._times)
+        contents = CompactedCommits(self._put_id, self._first, rows, times, self._last, self._totals)
+        writer = self._opened(self._schema.empty_table())
+        writer.add_key_value_metadata(sealed(contents.metadata()))
+        writer.close()
+        return self._sink.getvalue(), contents
+
+    def _fitted(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        there = dict(zip(batch.schema.names, batch.columns, strict=True))
+        columns = []
+        for field in self._schema:
+            column = there.get(field.name)
+            if column is None:
+                column = nulls(batch.num_rows, field.type)
+            elif not column.type.equals(field.type):
+                column = column.cast(field.type)
+            columns.append(column)
+        return pa.RecordBatch.from_arrays(columns, schema=self._schema)
+
+    def _wait(self, batch: pa.RecordBatch) -> None:
+        self._waiting.append(batch)
+        self._waiting_bytes += batch.nbytes
+        self._waiting_rows += batch.num_rows
+        if self._waiting_bytes >= _GROUP_BYTES or self._waiting_rows >= _GROUP_ROWS:
+            self._write()
+
+    def _write(self) -> None:
+        if self._waiting:
+            table = pa.Table.from_batches(self._waiting, self._schema)
+            self._waiting, self._waiting_bytes, self._waiting_rows = [], 0, 0
+            self._opened(table).write_table(table, row_group_size=table.num_rows)
+
+    def _opened(self, table: pa.Table) -> pq.ParquetWriter:
+        """The writer, created with the first rows, from which encodings are chosen."""
+        if self._writer is None:
+            self._writer = open_writer(self._sink, self._schema, growing_columns(table))
+        return self._writer

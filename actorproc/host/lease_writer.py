@@ -1,0 +1,89 @@
+"""Writes into the group what becomes of the leases of this host: handed over, ended, given up, or left behind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from actorproc.errors import CorruptObject, SourceError, StoreError
+from actorproc.group.group import Group
+from actorproc.host.owned_partitions import GiveUp, OwnedPartitions, RaiseEpoch, Vanished
+from actorproc.host.partition_list import PartitionList
+
+HAND_OVER_PAUSE = 0.05
+"""Seconds over which drained partitions are gathered at most, so that many are handed over in one write."""
+
+GROUP_UNUSABLE = (StoreError, CorruptObject)
+"""The group's document cannot be read or written. A corrupt one does not revoke leases."""
+
+
+class LeaseWriter:
+    """A write that fails is logged. The next look at the group repeats it, or the next message of the partition.
+
+    Args:
+        look: has the supervisor look at the group, which has changed.
+    """
+
+    def __init__(
+        self, group: Group, partitions: OwnedPartitions, listed: PartitionList, look: Callable[[], None], log: Any
+    ) -> None:
+        self._group, self._partitions, self._listed = group, partitions, listed
+        self._look, self._log = look, log
+
+    async def write(self, message: RaiseEpoch | GiveUp | Vanished) -> None:
+        """Write that an epoch is too low, that another host can run a partition, or that the source has none such."""
+        if isinstance(message, RaiseEpoch):  # if this host still has the lease, the group has forgotten its epochs
+            with self._logged("supervisor.raise_epoch_failed", partition=message.partition, epoch=message.epoch):
+                await self._group.raise_epoch(*message)
+            self._look()
+        elif isinstance(message, GiveUp):  # the call that does not end can commit nothing any more
+            with self._logged("supervisor.give_up_failed", partition=message.partition):
+                await self._group.give_up(*message)
+            self._look()
+        else:
+            await self._close_vanished(message.partition)
+
+    async def _close_vanished(self, partition: str) -> None:
+        """Close a partition that the source has forgotten. If one follows it, its actor ends it instead."""
+        with self._logged("supervisor.close_failed", partitions=1):
+            listed = await self._listed.anew()
+            if partition in {*listed, *(parent for parents in listed.values() for parent in parents)}:
+                return
+            await self._group.close([partition], "vanished")
+            self._log.warning(
+                "partition.vanished", partition=partition,
+                why="the source does not know it any more; its checkpoint stays, and it goes on there if it comes back",
+            )  # fmt: skip
+            self._look()
+
+    async def hand_over(self) -> None:
+        """Close partitions that have ended. Give the leases of drained ones to their next owners, many in one write."""
+        partitions = self._partitions
+        if ended := partitions.ended:  # those that follow them may begin
+            with self._logged("supervisor.close_failed", partitions=len(ended)):
+                await self._group.close(ended, "ended")
+                partitions.forget(ended, "ended")
+                self._listed.expire()
+                self._look()
+        if not partitions.released:
+            return
+        await partitions.drained(HAND_OVER_PAUSE)
+        released = partitions.released
+        with self._logged("supervisor.hand_over_failed", partitions=len(released)):
+            staying = await self._group.hand_over(released)
+            partitions.forget(partition for partition in released if partition not in staying)
+            if staying and not partitions.fenced:
+                self._look()  # it starts them again
+
+    async def leave(self) -> None:
+        """Leave the group."""
+        with self._logged("supervisor.leave_failed", why="its remaining leases expire"):
+            await self._group.leave()
+
+    @contextmanager
+    def _logged(self, event: str, **fields: object) -> Iterator[None]:
+        try:
+            yield
+        except (*GROUP_UNUSABLE, SourceError) as error:
+            self._log.warning(event, error=str(error), **fields)

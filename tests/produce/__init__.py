@@ -1,0 +1,1 @@
+"""Tests of appending to the built-in log."""
