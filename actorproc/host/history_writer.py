@@ -52,7 +52,6 @@ class HistoryWriter:
         time = int(self._context.clock.wall() * 1000)
         found = [slot.statistics() for slot in slots]
         lags = {slot.partition: slot.actor.lag.take_most() for slot in slots if slot.actor is not None}
-        counts = {one.partition: (one.records, one.dead_letters) for one in found}
         rows = [
             {
                 "time": time, "partition": one.partition, "lag": lags.get(one.partition),
@@ -62,7 +61,7 @@ class HistoryWriter:
             }
             for one in found
         ]  # fmt: skip
-        self._counts = counts
+        self._counts = {one.partition: (one.records, one.dead_letters) for one in found}
         return pa.Table.from_pylist(rows, SAMPLES)
 
     def _since(self, partition: str, which: int, count: int) -> int:

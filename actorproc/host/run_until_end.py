@@ -35,8 +35,7 @@ class RunUntilEnd:
         self, source: Source, store: Store, layout: ProcessorLayout, host: str, log: Any, *, sets_timers: bool = False
     ) -> None:
         self.ends = Ends(source, store.limits, log)
-        self._clock = store.clock
-        self._log = log
+        self._clock, self._log = store.clock, log
         self._sets_timers = sets_timers
         self._elsewhere = EndsElsewhere(self.ends, store, layout, host, log, sets_timers=sets_timers)
         self._here: EndsHere | None = None
