@@ -29,6 +29,7 @@ class Ends:
             SourceError: the partitions cannot be listed.
             StoreError: the store cannot be used.
         """
+        self.found, self.unknown = {}, {}
         await gather(list(await self.listed()), self._take)
         self.waiting = set(self.found)
 

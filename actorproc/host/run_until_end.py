@@ -54,8 +54,7 @@ class RunUntilEnd:
         report_at = poll_at + REPEAT_INTERVAL
         while True:
             if self._clock.monotonic() >= poll_at:
-                elsewhere = self.ends.waiting - partitions.keys()
-                if elsewhere:
+                if elsewhere := self.ends.waiting - partitions.keys():
                     await self._elsewhere.look(elsewhere)
                 poll_at = self._clock.monotonic() + max(STORE_POLL, _STORE_POLL_EACH * len(elsewhere))
             if self._clock.monotonic() >= report_at:
