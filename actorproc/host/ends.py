@@ -11,16 +11,11 @@ from actorproc.storage.store import StoreLimits
 
 
 class Ends:
-    """The ends of one run.
-
-    Args:
-        log: bound to processor and host.
-    """
+    """The ends of one run."""
 
     def __init__(self, source: Source, limits: StoreLimits, log: Any) -> None:
         self.source = source
-        self._limits = limits
-        self._log = log
+        self._limits, self._log = limits, log
         self.found: dict[str, End] = {}
         self.unknown: dict[str, str] = {}
         """Partition -> why its end could not be read."""
@@ -34,6 +29,7 @@ class Ends:
             SourceError: the partitions cannot be listed.
             StoreError: the store cannot be used.
         """
+        self.found, self.unknown = {}, {}
         await gather(list(await self.listed()), self._take)
         self.waiting = set(self.found)
 

@@ -105,6 +105,9 @@ class OwnedPartitions(Mapping[str, PartitionSlot]):
     def __getitem__(self, partition: str) -> PartitionSlot:
         return self._slots[partition]
 
+    def __contains__(self, partition: object) -> bool:
+        return partition in self._slots
+
     def __iter__(self) -> Iterator[str]:
         return iter(self._slots)
 

@@ -35,8 +35,7 @@ class RunUntilEnd:
         self, source: Source, store: Store, layout: ProcessorLayout, host: str, log: Any, *, sets_timers: bool = False
     ) -> None:
         self.ends = Ends(source, store.limits, log)
-        self._clock = store.clock
-        self._log = log
+        self._clock, self._log = store.clock, log
         self._sets_timers = sets_timers
         self._elsewhere = EndsElsewhere(self.ends, store, layout, host, log, sets_timers=sets_timers)
         self._here: EndsHere | None = None
@@ -55,8 +54,7 @@ class RunUntilEnd:
         report_at = poll_at + REPEAT_INTERVAL
         while True:
             if self._clock.monotonic() >= poll_at:
-                elsewhere = self.ends.waiting - partitions.keys()
-                if elsewhere:
+                if elsewhere := self.ends.waiting - partitions.keys():
                     await self._elsewhere.look(elsewhere)
                 poll_at = self._clock.monotonic() + max(STORE_POLL, _STORE_POLL_EACH * len(elsewhere))
             if self._clock.monotonic() >= report_at:

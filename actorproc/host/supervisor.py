@@ -54,8 +54,7 @@ class Supervisor(Actor[Message]):
 
     def __init__(self, group: Group, context: HostContext) -> None:
         super().__init__(mailbox=16)
-        self._group = group
-        self._context = context
+        self._group, self._context = group, context
         self._settings, self._clock = context.settings, context.clock
         self._members: list[str] = []
         self._fences = 0
@@ -360,7 +359,10 @@ class Supervisor(Actor[Message]):
         self._has_left = True
         self._log_dead_letters(at_once=True)
         with anyio.move_on_after(LEAVING_TIME):
-            await self._leases.leave()
+            try:
+                await self._group.leave()
+            except GROUP_UNUSABLE as error:
+                self._log.warning("supervisor.leave_failed", error=str(error), why="its remaining leases expire")
 
 
 def _cut(error: str) -> str:
