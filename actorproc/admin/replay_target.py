@@ -24,7 +24,7 @@ from actorproc.sources.appendable import Appendable
 from actorproc.sources.replay_target import Outcome, Replayable, ReplayTarget
 from actorproc.storage.names import READERS, log_staged
 from actorproc.storage.store import Store
-from actorproc.stores import open_store, with_store_options
+from actorproc.stores import open_store, with_source_options
 
 
 class LogTarget:
@@ -139,7 +139,7 @@ async def opened_target(url: str, settings: Settings, *, is_source: bool = True)
         async with AppendableTarget.opened(url, cast(AppendableSource, source)) as appendable:
             yield appendable
     else:
-        async with open_store(url, with_store_options(url, settings)) as store, LogTarget.opened(store) as log:
+        async with open_store(url, with_source_options(url, settings)) as store, LogTarget.opened(store) as log:
             yield log
 
 

@@ -155,6 +155,15 @@ SourceOption = Annotated[
         "secrets; repeatable.",
     ),
 ]
+LogOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--source-option",
+        metavar="NAME=VALUE",
+        help="A setting of the log's store, such as s3_access_key, if the log lies in another account; @PATH: the "
+        "content of a file, for secrets; repeatable.",
+    ),
+]
 StartFrom = Annotated[
     str | None,
     typer.Option(

@@ -71,8 +71,8 @@ async def _prepare(
     """The started session, and the query."""
     urls = arguments.urls(store.url, settings)
     function = None if arguments.remote else arguments.load_early()
-    read = [spark_url(store.url, settings)] if arguments.native else []
-    session = arguments.session([*urls.values(), *read], settings)
+    read = {"container": spark_url(store.url, settings)} if arguments.native else {}
+    session = arguments.session(urls | read, settings)
     log.info("spark.starting", on=session.master)
     await SYSTEM.run_in_thread(session.open, abandon=True)
     function = function or load_function(arguments.function)

@@ -115,17 +115,24 @@ def test_a_library_that_a_plugin_needs_is_named_if_it_is_missing(
 
 
 TWO_STORES = """
+from pydantic import BaseModel
 from actorproc.spi import Backend
 asked = []
+class OneOptions(BaseModel):
+    one_a: int = 0
+    one_both: int = 0
+class TwoOptions(BaseModel):
+    one_both: int = 0
+    two_b: str = ""
 class One(Backend):
-    options = ("a", "both")
+    options = OneOptions
     @classmethod
     def of_url(cls, url, options, *, settings, clock):
-        asked.append(dict(options))
+        asked.append(options.model_dump(exclude_unset=True))
         from actorproc.stores.memory import MemoryStore
         return MemoryStore()
 class Two(One):
-    options = ("b", "both")
+    options = TwoOptions
 """
 
 
@@ -135,12 +142,12 @@ def test_a_log_gets_the_options_of_the_container_that_its_own_store_has(
     points = {"stores": {"one": "two_stores:One", "two": "two_stores:Two"}}
     site = installed_package(tmp_path / "site", "two-stores", points, two_stores=TWO_STORES)
     monkeypatch.syspath_prepend(str(site))
-    settings = Settings.load(store_options={"a": 1, "both": 2}, source_options={"b": "@@3"})
+    settings = Settings.load(one_a=1, one_both="2", source_options={"two_b": "@@3"})
     open_store("one://x", settings)
     open_source("two://x", settings=settings)
     open_source("actorproc+two://x/Name", settings=settings)
     asked = import_module("two_stores").asked
-    assert asked == [{"a": 1, "both": 2}] + [{"both": 2, "b": "@@3"}] * 2, "a file is read where options are parsed"
+    assert asked == [{"one_a": 1, "one_both": 2}] + [{"one_both": 2, "two_b": "@3"}] * 2
 
 
 @pytest.mark.parametrize(
