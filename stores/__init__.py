@@ -20,7 +20,6 @@ OUTPUT_SCHEME = "actorproc+"
 """Prefix of the URL of a processor's output: `actorproc+CONTAINER/PROCESSOR`. It names a source, not a store."""
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(//)?(.*)", re.DOTALL)  # two letters at least: not the drive of a path
-_PLACE = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(//?)(.*)", re.DOTALL)  # as Hadoop spells it
 
 
 def open_store(url: str | os.PathLike[str], settings: Settings | None = None, *, clock: Clock = SYSTEM) -> Store:
@@ -62,13 +61,12 @@ def own_url(url: str) -> str | None:
 
     `file:/folder` becomes `file:///folder`; `s3a://bucket` becomes `s3://bucket`. A path stays as it is.
     """
-    if (match := _PLACE.fullmatch(url)) is None:
+    match = _SCHEME.fullmatch(url)
+    scheme, slashes, rest = match.groups() if match else ("", None, "")
+    if slashes is None and not rest.startswith("/"):
         return url
-    scheme, slashes, rest = match.groups()
     known, scheme = plugins.names(plugins.STORES), scheme.lower()
-    if scheme == "file":
-        return f"file://{'/' if slashes == '/' else ''}{rest}"
-    if slashes == "/":  # such as hdfs:/checkpoints
+    if slashes is None and scheme != "file":  # such as hdfs:/checkpoints
         return None
     found = scheme if scheme in known else next((name for name in known if scheme in _spellings(name)), None)
     return None if found is None else f"{found}://{rest}"

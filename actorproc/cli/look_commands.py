@@ -10,7 +10,6 @@ from actorproc.cli.parameters import (
     Config,
     Container,
     Json,
-    LogOption,
     MaybeLog,
     MaybeSource,
     Name,
@@ -252,7 +251,7 @@ def verify(
     name: Name,
     container: Container,
     log: MaybeLog = None,
-    source_option: LogOption = None,
+    source_option: SourceOption = None,
     repair: Annotated[
         bool,
         typer.Option("--repair", help="Repair what is safe: dead letters that a commit still has, and heartbeats."),

@@ -11,12 +11,12 @@ from actorproc.cli.parameters import (
     Config,
     Container,
     Json,
-    LogOption,
     MaybeContainer,
     MaybeLog,
     MaybeName,
     Name,
     Set,
+    SourceOption,
     location,
 )
 from actorproc.cli.usage import Group
@@ -59,7 +59,7 @@ def list_readers(
     name: MaybeName = None,
     container: MaybeContainer = None,
     log: MaybeLog = None,
-    source_option: LogOption = None,
+    source_option: SourceOption = None,
     as_json: Json = False,
     config: Config = None,
     settings: Set = None,
@@ -83,7 +83,7 @@ def add_reader(
     name: MaybeName = None,
     container: MaybeContainer = None,
     log: MaybeLog = None,
-    source_option: LogOption = None,
+    source_option: SourceOption = None,
     spark: Annotated[
         str | None,
         typer.Option(metavar="URL", callback=location, help="A Spark query, by its checkpointLocation."),
@@ -123,7 +123,7 @@ def remove_reader(
     name: MaybeName = None,
     container: MaybeContainer = None,
     log: MaybeLog = None,
-    source_option: LogOption = None,
+    source_option: SourceOption = None,
     config: Config = None,
     settings: Set = None,
 ) -> None:
@@ -144,7 +144,7 @@ def trim(
     name: MaybeName = None,
     container: MaybeContainer = None,
     log: MaybeLog = None,
-    source_option: LogOption = None,
+    source_option: SourceOption = None,
     older_than: Annotated[
         str,
         typer.Option(

@@ -4,20 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import (
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    ModelWrapValidatorHandler,
-    PrivateAttr,
-    ValidationError,
-    model_validator,
-)
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, ValidationError, model_validator
 
 from actorproc.config.loading import PREFIX, merge, read_config
 from actorproc.config.store_options import store_options
@@ -332,7 +323,7 @@ class Settings(BaseModel):
 
     @model_validator(mode="wrap")
     @classmethod
-    def _split(cls, given: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
+    def _split(cls, given: Any, handler: Callable[[Any], Self]) -> Self:
         """Keep the options of stores apart. Each store checks its own when it is opened."""
         if not isinstance(given, dict) or not (others := given.keys() - cls.model_fields.keys()):
             return handler(given)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +20,7 @@ _HOME = Path(pyspark.__file__).parent
 
 
 def _backend(url: str, settings: Settings) -> Backend | None:
-    """Of a location in Spark's spelling or ours. None: actorproc does not know the store.
-
-    Raises:
-        UsageError: the URL is malformed.
-    """
+    """Of a location in Spark's spelling or ours. None: actorproc does not know the store."""
     own = own_url(url)
     return None if own is None else open_store(own, settings).backend
 
@@ -46,9 +42,7 @@ def spark_url(url: str, settings: Settings) -> str:
         UsageError: the URL is malformed.
     """
     backend = _backend(url, settings)
-    if backend is None:
-        return url
-    return backend.url if backend.hadoop is None else backend.hadoop.url
+    return store_url(url, settings) if backend is None or backend.hadoop is None else backend.hadoop.url
 
 
 def native_place(spark: SparkSession, url: str, settings: Settings) -> Hadoop | None:
@@ -62,22 +56,14 @@ def native_place(spark: SparkSession, url: str, settings: Settings) -> Hadoop | 
     return place
 
 
-def places(urls: Iterable[str], settings: Settings) -> Iterator[Hadoop]:
-    """How Spark reaches locations in stores that actorproc knows.
-
-    Raises:
-        UsageError: a URL is malformed.
-    """
-    for url in urls:
-        backend = _backend(url, settings)
-        if backend is not None and backend.hadoop is not None:
-            yield backend.hadoop
+def places(urls: Iterable[str], settings: Settings) -> list[Hadoop]:
+    """How Spark reaches locations in stores that actorproc knows. Raises UsageError if a URL is malformed."""
+    backends = [_backend(url, settings) for url in urls]
+    return [backend.hadoop for backend in backends if backend is not None and backend.hadoop is not None]
 
 
 def packages_of(place: Hadoop) -> list[str]:
     """Maven coordinates of its JARs, for the Hadoop that this PySpark brings."""
-    if not place.packages:
-        return []
     jar = next(_HOME.glob("jars/hadoop-client-api-*.jar"))
     return [package.format(hadoop=jar.stem.removeprefix("hadoop-client-api-")) for package in place.packages]
 

@@ -402,6 +402,17 @@ def test_complete_settings_ignore_the_environment_of_sparks_process(
     assert explicit_settings_as_options(Settings(poll_interval=2)) == {"poll_interval": "2.0"}
 
 
+def test_secrets_in_files_are_read_before_options_leave_the_driver(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("@two\n")
+    settings = Settings.load(s3_access_key="one", s3_secret_key=f"@{tmp_path}/secret")
+    sent = settings_as_options(settings)
+    assert (sent["s3_access_key"], sent["s3_secret_key"]) == ("one", "@@two")
+    assert explicit_settings_as_options(settings)["s3_secret_key"] == "@@two"
+    hadoop = open_store("s3://bucket", asked(**sent).settings).backend.hadoop
+    assert hadoop is not None
+    assert hadoop.options["fs.s3a.secret.key"] == "@two"
+
+
 def test_tasks_get_absolute_urls_and_partition_names_as_given(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     assert asked(path="state").url == f"file://{tmp_path}/state"
