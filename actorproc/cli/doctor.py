@@ -17,7 +17,7 @@ from actorproc.cli.common import load_settings, run_async
 from actorproc.cli.terminal import console, print_json, text
 from actorproc.codecs import open_decoder
 from actorproc.config.settings import Settings
-from actorproc.errors import SettingsError, SourceError
+from actorproc.errors import SourceError, UsageError
 from actorproc.stores import open_store
 
 _SHOWN = 100
@@ -49,11 +49,11 @@ def run(url: str, as_json: bool, config: Path | None, given: Sequence[str] | Non
 async def _subjects(settings: Settings) -> dict[str, Any]:
     """The latest versions in the schema registry, or why they cannot be read, from a decoder that asks it."""
     answer: dict[str, Any] = {"url": settings.schema_registry, "error": None, "subjects": [], "count": 0}
-    refused = SettingsError("schema_registry: no decoder asks it")
+    refused = UsageError("schema_registry: no decoder asks it")
     for name in dict.fromkeys([settings.decode, *plugins.names(plugins.DECODERS)]):
         try:
             decoder = open_decoder(settings.model_copy(update={"decode": name}))
-        except SettingsError as error:  # such as of a format whose library is not installed
+        except UsageError as error:  # such as of a format whose library is not installed
             refused = error
             continue
         try:

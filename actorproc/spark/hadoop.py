@@ -45,6 +45,12 @@ def spark_url(url: str, settings: Settings) -> str:
     return store_url(url, settings) if backend is None or backend.hadoop is None else backend.hadoop.url
 
 
+def is_local(url: str, settings: Settings) -> bool:
+    """Whether other machines cannot reach the location. Raises UsageError if the URL is malformed."""
+    backend = _backend(url, settings)
+    return backend is not None and backend.route is None
+
+
 def native_place(spark: SparkSession, url: str, settings: Settings) -> Hadoop | None:
     """How Spark's own reader reads one of our stores; None if it cannot."""
     place = open_store(url, settings).backend.hadoop

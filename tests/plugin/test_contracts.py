@@ -20,7 +20,7 @@ from actorproc.handler.decoder import columns_of, values_of
 from actorproc.handlers import Capture
 from actorproc.retention.readers import Reader
 from actorproc.sources import open_source
-from actorproc.spark.hadoop import spark_url, store_url
+from actorproc.spark.hadoop import is_local, spark_url, store_url
 from actorproc.spark.options import settings_as_options
 from actorproc.spark.session_options import redacted, session_options
 from actorproc.storage.store import Store
@@ -213,6 +213,8 @@ def test_spark_gets_url_options_and_jars_from_a_strangers_store(cloud: None) -> 
     settings = Settings.load(az_account="mine", az_account_key="hunter2")
     assert spark_url("az://files/x", settings) == spark_url("wasb://files/x", settings) == "abfss://files/x"
     assert store_url("abfss://files/x", settings) == Reader.spark("table", "abfss://files/x").url == "az://files/x"
+    assert not is_local("abfss://files/x", settings)
+    assert is_local("file:/x", settings)
     session = session_options("local", app="x", urls=["abfss://files/x", "abfss://files/y"], settings=settings)
     assert session["spark.hadoop.fs.azure.account.key.mine"] == "hunter2"
     assert session["spark.jars.packages"].startswith("org.example:azure:3.")
