@@ -329,7 +329,7 @@ class Settings(BaseModel):
             return handler(given)
         known = store_options(others)
         settings = handler({name: value for name, value in given.items() if name not in others or name not in known})
-        settings._store_options = {n: given[n] for n in others if n in known and given[n] is not None}
+        settings._store_options = {name: given[name] for name in others & known.keys()}
         return settings
 
     @model_validator(mode="after")

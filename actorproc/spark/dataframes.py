@@ -280,6 +280,6 @@ def _file_schema(schema: pa.Schema) -> str:
 
 def _unreachable(url: str) -> UsageError:
     return UsageError(
-        f"Spark's own reader cannot read {url}: it needs the JARs of that store (for s3:// see docs/spark.md), or does "
-        "not know it. Leave native out to read through the data source"
+        f"Spark's own reader cannot read {url}: it needs the JARs of that store (for s3:// the s3a JARs, see "
+        "docs/spark.md), or does not know it. Leave native out to read through the data source"
     )

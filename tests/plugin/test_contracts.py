@@ -185,6 +185,7 @@ from actorproc.spi import Backend, Hadoop
 class Options(BaseModel):
     az_account: str
     az_account_key: str | None = Field(None, repr=False)
+    az_container: str = ""
 class Store(Backend):
     options, spellings = Options, ("abfss", "wasb")
     get = put = put_if_absent = put_if_match = list = delete = None
@@ -231,8 +232,9 @@ def test_an_option_that_a_strangers_store_needs_is_asked_for(cloud: None) -> Non
 
 
 def test_processor_takes_settings_of_a_strangers_store_as_keywords(cloud: None) -> None:
-    processor = Processor(Capture, source="log", container="az://files", name="N", az_account="mine")
-    assert processor.settings.store_options == {"az_account": "mine"}
+    given: dict[str, Any] = {"az_account": "mine", "az_container": "like an argument"}
+    processor = Processor(Capture, source="log", container="az://files", name="N", **given)
+    assert processor.settings.store_options == given
     with pytest.raises(UsageError, match="az_acount: there is no such setting; did you mean az_account"):
         Processor(Capture, source="log", container="az://files", name="N", az_acount="mine")
     assert shown_settings(["az_account=mine", "az_account_key=hunter2", "commit_rows=1"]) == [
