@@ -24,7 +24,7 @@ from actorproc.runtime.logger import get_logger
 from actorproc.runtime.signals import Signals
 from actorproc.spark.checkpoint import Checkpoint
 from actorproc.spark.dataframes import stream_output
-from actorproc.spark.hadoop import spark_url
+from actorproc.spark.hadoop import is_local, spark_url
 from actorproc.spark.output_dataset import Output
 from actorproc.spark.progress import Lag, read_lag
 from actorproc.spark.query import Query
@@ -71,8 +71,8 @@ async def _prepare(
     """The started session, and the query."""
     urls = arguments.urls(store.url, settings)
     function = None if arguments.remote else arguments.load_early()
-    read = [spark_url(store.url, settings)] if arguments.native else []
-    session = arguments.session([*urls.values(), *read], settings)
+    read = {"container": spark_url(store.url, settings)} if arguments.native else {}
+    session = arguments.session(urls | read, settings)
     log.info("spark.starting", on=session.master)
     await SYSTEM.run_in_thread(session.open, abandon=True)
     function = function or load_function(arguments.function)
@@ -127,7 +127,7 @@ class QueryRun:
                 await SYSTEM.run_in_thread(self._session.close)
 
     async def _run(self, runner: QueryRunner, signals: Signals) -> None:
-        if not (self._arguments.remote and self._query.checkpoint.startswith("file:")):  # a folder of the server
+        if not (self._arguments.remote and is_local(self._query.checkpoint, self._settings)):  # a folder of the server
             await self._checkpoint.bind_target(self._query.sink.target)
         new_reader = await self._checkpoint.register()
 

@@ -114,6 +114,14 @@ class Decoder(ABC):
         """
         raise UsageError(f"output_schema = 'registry:{subject}' needs the setting schema_registry")
 
+    async def subjects(self, limit: int) -> tuple[list[dict[str, object]], int] | None:
+        """The first subjects of the registry that it asks, and how many there are, for `doctor`. None: it asks none.
+
+        Raises:
+            SourceError: the registry does not answer.
+        """
+        return None
+
     async def close(self) -> None:
         """Release connections."""
 

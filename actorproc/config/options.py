@@ -1,4 +1,4 @@
-"""Options of a source or a store, from the settings `source_options` and `store_options`."""
+"""Options of a source or a store, checked against the model that declares them."""
 
 from __future__ import annotations
 
@@ -35,5 +35,5 @@ def parse_options(
     try:
         return kind(**options)
     except ValidationError as error:
-        origins = dict.fromkeys(options, f"{of} {without_credentials(url)}: {of} option ")
+        origins = dict.fromkeys({**kind.model_fields, **options}, f"{of} {without_credentials(url)}: {of} option ")
         raise UsageError(explain(error, kind, origins)) from None
