@@ -10,7 +10,7 @@ from typing import Any
 
 import orjson
 
-from actorproc.config.secrets import with_secrets
+from actorproc.config.options import with_secrets
 from actorproc.config.settings import Settings
 from actorproc.config.store_options import store_options
 from actorproc.errors import UsageError

@@ -13,7 +13,7 @@ from actorproc.config.settings import Settings
 from actorproc.errors import SettingsError, UsageError
 from actorproc.group.history import telling_settings
 from actorproc.stores import open_store
-from tests.plugin.packages import installed_package
+from tests.plugin.packages import installed_package, look_again
 
 STORE = """
 from pydantic import BaseModel, Field
@@ -37,9 +37,9 @@ def blob(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     points = {"stores": {"blob": "blob_store:Store", "blob+x": "blob_store:Store", "gone": "no_such_module:Store"}}
     monkeypatch.syspath_prepend(str(installed_package(tmp_path / "site", "blob-store", points, blob_store=STORE)))
     monkeypatch.chdir(tmp_path)
-    plugins._found.cache_clear()
+    look_again()
     yield
-    plugins._found.cache_clear()
+    look_again()
 
 
 def test_a_keyword_beats_the_environment_which_beats_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import anyio
 
-from actorproc.config.secrets import with_secrets
+from actorproc.config.options import with_secrets
 from actorproc.config.settings import Settings
 from actorproc.connectors.amqp.address import PASSWORD, AmqpAddress, parse_address
 from actorproc.connectors.amqp.link import UNAUTHORIZED, AmqpLink, Refused

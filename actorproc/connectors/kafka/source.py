@@ -10,7 +10,7 @@ from itertools import count
 import anyio
 from confluent_kafka import KafkaException
 
-from actorproc.config.secrets import with_secrets
+from actorproc.config.options import with_secrets
 from actorproc.config.settings import Settings
 from actorproc.connectors.kafka.brokers import Brokers, BrokersAway
 from actorproc.connectors.kafka.columns import Key
