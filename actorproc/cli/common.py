@@ -107,9 +107,9 @@ async def opened_processor(
     """
     layout, settings = ProcessorLayout(name), load_settings(config, given, source_options)
     async with open_store(container, settings) as store:
-        give_up = SYSTEM.monotonic() + wait
+        deadline = SYSTEM.monotonic() + wait
         while not may_be_new and (problem := await missing_processor(store, name)) is not None:
-            if SYSTEM.monotonic() >= give_up:
+            if SYSTEM.monotonic() >= deadline:
                 raise UsageError(problem)
             await SYSTEM.sleep(_RETRY_AFTER)
         yield store, layout, settings

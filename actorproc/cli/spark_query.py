@@ -32,7 +32,7 @@ from actorproc.spark.query_runner import QueryRunner, RunLimits
 from actorproc.spark.session import Session
 from actorproc.storage.store import Store
 
-log = get_logger(__name__)
+logger = get_logger(__name__)
 
 _EXIT_MARGIN = 20.0
 """Seconds beyond `stop_within` until an orphan is killed; stopping the query and closing the session take less."""
@@ -73,7 +73,7 @@ async def _prepare(
     function = None if arguments.remote else arguments.load_early()
     read = {"container": spark_url(store.url, settings)} if arguments.native else {}
     session = arguments.session(urls | read, settings)
-    log.info("spark.starting", on=session.master)
+    logger.info("spark.starting", on=session.master)
     await SYSTEM.run_in_thread(session.open, abandon=True)
     function = function or load_function(arguments.function)
     session.ship_module(arguments.function.partition(":")[0])
@@ -169,5 +169,5 @@ class QueryRun:
         try:
             return await read_lag(self._output, self._store, self._totals.latest)
         except ActorprocError as error:
-            log.debug("spark.lag_unknown", error=str(error))
+            logger.debug("spark.lag_unknown", error=str(error))
             return None

@@ -14,7 +14,7 @@ from typing import Any, Generic, TypeVar
 import pyarrow as pa
 
 from actorproc.errors import DecodeError, HandlerMisuse, UsageError
-from actorproc.rows.schema import output_schema, parse_schema
+from actorproc.rows.output_schema import output_schema, parse_schema
 from actorproc.runtime.error_text import format_error
 
 T = TypeVar("T")

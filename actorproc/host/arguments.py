@@ -23,7 +23,7 @@ from actorproc.handler.base import PartitionHandler
 from actorproc.handler.checks import is_ready_made
 from actorproc.handler.decoder import Decoder
 from actorproc.handler.hooks import Hooks
-from actorproc.rows.schema import parse_schema
+from actorproc.rows.output_schema import parse_schema
 from actorproc.runtime.user_code import user_code
 from actorproc.sources import LogSource, OutputSource
 from actorproc.sources.protocol import Source

@@ -15,7 +15,7 @@ class Ends:
 
     def __init__(self, source: Source, limits: StoreLimits, log: Any) -> None:
         self.source = source
-        self._limits, self._log = limits, log
+        self._limits, self._logger = limits, log
         self.found: dict[str, End] = {}
         self.unknown: dict[str, str] = {}
         """Partition -> why its end could not be read."""
@@ -37,7 +37,7 @@ class Ends:
         try:
             self.found[partition] = await self.read(partition)
         except (CorruptObject, SourceError) as error:
-            self._log.warning("processor.end_unknown", partition=partition, error=str(error))
+            self._logger.warning("processor.end_unknown", partition=partition, error=str(error))
             self.unknown[partition] = f"could not tell where it ends: {error}"
 
     async def read(self, partition: str) -> End:

@@ -7,7 +7,7 @@ from typing import Any
 
 from actorproc.errors import CorruptObject, SourceError, StoreError
 from actorproc.group.group import Group
-from actorproc.host.owned_partitions import GiveUp, OwnedPartitions, RaiseEpoch, Vanished
+from actorproc.host.owned_partitions import Abandon, OwnedPartitions, RaiseEpoch, Vanished
 from actorproc.host.partition_list import PartitionList
 
 HAND_OVER_PAUSE = 0.05
@@ -28,23 +28,25 @@ class LeaseWriter:
         self, group: Group, partitions: OwnedPartitions, listed: PartitionList, look: Callable[[], None], log: Any
     ) -> None:
         self._group, self._partitions, self._listed = group, partitions, listed
-        self._look, self._log = look, log
+        self._look, self._logger = look, log
 
-    async def write(self, message: RaiseEpoch | GiveUp | Vanished) -> None:
+    async def write(self, message: RaiseEpoch | Abandon | Vanished) -> None:
         """Write that an epoch is too low, that another host can run a partition, or that the source has none such."""
         if isinstance(message, RaiseEpoch):  # if this host still has the lease, the group has forgotten its epochs
             partition, epoch = message
             try:
                 await self._group.raise_epoch(partition, epoch)
             except GROUP_UNUSABLE as error:
-                self._log.warning("supervisor.raise_epoch_failed", partition=partition, epoch=epoch, error=str(error))
+                self._logger.warning(
+                    "supervisor.raise_epoch_failed", partition=partition, epoch=epoch, error=str(error)
+                )
             self._look()
-        elif isinstance(message, GiveUp):  # the call that does not end can commit nothing any more
+        elif isinstance(message, Abandon):  # the call that does not end can commit nothing any more
             partition, why = message
             try:
-                await self._group.give_up(partition, why)
+                await self._group.abandon(partition, why)
             except GROUP_UNUSABLE as error:
-                self._log.warning("supervisor.give_up_failed", partition=partition, error=str(error))
+                self._logger.warning("supervisor.abandon_failed", partition=partition, error=str(error))
             self._look()
         else:
             await self._close_vanished(message.partition)
@@ -57,9 +59,9 @@ class LeaseWriter:
                 return
             await self._group.close([partition], "vanished")
         except (*GROUP_UNUSABLE, SourceError) as error:
-            self._log.warning("supervisor.close_failed", error=str(error), partitions=1)
+            self._logger.warning("supervisor.close_failed", error=str(error), partitions=1)
             return  # its actor fails again
-        self._log.warning(
+        self._logger.warning(
             "partition.vanished", partition=partition,
             why="the source does not know it any more; its checkpoint stays, and it goes on there if it comes back",
         )  # fmt: skip
@@ -72,7 +74,7 @@ class LeaseWriter:
             try:
                 await self._group.close(ended, "ended")
             except GROUP_UNUSABLE as error:
-                self._log.warning("supervisor.close_failed", error=str(error), partitions=len(ended))
+                self._logger.warning("supervisor.close_failed", error=str(error), partitions=len(ended))
             else:
                 partitions.forget(ended, "ended")
                 self._listed.expire()
@@ -84,7 +86,7 @@ class LeaseWriter:
         try:
             staying = await self._group.hand_over(released)
         except GROUP_UNUSABLE as error:
-            self._log.warning("supervisor.hand_over_failed", error=str(error), partitions=len(released))
+            self._logger.warning("supervisor.hand_over_failed", error=str(error), partitions=len(released))
             return
         partitions.forget(partition for partition in released if partition not in staying)
         if staying and not partitions.fenced:

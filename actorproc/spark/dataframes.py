@@ -19,7 +19,7 @@ from actorproc.output.output_files import OutputFiles
 from actorproc.output.row_reader import partitions_with_state
 from actorproc.records import SEQUENCE
 from actorproc.rows.ddl import schema_to_ddl
-from actorproc.rows.schema import PARTITION_COLUMN, nullable
+from actorproc.rows.output_schema import PARTITION_COLUMN, nullable
 from actorproc.spark.blocking_store import open_blocking
 from actorproc.spark.columns import check_column_names
 from actorproc.spark.data_source import ActorprocSource

@@ -17,7 +17,7 @@ from actorproc.config.settings import Settings
 from actorproc.errors import SourceError, UsageError
 from actorproc.produce.growth import grow_log
 from actorproc.produce.producer import Producer
-from actorproc.rows.schema import nullable, output_schema, parse_schema
+from actorproc.rows.output_schema import nullable, output_schema, parse_schema
 from actorproc.spark.blocking_store import open_blocking
 from actorproc.spark.data_source import plan_tasks
 from actorproc.spark.dataset import Span
