@@ -5,7 +5,7 @@ ActorprocError
     SettingsError          fix the setting: it is unknown, malformed or contradicts another one
     HandlerDefinitionError fix the handler class
     SchemaError            fix the output schema: it does not parse, or does not fit the stored one
-    ReleaseRefused         update actorproc on the hosts that are named
+    VersionRefused         update actorproc on the hosts that are named
   StoreError
     StoreUnavailable       try again later; a write that ended so may have been applied
     StoreRefused           fix the bucket, the credentials or the rights; trying again does not help
@@ -71,7 +71,7 @@ class SchemaError(UsageError):
     """An output schema does not parse, or does not fit the stored one."""
 
 
-class ReleaseRefused(UsageError):
+class VersionRefused(UsageError):
     """The hosts of a group run versions of actorproc that cannot read one another's documents."""
 
 

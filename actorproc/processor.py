@@ -16,7 +16,7 @@ import pyarrow as pa
 from actorproc.codecs import open_decoder, open_key_decoder
 from actorproc.config.settings import Settings
 from actorproc.errors import Aborted, ActorprocError, UsageError
-from actorproc.group.formats import FORMATS, Formats
+from actorproc.group.format_versions import FORMAT_VERSIONS, FormatVersions
 from actorproc.group.group import Group
 from actorproc.group.nudge import Nudges, UdpNudges
 from actorproc.handler.base import PartitionHandler
@@ -52,7 +52,7 @@ from actorproc.partition.dead_letter_summary import DeadLetterSummary
 from actorproc.partition.handler_threads import HandlerThreads
 from actorproc.partition.hook_queue import HookQueue
 from actorproc.partition.host_context import HostContext
-from actorproc.rows.schema import output_schema, parse_schema
+from actorproc.rows.output_schema import output_schema, parse_schema
 from actorproc.runtime.budget import BufferTotal, ByteBudget
 from actorproc.runtime.clock import SYSTEM, Clock
 from actorproc.runtime.logger import get_logger, warn_while_slow
@@ -69,7 +69,7 @@ from actorproc.stores import open_store
 
 __all__ = ["Processor", "Statistics", "default_host"]
 
-log = get_logger(__name__)
+logger = get_logger(__name__)
 
 
 class Processor:
@@ -98,8 +98,8 @@ class Processor:
         UsageError: an argument is wrong. Nothing was touched yet.
     """
 
-    formats: ClassVar[Formats] = FORMATS
-    """The storage formats that this release understands. Hosts of another release differ in them."""
+    format_versions: ClassVar[FormatVersions] = FORMAT_VERSIONS
+    """The format versions that this version of actorproc understands. Hosts of another version differ in them."""
 
     def __init__(
         self,
@@ -136,13 +136,13 @@ class Processor:
         self.start_from = start_from
         self.hooks = hooks
         self.clock = clock
-        self._log = log.bind(processor=self.name, host=self.host)
-        self._source = guard_source(open_source(source, settings=self.settings, clock=clock), log=self._log)
+        self._logger = logger.bind(processor=self.name, host=self.host)
+        self._source = guard_source(open_source(source, settings=self.settings, clock=clock), log=self._logger)
         self._store = container if isinstance(container, Store) else open_store(container, self.settings, clock=clock)
         self._owns_store = not isinstance(container, Store)
         check_places(self.name, self._source, self._store)
         targets = self.settings.sinks if sinks is None else sinks
-        self._sinks = HostSinks(targets, self.name, clock, self._log) if targets else None
+        self._sinks = HostSinks(targets, self.name, clock, self._logger) if targets else None
         self._nudges = nudges
         self._supervisor: Supervisor | None = None
         self._contact: FirstContact | None = None  # while it runs
@@ -173,21 +173,21 @@ class Processor:
                 again with nothing committed in between, or by a mistake in the handler itself (HandlerMisuse).
             Aborted: a second signal came.
             Fenced: another host of the same name has taken over.
-            ReleaseRefused: the group runs a release of actorproc that does not go with this one.
+            VersionRefused: the group runs a version of actorproc that is incompatible with this one.
             StoreError: the store cannot be used.
             UsageError: the handler's rows do not go with what is stored; or it runs already.
 
         While store or source are away, the start is tried again and again, as `statistics().error` says.
         """
-        signalled = Signals(self.clock, aborting, draining=draining, log=self._log) if signals else None
+        signalled = Signals(self.clock, aborting, draining=draining, log=self._logger) if signals else None
         end = None
         if until_end:
             end = RunUntilEnd(
-                self._source, self._store, self.layout, self.host, self._log,
+                self._source, self._store, self.layout, self.host, self._logger,
                 needs_owner=wakes(self.handler) or self._sinks is not None,
             )  # fmt: skip
         try:
-            with cancellation_logged(self._log), signalled.handled() if signalled else nullcontext():
+            with cancellation_logged(self._logger), signalled.handled() if signalled else nullcontext():
                 async with self._started(end) as supervisor:
                     async with anyio.create_task_group() as tasks:
                         if signalled:
@@ -241,7 +241,7 @@ class Processor:
 
     @asynccontextmanager
     async def _in_background(self) -> AsyncIterator[None]:
-        with cancellation_logged(self._log):
+        with cancellation_logged(self._logger):
             async with self._started() as supervisor:
                 async with anyio.create_task_group() as tasks:
                     ended = anyio.Event()
@@ -299,7 +299,7 @@ class Processor:
             if self._owns_store:
                 await contact(lambda: stack.enter_async_context(store))
             await contact(lambda: check_container(store, self.name))
-            await contact(lambda: stack.enter_async_context(opened(source, self.start, self._log)))
+            await contact(lambda: stack.enter_async_context(opened(source, self.start, self._logger)))
             stack.push_async_callback(self.decoder.close)
             if self.key_decoder is not None:
                 stack.push_async_callback(self.key_decoder.close)
@@ -309,30 +309,36 @@ class Processor:
             await contact(lambda: check_consumers(store, self.layout, source, self.start_from, settings.mirror_offsets))
             recorded = await contact(
                 lambda: prepare_container(
-                    store, self.layout, source, self.start, self.schema, state_types(self.handler), self._log
+                    store, self.layout, source, self.start, self.schema, state_types(self.handler), self._logger
                 )
             )
             with contact.stoppable("shared() of the handler"):
-                shared = await stack.enter_async_context(shared_value(self.handler, self.options, self._log))
+                shared = await stack.enter_async_context(shared_value(self.handler, self.options, self._logger))
             if (sinks := self._sinks) is not None:
                 stack.push_async_callback(sinks.close)
                 await contact(lambda: sinks.open(store, self.layout, output_schema(self.schema)))
-            with warn_while_slow(self._log, "register() of the source"):
+            with warn_while_slow(self._logger, "register() of the source"):
                 await contact(lambda: source.register(self.name, store.url))
             if clock is SYSTEM:
                 stack.enter_context(
                     loop_watchdog(
-                        settings.loop_block_warning, self._log, self._say_blocked, settings.lease_renew_interval / 4
+                        settings.loop_block_warning, self._logger, self._say_blocked, settings.lease_renew_interval / 4
                     )
                 )
-            nudges = self._nudges or UdpNudges(store.backend.route, settings, self.name, clock=clock, log=self._log)
+            nudges = self._nudges or UdpNudges(store.backend.route, settings, self.name, clock=clock, log=self._logger)
             group = Group(
-                store.lane(), self.layout, self.host, settings, clock=clock, nudges=nudges, formats=self.formats
+                store.lane(),
+                self.layout,
+                self.host,
+                settings,
+                clock=clock,
+                nudges=nudges,
+                format_versions=self.format_versions,
             )
             if end is not None:
                 await contact(end.ends.take)
             supervisor = Supervisor(group, self._context(recorded, shared, until_end=end is not None))
-            self._log.info("processor.started", source=str(source), container=store.url)
+            self._logger.info("processor.started", source=str(source), container=store.url)
             stack.callback(self._supervisor_ended, supervisor)
             self._supervisor = supervisor
             await stack.enter_async_context(nudges.listening(supervisor.nudge))
@@ -355,7 +361,7 @@ class Processor:
             threads=HandlerThreads(settings.handler_threads, clock, settings.max_process_time),
             decoder=self.decoder, key_decoder=self.key_decoder,
             hooks=HookQueue(
-                self.hooks, settings.hook_queue, clock, self._log, processor=self.name, host=self.host
+                self.hooks, settings.hook_queue, clock, self._logger, processor=self.name, host=self.host
             ),
             start_from=self.start_from,
             latest_partitions=None if recorded.partitions is None else frozenset(recorded.partitions),
@@ -376,13 +382,13 @@ class Processor:
         try:
             anyio.run(say)
         except ActorprocError as error:
-            self._log.debug("loop.blocked_untold", error=str(error))
+            self._logger.debug("loop.blocked_untold", error=str(error))
 
     def _supervisor_ended(self, supervisor: Supervisor) -> None:
         supervisor.close()
         self._last_statistics, self._supervisor = supervisor.statistics(running=False), None
         did = self._last_statistics.counts
-        self._log.info(
+        self._logger.info(
             "processor.stopped", records=did.records, rows=did.rows, dead_letters=did.dead_letters, skipped=did.skipped
         )
 
@@ -391,7 +397,7 @@ class Processor:
         if self._contact is not None:
             raise UsageError("this Processor runs already; make another one for a second host in this process")
         self._contact = FirstContact(
-            self.settings, self.clock, self._log, until_end=until_end, stopped=self._stop_requested
+            self.settings, self.clock, self._logger, until_end=until_end, stopped=self._stop_requested
         )
         try:
             yield self._contact

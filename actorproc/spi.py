@@ -3,17 +3,17 @@
 Errors are in `actorproc.errors`. Until 1.0 a name may change, and CHANGELOG.md says so.
 """
 
+from actorproc.config.options import parse_options
 from actorproc.config.settings import Settings
 from actorproc.handler.decoder import Columns, Decoder, Parsed, Values
 from actorproc.records import Batch, Cursor, Record
 from actorproc.runtime.budget import ReadBudget
 from actorproc.runtime.clock import Clock
 from actorproc.sources import open_source
-from actorproc.sources.options import parse_options
 from actorproc.sources.patience import Patience
 from actorproc.sources.protocol import Chunk, End, Partition, Source, Start
 from actorproc.sources.replay_target import Appendable
-from actorproc.storage.backend import Backend, Entry, Listing, NotModified, Stored
+from actorproc.storage.backend import Backend, Entry, Hadoop, Listing, NotModified, Stored
 from actorproc.stores import open_store
 
 __all__ = [
@@ -27,6 +27,7 @@ __all__ = [
     "Decoder",
     "End",
     "Entry",
+    "Hadoop",
     "Listing",
     "NotModified",
     "Parsed",

@@ -34,7 +34,7 @@ from actorproc.formats.protobuf.registry_format import ProtobufFormat
 from actorproc.formats.registry.client import RegistrySchema, SchemaRegistry
 from actorproc.formats.registry.decoder import RegistryDecoder, RegistryFormat
 from actorproc.handler.decoder import Decoder
-from actorproc.rows.schema import parse_schema
+from actorproc.rows.output_schema import parse_schema
 
 BATCH, PIECE = 10_000, 512  # records in a batch, and those that ctx.decode takes at a time
 SCHEMA = "id bigint, carrier string, origin string, dest string, minutes double, tail string"

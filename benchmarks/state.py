@@ -25,7 +25,7 @@ import pyarrow.compute as pc
 from rich.console import Console
 from rich.table import Table
 
-from actorproc.handler.state import AttemptState, KeyedState, StateChanges, StateKind, StateKinds
+from actorproc.handler.keyed_state import AttemptState, KeyedState, StateChanges, StateKind, StateKinds
 from actorproc.output.attachments import Attachment, put_attachments
 from actorproc.state.partition_state import PartitionState
 from actorproc.storage.names import STATE, ProcessorLayout

@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.table import Table
 
 from actorproc.config.settings import Settings
-from actorproc.handler.state import AttemptState, StateChanges
+from actorproc.handler.keyed_state import AttemptState, StateChanges
 from actorproc.output.checkpoint import StateObject
 from actorproc.state.partition_state import PartitionState
 from actorproc.storage.names import STATE

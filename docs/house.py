@@ -51,8 +51,8 @@ CORE: tuple[tuple[str, Box], ...] = (
     ("#fef3c7", Box("contracts", "base classes for users; members and leases; data that must be kept",
                     ("handler", "group", "retention"))),
     ("#dcfce7", Box("objects", "memory, folder, S3; settled writes, documents, names, Parquet", ("stores", "storage"))),
-    ("#f1f5f9", Box("ground", "entry points, settings, row schemas; actors, clock, threads; errors, records",
-                    ("plugins", "config", "rows", "runtime", "counts", "errors", "records"))),
+    ("#f1f5f9", Box("ground", "settings, row schemas, entry points; actors, clock, threads; errors, records",
+                    ("config", "rows", "plugins", "runtime", "counts", "errors", "records"))),
 )  # fmt: skip
 """The floors of the core: colour and box."""
 

@@ -13,7 +13,7 @@ from actorproc.handler.base import PartitionHandler
 from actorproc.handler.context import PartitionContext
 from actorproc.handler.decoder import Decoder
 from actorproc.records import Batch
-from actorproc.rows.schema import parse_schema
+from actorproc.rows.output_schema import parse_schema
 
 
 class RowOptions(BaseModel):

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from actorproc.handler.context import PartitionContext
 from actorproc.handler.info import PartitionInfo
-from actorproc.handler.state import Key
+from actorproc.handler.keyed_state import Key
 from actorproc.records import Batch, Record
 
 

@@ -11,11 +11,11 @@ from pydantic import Field
 from actorproc.handler.base import PartitionHandler
 from actorproc.handler.context import PartitionContext
 from actorproc.handler.info import PartitionInfo
+from actorproc.handler.keyed_state import Key
 from actorproc.handler.one_by_one import OneByOne
-from actorproc.handler.state import Key
 from actorproc.handlers.keyed import KeyOptions, keyed, record_key_of
 from actorproc.records import Batch, Record
-from actorproc.rows.schema import parse_schema
+from actorproc.rows.output_schema import parse_schema
 
 _KEY = pa.field("key", pa.string(), nullable=False)
 _TEXT = pa.schema([("value", pa.string())])

@@ -13,9 +13,9 @@ from actorproc.errors import HandlerDefinitionError, SettingsError
 from actorproc.handler.base import PartitionHandler
 from actorproc.handler.context import PartitionContext
 from actorproc.handler.info import PartitionInfo
+from actorproc.handler.keyed_state import Key
 from actorproc.handler.one_by_one import OneByOne
 from actorproc.handler.returned_rows import Returned
-from actorproc.handler.state import Key
 from actorproc.handler.wake_context import WakeContext
 from actorproc.records import Batch, Record
 from actorproc.runtime.user_code import failure_of

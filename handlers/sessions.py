@@ -14,8 +14,8 @@ from actorproc.config.settings import Seconds
 from actorproc.handler.base import PartitionHandler
 from actorproc.handler.context import PartitionContext
 from actorproc.handler.info import PartitionInfo
+from actorproc.handler.keyed_state import Key
 from actorproc.handler.one_by_one import OneByOne
-from actorproc.handler.state import Key
 from actorproc.handler.wake_context import WakeContext
 from actorproc.handlers.keyed import KeyOptions, keyed, record_key_of, time_of
 from actorproc.records import Batch, Record

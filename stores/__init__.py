@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import re
-
-from pydantic import ValidationError
+from collections.abc import Sequence
+from typing import Any
 
 from actorproc import plugins
-from actorproc.config.secrets import with_secrets
+from actorproc.config.options import parse_options
 from actorproc.config.settings import Settings
-from actorproc.config.validation import explain, has_credentials, unknown_option, without_credentials
+from actorproc.config.validation import has_credentials
 from actorproc.errors import UsageError
 from actorproc.runtime.clock import SYSTEM, Clock
 from actorproc.storage.backend import Backend
@@ -20,7 +20,6 @@ OUTPUT_SCHEME = "actorproc+"
 """Prefix of the URL of a processor's output: `actorproc+CONTAINER/PROCESSOR`. It names a source, not a store."""
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(//)?(.*)", re.DOTALL)  # two letters at least: not the drive of a path
-_S3 = ("s3", "s3a", "s3n")  # spellings of Hadoop and others
 
 
 def open_store(url: str | os.PathLike[str], settings: Settings | None = None, *, clock: Clock = SYSTEM) -> Store:
@@ -41,30 +40,44 @@ def open_store(url: str | os.PathLike[str], settings: Settings | None = None, *,
     return Store(_backend(os.fspath(url), settings, clock), limits=limits, clock=clock)
 
 
-def with_store_options(url: str, settings: Settings) -> Settings:
-    """The settings for a source in a store: its source options are those of the store's backend.
+def with_source_options(url: str, settings: Settings) -> Settings:
+    """The settings for a source in a store: its source options are those of the store.
 
     So a log may lie in another account than the container. Options of the container count where it has no others.
 
     Raises:
-        UsageError: the backend does not take an option, or a value is wrong.
+        UsageError: the store does not take an option, or a value is wrong.
     """
     scheme = _split(url.removeprefix(OUTPUT_SCHEME))[0]
-    if not (settings.source_options or settings.store_options) or scheme not in plugins.names(plugins.STORES):
+    if not settings.source_options or scheme not in plugins.names(plugins.STORES):
         return settings  # an unknown scheme fails where the store is opened
-    known = _kind(scheme).options
-    if unknown := sorted(settings.source_options.keys() - set(known)):
-        raise UsageError(unknown_option("source", url, unknown[0], known))
-    options = settings.source_options
-    shared = {name: value for name, value in settings.store_options.items() if name in known}
-    own = {name: value for name, value in options.items() if name not in Settings.model_fields}
-    ours = {name: value for name, value in options.items() if name not in own}
-    given = settings.model_dump() | with_secrets("source option", ours)
+    kind, given = _kind(scheme), {**settings.store_options, **settings.source_options}
+    parse_options(url, kind.options, _own(kind, settings) | settings.source_options)  # refuses wrong ones
+    return settings.with_store_options(given).model_copy(update={"source_options": {}})
+
+
+def own_url(url: str) -> str | None:
+    """A URL of Spark or Hadoop as actorproc spells it. None: it is in no registered store.
+
+    `file:/folder` becomes `file:///folder`; `s3a://bucket` becomes `s3://bucket`. A path stays as it is.
+    """
+    match = _SCHEME.fullmatch(url)
+    scheme, slashes, rest = match.groups() if match else ("", None, "")
+    if slashes is None and not rest.startswith("/"):
+        return url
+    known, scheme = plugins.names(plugins.STORES), scheme.lower()
+    if slashes is None and scheme != "file":  # such as hdfs:/checkpoints
+        return None
+    found = scheme if scheme in known else next((name for name in known if scheme in _spellings(name)), None)
+    return None if found is None else f"{found}://{rest}"
+
+
+def _spellings(scheme: str) -> Sequence[str]:
+    """None of a store that cannot be imported: that is not an error of other stores."""
     try:
-        return Settings(**given | {"store_options": shared | own, "source_options": {}})
-    except ValidationError as error:
-        origins = dict.fromkeys(options, f"source {without_credentials(url)}: source option ")
-        raise UsageError(explain(error, Settings, origins)) from None
+        return _kind(scheme).spellings
+    except UsageError:
+        return ()
 
 
 def given_store(argument: str, given: object, allowed: str, settings: Settings | None, clock: Clock) -> Store:
@@ -105,18 +118,22 @@ def _backend(url: str, settings: Settings, clock: Clock) -> Backend:
     scheme, slashes, rest = _split(url)
     if slashes and scheme not in plugins.names(plugins.STORES):
         rest = rest.rpartition("@")[2]  # a secret may be before it
-        meant = f" (did you mean s3://{rest}?)" if scheme.lower() in _S3 else ""
+        own = own_url(f"{scheme}://{rest}")
+        meant = f" (did you mean {own}?)" if own is not None else ""
         raise UsageError(f"store URL {scheme}://{rest} has the unknown scheme {scheme!r}{meant}: {_allowed()}")
     if has_credentials(url) and scheme != "file":
-        raise UsageError("a store URL must not contain credentials: set s3_access_key and s3_secret_key")
+        known = ", ".join(_kind(scheme).options.model_fields) or "none"
+        raise UsageError(f"a store URL must not contain credentials; {scheme}:// has the settings {known}")
     if not slashes or not rest:
         raise UsageError(f"store URL {url!r} is not complete: {_allowed()}")
     url, kind = f"{scheme}://{rest}", _kind(scheme)
-    own = [name for name in kind.options if name not in Settings.model_fields]
-    if own and (unknown := sorted(settings.store_options.keys() - set(own))):
-        raise UsageError(unknown_option("store", url, unknown[0], own))
+    options = parse_options(url, kind.options, _own(kind, settings), of="store")
     with plugins.importing(plugins.STORES, scheme, f"store {scheme}://"):
-        return kind.of_url(url, settings.store_options if own else {}, settings=settings, clock=clock)
+        return kind.of_url(url, options, settings=settings, clock=clock)
+
+
+def _own(kind: type[Backend], settings: Settings) -> dict[str, Any]:
+    return {name: value for name, value in settings.store_options.items() if name in kind.options.model_fields}
 
 
 def _kind(scheme: str) -> type[Backend]:

@@ -40,7 +40,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from copy import copy
 from pathlib import Path
@@ -53,7 +53,7 @@ from actorproc.errors import ConditionFailed, StoreRefused, StoreUnavailable, Us
 from actorproc.runtime.backoff import Backoff
 from actorproc.runtime.clock import SYSTEM, Clock
 from actorproc.runtime.thread_pool import NoThread
-from actorproc.storage.backend import LANE, Backend, Entry, Listing, NotModified, Stored
+from actorproc.storage.backend import LANE, Backend, Entry, Hadoop, Listing, NotModified, Stored
 from actorproc.stores.directories import move_into_place, remove_empty, sync, sync_folder
 from actorproc.stores.folder_metadata import HIDDEN, FolderMetadata
 
@@ -96,12 +96,16 @@ class FolderStore(Backend):
         return fleeting
 
     @classmethod
-    def of_url(cls, url: str, options: Mapping[str, Any], *, settings: Settings, clock: Clock) -> Self:
+    def of_url(cls, url: str, options: Any, *, settings: Settings, clock: Clock) -> Self:
         return cls(url.partition("://")[2], clock=clock)
 
     @property
     def route(self) -> None:
         return None
+
+    @property
+    def hadoop(self) -> Hadoop:
+        return Hadoop(self.url)
 
     async def open(self) -> None:
         await self._do(self._look, abandon=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Mapping
 from hashlib import blake2b
 from itertools import count
 from threading import Lock
@@ -44,7 +43,7 @@ class MemoryStore(Backend):
         self._space = _Space() if name is None else _named.setdefault(name, _Space())
 
     @classmethod
-    def of_url(cls, url: str, options: Mapping[str, Any], *, settings: Settings, clock: Clock) -> Self:
+    def of_url(cls, url: str, options: Any, *, settings: Settings, clock: Clock) -> Self:
         return cls(url.partition("://")[2], clock=clock)
 
     @property

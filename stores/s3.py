@@ -15,7 +15,7 @@ Protocol: https://docs.aws.amazon.com/AmazonS3/latest/userguide/conditional-writ
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AsyncExitStack, contextmanager
 from datetime import datetime
 from email.utils import parsedate_to_datetime
@@ -37,9 +37,10 @@ from actorproc.config.settings import Settings
 from actorproc.config.validation import has_credentials
 from actorproc.errors import ConditionFailed, StoreRefused, StoreUnavailable, UsageError
 from actorproc.runtime.clock import SYSTEM, Clock
-from actorproc.storage.backend import LANE, OUTSIDE, Backend, Entry, Listing, NotModified, Stored, all_pages
+from actorproc.storage.backend import LANE, OUTSIDE, Backend, Entry, Hadoop, Listing, NotModified, Stored, all_pages
 from actorproc.stores.s3_bucket import bucket_warnings
 from actorproc.stores.s3_errors import Answer, answered, unanswered
+from actorproc.stores.s3_options import S3Options, hadoop_of
 
 _PAGE = 1000  # maximal keys of a listing
 _CONNECT_TIMEOUT = 5.0  # seconds
@@ -59,26 +60,34 @@ class _SendOnce(AIOHTTPSession):  # type: ignore[misc, unused-ignore]
 class S3Store(Backend):
     """Objects in `bucket`, their keys below `prefix` (empty, or ends with '/').
 
-    Without keys and region in the settings, the usual AWS chain applies (environment, profile, role).
+    Without keys and region in the options, the usual AWS chain applies (environment, profile, role).
     """
 
-    options = ("s3_endpoint", "s3_region", "s3_access_key", "s3_secret_key", "s3_path_style")
+    options = S3Options
+    spellings = ("s3a", "s3n")
 
     @classmethod
-    def of_url(cls, url: str, options: Mapping[str, Any], *, settings: Settings, clock: Clock) -> Self:
+    def of_url(cls, url: str, options: S3Options, *, settings: Settings, clock: Clock) -> Self:
         bucket, _, prefix = url.removeprefix("s3://").partition("/")
         prefix = prefix.strip("/")
-        return cls(bucket, f"{prefix}/" if prefix else "", settings, clock=clock)
+        return cls(bucket, f"{prefix}/" if prefix else "", options, settings, clock=clock)
 
     @property
     def route(self) -> str | None:
         return urlsplit(self.endpoint).hostname if self.endpoint else OUTSIDE
 
-    def __init__(self, bucket: str, prefix: str, settings: Settings, *, clock: Clock = SYSTEM) -> None:
-        self.endpoint = settings.s3_endpoint
+    @property
+    def hadoop(self) -> Hadoop:
+        return hadoop_of(self.url, self._options)
+
+    def __init__(
+        self, bucket: str, prefix: str, options: S3Options, settings: Settings, *, clock: Clock = SYSTEM
+    ) -> None:
+        self.endpoint = options.s3_endpoint
         self.url = f"s3://{bucket}/{prefix}".rstrip("/")
         self._bucket = bucket
         self._prefix = prefix
+        self._options = options
         self._settings = settings
         self._clock = clock
         self._stack = AsyncExitStack()
@@ -96,7 +105,7 @@ class S3Store(Backend):
         except BaseException as error:
             with anyio.CancelScope(shield=True):
                 await self.close()
-            where = self._settings.s3_endpoint or "AWS"
+            where = self.endpoint or "AWS"
             if isinstance(error, TimeoutError):
                 raise StoreUnavailable(
                     f"{self.url}: no answer from {where} in {self._settings.store_timeout:g} s; check s3_endpoint and "
@@ -116,7 +125,7 @@ class S3Store(Backend):
         await self._stack.aclose()
 
     def _new_client(self) -> Any:
-        given = self._settings
+        given, settings = self._options, self._settings
         elsewhere = given.s3_endpoint or os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
         if elsewhere is not None and has_credentials(elsewhere):
             raise UsageError("AWS_ENDPOINT_URL must not contain credentials: set AWS_ACCESS_KEY_ID and the like")
@@ -132,9 +141,9 @@ class S3Store(Backend):
             config=AioConfig(
                 http_session_cls=_SendOnce,
                 retries={"total_max_attempts": 1, "mode": "standard"},
-                connect_timeout=min(_CONNECT_TIMEOUT, given.store_timeout),
-                read_timeout=given.store_timeout,
-                max_pool_connections=given.store_concurrency + LANE,
+                connect_timeout=min(_CONNECT_TIMEOUT, settings.store_timeout),
+                read_timeout=settings.store_timeout,
+                max_pool_connections=settings.store_concurrency + LANE,
                 s3={"addressing_style": "path" if path_style else "auto"},
                 request_checksum_calculation="when_required",
                 response_checksum_validation="when_required",
@@ -250,7 +259,7 @@ class S3Store(Backend):
         except aws.ClientError as error:
             raise answered(what, Answer.of(error)) from error
         except (aws.BotoCoreError, ResponseParserError, aiohttp.ClientError, OSError) as error:
-            raise unanswered(what, self._settings.s3_endpoint or "AWS", error) from error
+            raise unanswered(what, self.endpoint or "AWS", error) from error
 
 
 def _keep_body(response_dict: dict[str, Any], customized_response_dict: dict[str, Any], **_: object) -> None:

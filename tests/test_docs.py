@@ -14,7 +14,9 @@ from pathlib import Path
 
 import pytest
 
+from actorproc import plugins
 from actorproc.config.settings import ORDERED, Settings
+from actorproc.config.store_options import store_options
 
 ROOT = Path(__file__).parent.parent
 SETTINGS = ROOT / "docs" / "settings.md"
@@ -46,7 +48,7 @@ s3_endpoint = "http://127.0.0.1:9000"
 table = "flights"
 ```
 
-Settings come before the tables in the file. Three settings are tables: `[source_options]`, for the client of the source, `[store_options]`, for a store of [another package](extend.md), and `[schema_registry_options]`. Other tables than these and `[options]` are refused. `--source`, `--container`, `--name` and `--host` are options of the command line, not settings.
+Settings come before the tables in the file. Two settings are tables: `[source_options]`, for the client of the source, and `[schema_registry_options]`. Other tables than these and `[options]` are refused. `--source`, `--container`, `--name` and `--host` are options of the command line, not settings.
 
 A wrong setting is refused at the start, with its name, its value and what is allowed. Settings that contradict each other are refused, too:
 
@@ -54,9 +56,10 @@ A wrong setting is refused at the start, with its name, its value and what is al
 - A setting must be at most another one: {ordered}.
 - `auto_commit = false` does not go with `delivery = "at-most-once"`, nor with ready-made handlers (`RecordHandler`, `JsonRows`, `Capture`), which never commit themselves.
 - `delivery = "at-most-once"` does not go with a handler whose `exclusive` is true, such as `KafkaForwarder`: nothing would be tried again.
-- `s3_access_key` and `s3_secret_key` come together or not at all.
 
 An environment variable `ACTORPROC_<NAME>` that is not a setting is ignored.
+
+The last settings of the table, `s3_*`, belong to S3 stores. Stores of [other packages](extend.md) have settings in the same way; their names begin with the scheme of the store's URLs. Their values are checked when such a store is opened; other stores ignore them. The value `@PATH` stands for the content of a file, for secrets; a value that begins with `@` is written with two. `s3_access_key` and `s3_secret_key` come together or not at all.
 
 | setting | default | description |
 |---|---|---|
@@ -64,9 +67,10 @@ An environment variable `ACTORPROC_<NAME>` that is not a setting is ignored.
 
 
 def settings_page() -> str:
-    """docs/settings.md, from the fields of `Settings`."""
+    """docs/settings.md, from the fields of `Settings` and the options of stores."""
     lines = []
-    for name, field in Settings.model_fields.items():
+    of_stores = store_options(f"{scheme}_" for scheme in plugins.names(plugins.STORES))
+    for name, field in (Settings.model_fields | of_stores).items():
         default = "" if field.default is None else f"`{field.default}`"
         lines.append(f"| `{name}` | {default} | {field.description} |\n")
     ordered = ", ".join(f"`{small}` at most `{large}`" for small, large, _ in ORDERED)

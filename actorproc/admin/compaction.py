@@ -94,8 +94,8 @@ async def plan(
         some = dict.fromkeys(partitions[start : start + _LISTED], 0)
         for partition, (files, boundary) in (await where.listed(store, some)).items():
             checkpoint = known.number if (known := checkpoints[partition]) else 0
-            settled, lost = _settled(store, layout, partition, files, boundary, checkpoint, before)
-            groups = tuple(FileGroup.of(partition, group) for group in grouped(settled, target_size))
+            compactable, lost = _compactable(store, layout, partition, files, boundary, checkpoint, before)
+            groups = tuple(FileGroup.of(partition, group) for group in grouped(compactable, target_size))
             size = sum(file.size for file in files)
             plans.append(CompactionPlan(partition, boundary, groups, len(files), size, lost))
     return plans
@@ -106,7 +106,7 @@ async def store_now(store: Store, layout: ProcessorLayout) -> float:
     return (await store.list(layout.checkpoints, limit=1)).now
 
 
-def _settled(
+def _compactable(
     store: Store,
     layout: ProcessorLayout,
     partition: str,

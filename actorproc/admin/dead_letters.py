@@ -17,7 +17,7 @@ from actorproc.admin.replay_target import opened_target, takes_letters
 from actorproc.config.settings import Settings
 from actorproc.errors import UsageError
 from actorproc.output.checkpoint import read_checkpoint
-from actorproc.output.dead_letters import letter_files, purge, read_letters
+from actorproc.output.letter import letter_files, purge, read_letters
 from actorproc.output.source_identity import read_source
 from actorproc.sources.log import LogSource
 from actorproc.storage.document import whole_number

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from keyword import iskeyword
 from typing import Any
 
-from actorproc.handler.state import TIMERS, Key
-from actorproc.output.dead_letters import decoded
+from actorproc.handler.keyed_state import TIMERS, Key
+from actorproc.output.letter import decoded
 from actorproc.state.reading import CommittedState
 
 MOST_KEYS = 1_000

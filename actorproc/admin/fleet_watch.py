@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from actorproc.admin.fleet import Fleet, HostView, PartitionView
 from actorproc.admin.partition_reader import Begin, PartitionReader
-from actorproc.admin.verdict import Verdict, judge, judge_blocked, judge_given_up
+from actorproc.admin.verdict import Verdict, judge, judge_abandoned, judge_blocked
 from actorproc.counts import Counts
 from actorproc.errors import CorruptObject
 from actorproc.group.assignment import Lease
@@ -117,7 +117,7 @@ class FleetWatch:
         self._giving_up = {
             who[0]: beat.report
             for who, (_, beat) in self._beats.items()
-            if beat.report.given_up and self._is_alive(who)
+            if beat.report.abandoned and self._is_alive(who)
         }
         return set(new)
 
@@ -183,10 +183,10 @@ class FleetWatch:
         report = beat.report.progress.get(name)
         if report is None or report.epoch != lease.epoch:
             moving = Verdict("moving", f"{lease.owner} has not reported it yet")
-            return None, judge_given_up(name, self._giving_up, None) or moving
+            return None, judge_abandoned(name, self._giving_up, None) or moving
         verdict = judge(report, beat.report.failing.get(name), beat.time, beat.report.max_process_time)
         if not verdict.is_bad:
-            verdict = judge_given_up(name, self._giving_up, report) or verdict
+            verdict = judge_abandoned(name, self._giving_up, report) or verdict
         if verdict.kind == "ok" and lease.next is not None:
             verdict = Verdict("moving", f"{lease.owner} hands it over to {lease.next or 'nobody'}")
         return report, verdict
@@ -200,8 +200,8 @@ class FleetWatch:
             return Verdict(
                 "paused", f"an operator has paused it{wishes.why_paused(name)}, until `actorproc resume`"
             )  # fmt: skip
-        if (given_up := judge_given_up(name, self._giving_up, None)) is not None:
-            return given_up
+        if (abandoned := judge_abandoned(name, self._giving_up, None)) is not None:
+            return abandoned
         if owner is None:
             return Verdict("unowned", self._why_unowned())
         age = self._ages.get(owner)

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from actorproc.admin.audit import Act, record
 from actorproc.config.settings import Settings
 from actorproc.errors import UsageError
-from actorproc.group.formats import highest_of
+from actorproc.group.format_versions import highest_of
 from actorproc.group.membership import GroupDocument
 from actorproc.group.nudge import Nudges, UdpNudges
 from actorproc.group.other_hosts import OtherHosts
@@ -20,9 +20,9 @@ from actorproc.storage.document import SharedDocument
 from actorproc.storage.names import ProcessorLayout, checked_name, natural
 from actorproc.storage.store import Store
 
-log = get_logger(__name__)
+logger = get_logger(__name__)
 
-_FORMAT = GroupDocument.newest_format  # that of a group with wishes
+_FORMAT = GroupDocument.newest_format_version  # that of a group with wishes
 
 
 class Placement:
@@ -145,7 +145,7 @@ class Placement:
             wishes = change(group)
             reasons = {**group.wishes.reasons, **dict.fromkeys(acts, self._reason)}
             kept = {act: why for act, why in reasons.items() if why and act in wishes.acts()}
-            return replace(group, wishes=replace(wishes, reasons=kept), format=_FORMAT)
+            return replace(group, wishes=replace(wishes, reasons=kept), format_version=_FORMAT)
 
         group = await self._document.change(changed) or GroupDocument.of()
         arguments = {name: value for name, value in to.items() if value}
@@ -159,7 +159,7 @@ class Placement:
 
 async def nudge_members(store: Store, layout: ProcessorLayout, nudges: Nudges, group: GroupDocument) -> None:
     """Let all hosts look at the group now."""
-    hosts = OtherHosts(store, layout, nudges, log.bind(processor=layout.processor))
+    hosts = OtherHosts(store, layout, nudges, logger.bind(processor=layout.processor))
     listening: AbstractAsyncContextManager[None] = nudges.listening(lambda: None)
     async with listening:
         await hosts.nudge(sorted(group.incarnations()), ())

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from actorproc.errors import CorruptObject
 from actorproc.output.row_reader import FileSlice, all_slices, newest_slices, read_rows
-from actorproc.output.schema import read_schema
+from actorproc.output.schema_document import read_schema
 from actorproc.records import SEQUENCE
 from actorproc.rows.json_values import plain_rows
 from actorproc.storage.names import ProcessorLayout

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from actorproc.admin.state_table import state_batch
-from actorproc.handler.state import Key
+from actorproc.handler.keyed_state import Key
 from actorproc.handler.timers import utc
 from actorproc.state.reading import key_text, read_state, without_passed_on
 from actorproc.storage.names import ProcessorLayout

@@ -24,7 +24,7 @@ from actorproc.admin.replay_claim import ReplayClaim
 from actorproc.admin.replay_state import Letter, ReplayPart, ReplayState, deleted_meanwhile
 from actorproc.admin.replay_target import missing_partition
 from actorproc.errors import RESTORE, CorruptObject, UsageError, located
-from actorproc.output.dead_letters import HISTORY, corrupt_letters, decoded, read_letters
+from actorproc.output.letter import HISTORY, corrupt_letters, decoded, read_letters
 from actorproc.output.source_identity import check_source
 from actorproc.records import Batch
 from actorproc.sources.replay_target import Outcome, ReplayTarget

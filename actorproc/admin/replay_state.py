@@ -34,7 +34,7 @@ class ReplayPart(msgspec.Struct, frozen=True):
 class ReplayState(Document, frozen=True):
     """The stored state of a dead-letter file's replay. The last part is batch number `batch` of `transaction`."""
 
-    newest_format: ClassVar[int] = 4
+    newest_format_version: ClassVar[int] = 4
 
     parts: tuple[ReplayPart, ...] = ()
     """Only the last one may be unfinished."""
@@ -51,7 +51,7 @@ class ReplayState(Document, frozen=True):
         # Format version 3: a part has a value. An older actorproc would append the letter's own.
         # Format version 4: there are void batches. An older actorproc would take the number of one for its next part.
         least = 3 if any(part.value is not None for part in self.parts) else 2
-        force_setattr(self, "format", 4 if self.void else least)
+        force_setattr(self, "format_version", 4 if self.void else least)
 
     @property
     def pending(self) -> ReplayPart | None:

@@ -23,7 +23,7 @@ from actorproc.sources import Source, open_source
 from actorproc.sources.replay_target import Appendable, Outcome, Replayable, ReplayTarget
 from actorproc.storage.names import READERS, log_staged
 from actorproc.storage.store import Store
-from actorproc.stores import open_store, with_store_options
+from actorproc.stores import open_store, with_source_options
 
 
 class LogTarget:
@@ -138,7 +138,7 @@ async def opened_target(url: str, settings: Settings, *, is_source: bool = True)
         async with AppendableTarget.opened(url, cast(AppendableSource, source)) as appendable:
             yield appendable
     else:
-        async with open_store(url, with_store_options(url, settings)) as store, LogTarget.opened(store) as log:
+        async with open_store(url, with_source_options(url, settings)) as store, LogTarget.opened(store) as log:
             yield log
 
 

@@ -16,13 +16,13 @@ from actorproc.admin.placement import nudge_members
 from actorproc.config.settings import Settings
 from actorproc.counts import Counts
 from actorproc.errors import Fenced, PartitionGone, UsageError
-from actorproc.group.formats import highest_of
+from actorproc.group.format_versions import highest_of
 from actorproc.group.membership import GroupDocument, read_group
 from actorproc.group.nudge import Nudges, UdpNudges
 from actorproc.output.chain import ChainEnd, Commit, OutputChain, encode_commit
 from actorproc.output.checkpoint import WITH_RESETS, Reset
 from actorproc.output.row_reader import partitions_with_state
-from actorproc.output.schema import read_schema
+from actorproc.output.schema_document import read_schema
 from actorproc.records import SEQUENCE, Cursor
 from actorproc.runtime.tasks import gather
 from actorproc.sources.protocol import Source, Start, parse_time
@@ -323,7 +323,7 @@ class Resets:
             )  # fmt: skip
             commit = Commit(
                 put_id=clock.nonce(), host=self._who, epoch=tip.checkpoint.epoch, first=reset.first, next=reset.next,
-                totals=tip.totals + Counts(resets=1), time=reset.time, reset=reset, format=WITH_RESETS,
+                totals=tip.totals + Counts(resets=1), time=reset.time, reset=reset, format_version=WITH_RESETS,
             )  # fmt: skip
             body, _ = await clock.run_in_thread(encode_commit, schema.empty_table(), commit, b"")
             try:

@@ -8,9 +8,16 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from actorproc.errors import SchemaError
-from actorproc.output.schema import StateTypes, StoredSchema, added_columns, check_state, parse_type, read_stored_schema
+from actorproc.output.schema_document import (
+    StateTypes,
+    StoredSchema,
+    added_columns,
+    check_state,
+    parse_type,
+    read_stored_schema,
+)
 from actorproc.rows.ddl import type_ddl
-from actorproc.rows.schema import parse_schema
+from actorproc.rows.output_schema import parse_schema
 from actorproc.storage.names import ProcessorLayout
 from actorproc.storage.store import Store
 

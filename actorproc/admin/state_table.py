@@ -10,7 +10,7 @@ import pyarrow.types as pt
 
 from actorproc.errors import UsageError
 from actorproc.handler.timers import utc
-from actorproc.rows.schema import nullable
+from actorproc.rows.output_schema import nullable
 from actorproc.state.reading import CommittedState, key_text, value_text
 
 

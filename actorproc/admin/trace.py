@@ -18,7 +18,7 @@ from actorproc.config.settings import Settings
 from actorproc.errors import ActorprocError, CorruptObject, PartitionGone, SourceError, UsageError
 from actorproc.output.chain import ChainEnd, Commit, OutputChain
 from actorproc.output.compacted_file import CompactedCommits
-from actorproc.output.dead_letters import record_fields
+from actorproc.output.letter import record_fields
 from actorproc.output.output_files import OutputFiles
 from actorproc.output.row_reader import FileSlice, partitions_with_state, read_rows
 from actorproc.records import SEQUENCE, Record

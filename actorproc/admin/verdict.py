@@ -59,14 +59,14 @@ def judge(report: PartitionReport, error: str | None, now: float, max_process_ti
     return trouble or _slowness(report, now, max_process_time) or _backlog(report, now)
 
 
-def judge_given_up(partition: str, hosts: Mapping[str, HostReport], report: PartitionReport | None) -> Verdict | None:
-    """The verdict about a partition that hosts gave up, whose calls still last. None: it gets on, or nobody did.
+def judge_abandoned(partition: str, hosts: Mapping[str, HostReport], report: PartitionReport | None) -> Verdict | None:
+    """The verdict about a partition that hosts abandoned, whose calls still last. None: it gets on, or nobody did.
 
     Args:
         hosts: the reports of live hosts.
         report: of its owner, if there is one.
     """
-    found = {host: given[partition] for host, of in hosts.items() if partition in (given := of.given_up)}
+    found = {host: given[partition] for host, of in hosts.items() if partition in (given := of.abandoned)}
     if not found or (report is not None and report.sequence > max(given.reached for given in found.values())):
         return None
     first = min(found.values(), key=lambda given: given.since)

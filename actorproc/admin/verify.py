@@ -12,7 +12,7 @@ from actorproc.admin.verify_output import PartitionCheck
 from actorproc.errors import CorruptObject
 from actorproc.group.heartbeat import Heartbeat, incarnation_of
 from actorproc.group.membership import read_group
-from actorproc.output.schema import read_schema
+from actorproc.output.schema_document import read_schema
 from actorproc.output.source_identity import dataset_identity
 from actorproc.retention.readers import read_registry
 from actorproc.runtime.tasks import gather

@@ -16,7 +16,7 @@ from actorproc.errors import CorruptObject, Fenced
 from actorproc.output.chain import Commit, OutputChain
 from actorproc.output.checkpoint import Checkpoint, read_checkpoint
 from actorproc.output.compacted_file import CompactedCommits, batches_of
-from actorproc.output.dead_letters import read_letters
+from actorproc.output.letter import read_letters
 from actorproc.records import SEQUENCE, Cursor
 from actorproc.retention.boundary import NOTHING_TRIMMED, CompactedRange, read_boundary
 from actorproc.state.reading import read_state

@@ -18,7 +18,7 @@ from actorproc.config.settings import Settings
 from actorproc.handler.checks import checked_handler
 from actorproc.handler.options import load_options
 from actorproc.handler.state_kinds import state_types
-from actorproc.rows.schema import parse_schema
+from actorproc.rows.output_schema import parse_schema
 
 
 def check(

@@ -10,13 +10,15 @@ from typing import Any, TypeVar
 import anyio
 
 from actorproc.config.settings import Settings
+from actorproc.config.store_options import store_options
+from actorproc.config.validation import is_secret
 from actorproc.errors import ActorprocError, SettingsError, UsageError
 from actorproc.output.row_reader import partitions_with_state
 from actorproc.runtime.clock import SYSTEM
 from actorproc.storage.locations import missing_processor
 from actorproc.storage.names import ProcessorLayout, natural
 from actorproc.storage.store import Store
-from actorproc.stores import open_store
+from actorproc.stores import open_store, with_source_options
 
 T = TypeVar("T")
 
@@ -45,6 +47,20 @@ def load_settings(
 ) -> Settings:
     """Settings from `--set` and `--source-option`, the environment and the file, in this order of precedence."""
     return Settings.load(config, **setting_keywords(given, source_options))
+
+
+def settings_of_log(url: str | None, settings: Settings, options: Sequence[str] | None) -> Settings:
+    """Settings for the log of `--log` or `--into`, which may lie in another account: `--source-option` says so.
+
+    Raises:
+        UsageError: the log's store does not take an option, or there are options and no log.
+    """
+    if url is None and options:
+        raise UsageError("--source-option is for a log: give --log, too")
+    if url is None:
+        return settings
+    given = settings.model_copy(update={"source_options": pairs("--source-option", options)})
+    return with_source_options(url, given)
 
 
 def setting_keywords(
@@ -114,9 +130,9 @@ async def opened_processor(
     """
     layout, settings = ProcessorLayout(name), load_settings(config, given, source_options)
     async with open_store(container, settings) as store:
-        give_up = SYSTEM.monotonic() + wait
+        deadline = SYSTEM.monotonic() + wait
         while not may_be_new and (problem := await missing_processor(store, name)) is not None:
-            if SYSTEM.monotonic() >= give_up:
+            if SYSTEM.monotonic() >= deadline:
                 raise UsageError(problem)
             await SYSTEM.sleep(_RETRY_AFTER)
         yield store, layout, settings
@@ -138,5 +154,7 @@ async def chosen_partitions(store: Store, layout: ProcessorLayout, partition: st
 
 def shown_settings(given: Iterable[str]) -> list[str]:
     """The `--set` options that another command needs to reach the store, without secrets."""
-    wanted = [setting for setting in given if setting.startswith("s3_") and "_key" not in setting.partition("=")[0]]
+    options = store_options(given)
+    named = ((setting.partition("=")[0].strip(), setting) for setting in given)
+    wanted = [setting for name, setting in named if name in options and not is_secret(name, options[name])]
     return [part for setting in wanted for part in ("--set", setting)]

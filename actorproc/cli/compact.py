@@ -21,7 +21,7 @@ from actorproc.spark.session import Session
 from actorproc.spark.session_options import default_master, session_options
 from actorproc.storage.names import natural
 
-log = get_logger(__name__)
+logger = get_logger(__name__)
 
 _STAYS = (
     "Left unchanged: files younger than --older-than, files beyond the checkpoint, and files that are large enough or "
@@ -52,7 +52,7 @@ def run(
 
     def opened() -> Any:
         check_java("actorproc compact")
-        log.info("spark.starting", on=session.master)
+        logger.info("spark.starting", on=session.master)
         return session.open()
 
     known: list[Compaction] = []

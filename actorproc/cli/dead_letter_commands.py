@@ -20,7 +20,6 @@ from actorproc.cli.parameters import (
     count,
 )
 from actorproc.cli.usage import Group
-from actorproc.errors import UsageError
 
 app = typer.Typer(
     name="dead-letters",
@@ -128,12 +127,8 @@ def replay_letters(
     from actorproc.cli.common import opened_processor
     from actorproc.cli.manage_dead_letters import replay
 
-    if into is not None and source_option:
-        raise UsageError(
-            "--source-option is for the source of the letters; a log of --into has the container's account"
-        )
-    opened = opened_processor(name, container, config, settings, source_options=source_option)
-    replay(ids or (), opened, source, into, partition, kind, value, as_json)
+    opened = opened_processor(name, container, config, settings, source_options=None if into else source_option)
+    replay(ids or (), opened, source, into, source_option, partition, kind, value, as_json)
 
 
 @app.command("purge")

@@ -25,6 +25,8 @@ from actorproc.handler.checks import checked_handler
 from actorproc.handler.options import load_options
 from actorproc.state.reading import read_state
 
+_SHOWN = {name for name, field in Settings.model_fields.items() if field.repr}  # the test needs no store
+
 
 def run(
     letter: str,
@@ -70,5 +72,5 @@ def _options(
         handler=spec, options={**read_config(config).get("options", {}), **keywords},
         variables={names[variable.upper()]: variable for variable in os.environ if variable.upper() in names},
         config=str(config) if config else None,
-        settings={name: text for name, text in pairs("--set", settings).items() if Settings.model_fields[name].repr},
+        settings={name: text for name, text in pairs("--set", settings).items() if name in _SHOWN},
     )  # fmt: skip

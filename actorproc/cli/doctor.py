@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +11,13 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
+from actorproc import plugins
 from actorproc.admin.doctor import Examination, examine
 from actorproc.cli.common import load_settings, run_async
 from actorproc.cli.terminal import console, print_json, text
+from actorproc.codecs import open_decoder
 from actorproc.config.settings import Settings
-from actorproc.errors import SourceError
+from actorproc.errors import SourceError, UsageError
 from actorproc.stores import open_store
 
 _SHOWN = 100
@@ -46,19 +47,23 @@ def run(url: str, as_json: bool, config: Path | None, given: Sequence[str] | Non
 
 
 async def _subjects(settings: Settings) -> dict[str, Any]:
-    """The latest versions in the schema registry, or why they cannot be read."""
+    """The latest versions in the schema registry, or why they cannot be read, from a decoder that asks it."""
     answer: dict[str, Any] = {"url": settings.schema_registry, "error": None, "subjects": [], "count": 0}
-    from actorproc.formats.opening import open_registry
-
-    registry = open_registry(settings)
-    try:
-        subjects, answer["count"] = await registry.subjects(_SHOWN)
-        answer["subjects"] = list(map(asdict, subjects))
-    except SourceError as error:
-        answer["error"] = str(error)
-    finally:
-        await registry.close()
-    return answer
+    refused = UsageError("schema_registry: no decoder asks it")
+    for name in dict.fromkeys([settings.decode, *plugins.names(plugins.DECODERS)]):
+        try:
+            decoder = open_decoder(settings.model_copy(update={"decode": name}))
+        except UsageError as error:  # such as of a format whose library is not installed
+            refused = error
+            continue
+        try:
+            if (found := await decoder.subjects(_SHOWN)) is not None:
+                return answer | {"subjects": found[0], "count": found[1]}
+        except SourceError as error:
+            return answer | {"error": str(error)}
+        finally:
+            await decoder.close()
+    raise refused
 
 
 def _document(url: str, endpoint: str | None, found: Examination) -> dict[str, Any]:

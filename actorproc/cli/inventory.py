@@ -21,7 +21,7 @@ from actorproc.cli.common import OpenedProcessor, load_settings, run_async
 from actorproc.cli.loading import load_source
 from actorproc.cli.terminal import counted, print_json, print_line, print_table, rows_of
 from actorproc.log.metadata import create_log, open_log
-from actorproc.output.dead_letters import record_fields
+from actorproc.output.letter import record_fields
 from actorproc.records import Record
 from actorproc.sources import guard_source, open_source
 from actorproc.storage.names import named_partitions

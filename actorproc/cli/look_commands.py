@@ -251,6 +251,7 @@ def verify(
     name: Name,
     container: Container,
     log: MaybeLog = None,
+    source_option: SourceOption = None,
     repair: Annotated[
         bool,
         typer.Option("--repair", help="Repair what is safe: dead letters that a commit still has, and heartbeats."),
@@ -272,4 +273,4 @@ def verify(
     from actorproc.cli.common import opened_processor
     from actorproc.cli.verify import run
 
-    run(opened_processor(name, container, config, settings), log, repair, as_json)
+    run(opened_processor(name, container, config, settings), log, source_option, repair, as_json)

@@ -21,7 +21,7 @@ from actorproc.admin.dead_letters import (
     Selection,
     refuse_source,
 )
-from actorproc.cli.common import OpenedProcessor, chosen_partitions, run_async
+from actorproc.cli.common import OpenedProcessor, chosen_partitions, run_async, settings_of_log
 from actorproc.cli.loading import names_object
 from actorproc.cli.streams import escaped_line, warn
 from actorproc.cli.terminal import Cells, SafeConsole, as_text, counted, print_json, print_line, print_table, print_text
@@ -132,12 +132,13 @@ def replay(
     opened: OpenedProcessor,
     source: str | None,
     into: str | None,
+    options: Sequence[str] | None,
     partition: str | None,
     kind: str | None,
     value: str | None,
     as_json: bool,
 ) -> None:
-    """Append dead letters to their stream, or to the log `into`.
+    """Append dead letters to their stream, or to the log `into`, whose `--source-option`s are the `options`.
 
     Exit code 1 if the stream refuses some of them, or none is of the wanted kind.
     """
@@ -148,11 +149,10 @@ def replay(
 
     async def work() -> bool:
         async with _letters(opened, partition) as (letters, settings):
+            own = settings if into is None else settings_of_log(into, settings, options)
             try:
                 with _progress() as progress:
-                    done = await letters.replay(
-                        selection, settings, source, into=into, value=corrected, progress=progress
-                    )
+                    done = await letters.replay(selection, own, source, into=into, value=corrected, progress=progress)
             except ActorprocError:
                 if letters.appended:
                     warn(f"{counted(letters.appended, 'dead letter')} appended before the error")

@@ -151,8 +151,8 @@ SourceOption = Annotated[
     list[str] | None,
     typer.Option(
         metavar="NAME=VALUE",
-        help="A property of the source's client, for Kafka one of librdkafka's; @PATH: the content of a file, for "
-        "secrets; repeatable.",
+        help="A property of the source's client, for Kafka one of librdkafka's; for a log in another account a setting "
+        "of its store, such as s3_access_key. @PATH: the content of a file, for secrets. Repeatable.",
     ),
 ]
 StartFrom = Annotated[

@@ -19,7 +19,7 @@ from actorproc.admin.readers import (
     unregister_reader,
 )
 from actorproc.admin.retained import RetainedDataset
-from actorproc.cli.common import load_settings, run_async
+from actorproc.cli.common import load_settings, run_async, settings_of_log
 from actorproc.cli.streams import warn
 from actorproc.cli.terminal import counted, passed, print_json, print_line, print_table, rows_of
 from actorproc.config.settings import Settings
@@ -35,11 +35,18 @@ _LISTED = 5  # partitions in a warning
 
 @asynccontextmanager
 async def chosen_dataset(
-    name: str | None, container: str | None, log: str | None, config: Path | None, given: Sequence[str] | None
+    name: str | None,
+    container: str | None,
+    log: str | None,
+    config: Path | None,
+    given: Sequence[str] | None,
+    options: Sequence[str] | None,
 ) -> AsyncIterator[tuple[RetainedDataset, Settings]]:
-    """The log, or else the output of the processor, as `open_dataset`."""
+    """The log, or else the output of the processor, as `open_dataset`. Readers have the settings that are yielded."""
     settings = load_settings(config, given)
-    async with open_dataset(settings, container=container, name=name, log=log) as dataset:
+    async with open_dataset(
+        settings_of_log(log, settings, options), container=container, name=name, log=log
+    ) as dataset:
         yield dataset, settings
 
 

@@ -7,7 +7,18 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from actorproc.cli.parameters import Config, Container, Json, MaybeContainer, MaybeLog, MaybeName, Name, Set, location
+from actorproc.cli.parameters import (
+    Config,
+    Container,
+    Json,
+    MaybeContainer,
+    MaybeLog,
+    MaybeName,
+    Name,
+    Set,
+    SourceOption,
+    location,
+)
 from actorproc.cli.usage import Group
 from actorproc.errors import UsageError
 
@@ -48,6 +59,7 @@ def list_readers(
     name: MaybeName = None,
     container: MaybeContainer = None,
     log: MaybeLog = None,
+    source_option: SourceOption = None,
     as_json: Json = False,
     config: Config = None,
     settings: Set = None,
@@ -62,7 +74,7 @@ def list_readers(
     """
     from actorproc.cli.readers import chosen_dataset, show
 
-    show(chosen_dataset(name, container, log, config, settings), as_json)
+    show(chosen_dataset(name, container, log, config, settings, source_option), as_json)
 
 
 @readers.command("add", cls=_OfOne)
@@ -71,6 +83,7 @@ def add_reader(
     name: MaybeName = None,
     container: MaybeContainer = None,
     log: MaybeLog = None,
+    source_option: SourceOption = None,
     spark: Annotated[
         str | None,
         typer.Option(metavar="URL", callback=location, help="A Spark query, by its checkpointLocation."),
@@ -101,7 +114,7 @@ def add_reader(
     """
     from actorproc.cli.readers import add, chosen_dataset
 
-    add(reader, chosen_dataset(name, container, log, config, settings), spark, processor, at or [])
+    add(reader, chosen_dataset(name, container, log, config, settings, source_option), spark, processor, at or [])
 
 
 @readers.command("remove", cls=_OfOne)
@@ -110,6 +123,7 @@ def remove_reader(
     name: MaybeName = None,
     container: MaybeContainer = None,
     log: MaybeLog = None,
+    source_option: SourceOption = None,
     config: Config = None,
     settings: Set = None,
 ) -> None:
@@ -122,7 +136,7 @@ def remove_reader(
     """
     from actorproc.cli.readers import chosen_dataset, remove
 
-    remove(reader, chosen_dataset(name, container, log, config, settings))
+    remove(reader, chosen_dataset(name, container, log, config, settings, source_option))
 
 
 @app.command(cls=_OfOne)
@@ -130,6 +144,7 @@ def trim(
     name: MaybeName = None,
     container: MaybeContainer = None,
     log: MaybeLog = None,
+    source_option: SourceOption = None,
     older_than: Annotated[
         str,
         typer.Option(
@@ -157,7 +172,7 @@ def trim(
     from actorproc.cli.readers import chosen_dataset
     from actorproc.cli.trim import run
 
-    run(chosen_dataset(name, container, log, config, settings), older_than, yes, as_json)
+    run(chosen_dataset(name, container, log, config, settings, source_option), older_than, yes, as_json)
 
 
 @app.command()

@@ -15,8 +15,8 @@ from actorproc.cli.common import OpenedProcessor, chosen_partitions, run_async
 from actorproc.cli.streams import warn
 from actorproc.cli.terminal import SafeConsole, print_json, print_table
 from actorproc.errors import UsageError
-from actorproc.handler.state import Key
-from actorproc.output.schema import read_state_type
+from actorproc.handler.keyed_state import Key
+from actorproc.output.schema_document import read_state_type
 from actorproc.state.reading import key_text, value_text, without_passed_on
 
 COLUMNS = ("partition", "state", "key", "value", "expires")

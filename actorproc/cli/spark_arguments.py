@@ -124,19 +124,23 @@ class SparkArguments:
 
     def spark_settings(self, settings: Settings, typed: set[str]) -> Settings:
         """Settings for Spark's processes. A Connect server has its own; it only gets those that were `typed`."""
-        return Settings.model_construct(typed, **settings.model_dump()) if self.remote else settings
+        if not self.remote:
+            return settings
+        options = {name: value for name, value in settings.store_options.items() if name in typed}
+        return Settings.model_construct(typed, **settings.model_dump()).with_store_options(options)
 
     def sink(self, path: str | None, settings: Settings) -> Sink:
         """The sink of a DataFrame. Our own sink also gets the settings of the store."""
         options = explicit_settings_as_options(settings) if self.remote else settings_as_options(settings)
         return Sink(self.to, path, self.mode, {**(options if self._to_log else {}), **self.options})
 
-    def session(self, urls: Sequence[str], settings: Settings) -> Session:
-        """The session, not started yet. `urls`: locations that Spark itself reads and writes."""
+    def session(self, urls: Mapping[str, str], settings: Settings) -> Session:
+        """The session, not started yet. `urls`: as `self.urls`, and of a container that Spark's own reader reads."""
         if self.remote:
             return ConnectSession(self.remote, {"spark.sql.session.timeZone": "UTC", **AVAILABLE_NOW, **self.conf})
         options = session_options(
             self.master or default_master(), app=f"actorproc spark {self.function}", packages=self.packages,
-            conf=self.conf, urls=urls, settings=settings,
+            conf=self.conf, urls=[url for name, url in urls.items() if name != "path" or not self._to_log],
+            settings=settings,
         )  # fmt: skip
         return Session(options["spark.master"], options)

@@ -24,7 +24,7 @@ from actorproc.runtime.logger import get_logger
 from actorproc.runtime.signals import Signals
 from actorproc.spark.checkpoint import Checkpoint
 from actorproc.spark.dataframes import stream_output
-from actorproc.spark.hadoop import spark_url
+from actorproc.spark.hadoop import is_local, spark_url
 from actorproc.spark.output_dataset import Output
 from actorproc.spark.progress import Lag, read_lag
 from actorproc.spark.query import Query
@@ -32,7 +32,7 @@ from actorproc.spark.query_runner import QueryRunner, RunLimits
 from actorproc.spark.session import Session
 from actorproc.storage.store import Store
 
-log = get_logger(__name__)
+logger = get_logger(__name__)
 
 _EXIT_MARGIN = 20.0
 """Seconds beyond `stop_within` until an orphan is killed; stopping the query and closing the session take less."""
@@ -71,9 +71,9 @@ async def _prepare(
     """The started session, and the query."""
     urls = arguments.urls(store.url, settings)
     function = None if arguments.remote else arguments.load_early()
-    read = [spark_url(store.url, settings)] if arguments.native else []
-    session = arguments.session([*urls.values(), *read], settings)
-    log.info("spark.starting", on=session.master)
+    read = {"container": spark_url(store.url, settings)} if arguments.native else {}
+    session = arguments.session(urls | read, settings)
+    logger.info("spark.starting", on=session.master)
     await SYSTEM.run_in_thread(session.open, abandon=True)
     function = function or load_function(arguments.function)
     session.ship_module(arguments.function.partition(":")[0])
@@ -127,7 +127,7 @@ class QueryRun:
                 await SYSTEM.run_in_thread(self._session.close)
 
     async def _run(self, runner: QueryRunner, signals: Signals) -> None:
-        if not (self._arguments.remote and self._query.checkpoint.startswith("file:")):  # a folder of the server
+        if not (self._arguments.remote and is_local(self._query.checkpoint, self._settings)):  # a folder of the server
             await self._checkpoint.bind_target(self._query.sink.target)
         new_reader = await self._checkpoint.register()
 
@@ -169,5 +169,5 @@ class QueryRun:
         try:
             return await read_lag(self._output, self._store, self._totals.latest)
         except ActorprocError as error:
-            log.debug("spark.lag_unknown", error=str(error))
+            logger.debug("spark.lag_unknown", error=str(error))
             return None

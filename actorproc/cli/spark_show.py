@@ -18,7 +18,7 @@ from actorproc.runtime.clock import SYSTEM
 from actorproc.runtime.logger import get_logger
 from actorproc.spark.progress import Lag, Progress
 
-log = get_logger(__name__)
+logger = get_logger(__name__)
 
 _LINE_EVERY = 10.0  # seconds between log lines, if there is something new
 _TABLE_EVERY = 2.0  # seconds between updates of the live table
@@ -52,7 +52,7 @@ class Totals:
 def show_started(facts: Mapping[str, str], options: Mapping[str, str]) -> None:
     """Show the query and Spark's options: as a block on a terminal, otherwise as a log line."""
     if not sys.stderr.isatty():
-        log.info("spark.started", **facts, options=dict(options))
+        logger.info("spark.started", **facts, options=dict(options))
         return
     lines = [f"  {name:<12}{value}" for name, value in facts.items()]
     lines += ["  Spark's options (override with --conf NAME=VALUE):"]
@@ -94,7 +94,7 @@ class Display:
                         table.update(self._table(figures), refresh=True)
                     elif totals.batches > last.batches or (lag is not None and lag.rows):
                         number = totals.batch.batch if totals.batch else None
-                        log.info("spark.progress", query=self._query, batch=number, **figures)
+                        logger.info("spark.progress", query=self._query, batch=number, **figures)
                     last = Totals(totals.batches, totals.rows, totals.seconds)
                 await SYSTEM.sleep(_TICK)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from typing import Any
 
@@ -10,7 +11,7 @@ import typer
 from actorproc.admin.audit import record_now
 from actorproc.admin.damage import Damage, Verification
 from actorproc.admin.verify import repair, verify
-from actorproc.cli.common import OpenedProcessor, run_async
+from actorproc.cli.common import OpenedProcessor, run_async, settings_of_log
 from actorproc.cli.terminal import counted, print_json, print_line, print_table, rows_of
 from actorproc.stores import open_store
 
@@ -18,13 +19,16 @@ _COLUMNS = ["object", "damage", "what to do"]
 _AUDITED = 5  # objects that the audit names
 
 
-def run(opened: OpenedProcessor, log: str | None, do_repair: bool, as_json: bool) -> None:
+def run(
+    opened: OpenedProcessor, log: str | None, options: Sequence[str] | None, do_repair: bool, as_json: bool
+) -> None:
     """Print the damages; exit code 1 if some are left."""
 
     async def work() -> tuple[Verification, list[Damage]]:
         async with AsyncExitStack() as stack:
             store, layout, settings = await stack.enter_async_context(opened)
-            source = None if log is None else await stack.enter_async_context(open_store(log, settings))
+            own = settings_of_log(log, settings, options)
+            source = None if log is None else await stack.enter_async_context(open_store(log, own))
             result = await verify(store, layout, source)
             left = await repair(result) if do_repair else result.damages
             if repaired := [damage.key for damage in result.damages if damage not in left]:

@@ -35,7 +35,7 @@ _DID_NOTHING = (WRONG_USE, INTERRUPTED, -signal.SIGTERM, -signal.SIGINT)
 
 _BACKOFF = Backoff(0.5, 30.0)
 
-log = get_logger(__name__)
+logger = get_logger(__name__)
 
 
 class Workers:
@@ -108,19 +108,19 @@ class Workers:
             if code == self._well and self._until_end:
                 return
             if code == WRONG_USE and first:  # later it is no reason to stop those that run
-                log.error("worker.wrong_use", host=host, why="its own message is above; all workers stop")
+                logger.error("worker.wrong_use", host=host, why="its own message is above; all workers stop")
                 self._note(code)
                 self.stop(signal.SIGTERM)
                 return
             if code in (0, FAILED, WRONG_USE) and self._until_end:
                 ended = "exit code 0 before the end: does the handler end the process?"
                 why = "its own message is above" if code else ended
-                log.error("worker.gave_up", host=host, why=f"{why}; it is not started again until the end")
+                logger.error("worker.gave_up", host=host, why=f"{why}; it is not started again until the end")
                 self._note(FAILED)
                 return
             first = False
             delay = restarts.failed(self._clock.monotonic() - born)
-            log.error("worker.died", host=host, exit=cause, again_in=round(delay, 3))
+            logger.error("worker.died", host=host, exit=cause, again_in=round(delay, 3))
             with anyio.move_on_after(delay):
                 await self._stopping.wait()
         if self._until_end:
@@ -140,7 +140,7 @@ class Workers:
             self._processes[host] = process
             if self._stopping.is_set():  # while it was started
                 _signal(process, self._signal)
-            log.info("worker.started", host=host, pid=process.pid)
+            logger.info("worker.started", host=host, pid=process.pid)
             try:
                 code = await process.wait()
                 return code
@@ -163,7 +163,7 @@ class Workers:
                 now = self._clock.monotonic()
                 if first is not None and now - first < SAME_SIGNAL_TIME:
                     continue
-                log.info("workers.stopping", signal=number.name, workers=len(self._processes))
+                logger.info("workers.stopping", signal=number.name, workers=len(self._processes))
                 self.stop(number)
                 if first is None:
                     first = now
@@ -231,7 +231,7 @@ def stop_with_parent(patience: float) -> bool:
 
     def watch(pipe: int) -> None:
         os.read(pipe, 1)  # nobody writes: it returns when the last write end closes
-        log.warning("worker.orphaned", why="the process that started it is gone")
+        logger.warning("worker.orphaned", why="the process that started it is gone")
         os.kill(os.getpid(), signal.SIGTERM)
         threading.Event().wait(patience)
         os._exit(1)

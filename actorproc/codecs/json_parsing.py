@@ -27,7 +27,7 @@ from actorproc.records import SEQUENCE
 from actorproc.rows.casting import cast_columns, short_repr
 from actorproc.rows.ddl import type_ddl
 from actorproc.rows.encoder import RowEncoder
-from actorproc.rows.schema import output_schema
+from actorproc.rows.output_schema import output_schema
 
 Convert = Callable[[Any], Any]
 

@@ -9,7 +9,7 @@ from actorproc.codecs.limits import Limits
 from actorproc.config.settings import Settings
 from actorproc.errors import SettingsError
 from actorproc.handler.decoder import Decoder
-from actorproc.rows.schema import parse_schema
+from actorproc.rows.output_schema import parse_schema
 from actorproc.runtime.clock import Clock
 
 

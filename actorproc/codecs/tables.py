@@ -15,7 +15,7 @@ from actorproc.handler.decoder import Columns, Decoder, Parsed, Values
 from actorproc.records import SEQUENCE
 from actorproc.rows.casting import can_cast, cast_columns, nulls
 from actorproc.rows.ddl import type_ddl
-from actorproc.rows.schema import output_schema
+from actorproc.rows.output_schema import output_schema
 
 
 class TableDecoder(Decoder):

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, ValidationError, model_validator
 
 from actorproc.config.loading import PREFIX, merge, read_config
+from actorproc.config.store_options import store_options
 from actorproc.config.units import LARGEST, LONGEST, seconds, size
-from actorproc.config.validation import explain, has_credentials
+from actorproc.config.validation import explain
 from actorproc.errors import SettingsError
 
 Seconds = Annotated[float, BeforeValidator(seconds), Field(gt=0, le=LONGEST, allow_inf_nan=False)]
@@ -31,12 +34,6 @@ def _json_object(value: object) -> object:
         raise ValueError('must be JSON, such as {"security.protocol": "SASL_SSL"}') from None
 
 
-def _without_credentials(url: str | None) -> str | None:
-    if url is not None and has_credentials(url):
-        raise ValueError("must not contain credentials: set s3_access_key and s3_secret_key, or the AWS variables")
-    return url
-
-
 ORDERED = (
     ("lease_acquire_interval", "lease_expiration_interval", "or dead hosts are noticed too late"),
     ("min_batch_records", "max_batch_records", "or no batch could have as many"),
@@ -47,7 +44,7 @@ ORDERED = (
 """Pairs of settings of which the first must be at most the second, and why."""
 
 
-_TABLES = ("source_options", "store_options", "sinks")
+_TABLES = ("source_options", "sinks")
 """Settings that are merged name by name."""
 
 
@@ -316,12 +313,6 @@ class Settings(BaseModel):
     )
 
     # Store
-    store_options: Annotated[dict[str, str | int | float | bool], BeforeValidator(_json_object)] = Field(
-        {},
-        repr=False,
-        description="Options of the container's store by name, where the store comes from another package. A table "
-        "`[store_options]` in the file, or JSON. `@PATH` takes a value from a file.",
-    )
     store_timeout: Seconds = Field(
         15,
         description="Deadline of one request, plus a second for each MiB transferred. A write that has begun in a "
@@ -329,16 +320,29 @@ class Settings(BaseModel):
     )
     store_patience: Seconds = Field(60, description="How long a request is retried before it fails.")
     store_concurrency: Count = Field(64, description="Concurrent requests, per host and store.")
-    s3_endpoint: Annotated[str | None, AfterValidator(_without_credentials)] = Field(
-        None,
-        description="URL of an S3 server other than AWS, such as a MinIO.",
-    )
-    s3_region: str | None = Field(None, description="Region. Default: of the AWS profile, else us-east-1.")
-    s3_access_key: str | None = Field(None, description="Access key. Default: from the usual AWS chain.")
-    s3_secret_key: str | None = Field(None, description="Belongs to `s3_access_key`.", repr=False)
-    s3_path_style: bool | None = Field(
-        None, description="Bucket in the path instead of the host name. Default: true with `s3_endpoint`."
-    )
+    _store_options: dict[str, Any] = PrivateAttr({})
+
+    @property
+    def store_options(self) -> Mapping[str, Any]:
+        """The settings that stores declare, such as `s3_region`, as they were given. They may be secret."""
+        return self._store_options
+
+    def with_store_options(self, options: Mapping[str, Any]) -> Self:
+        """The same settings with other options of stores."""
+        changed = self.model_copy()
+        changed._store_options = dict(options)
+        return changed
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _split(cls, given: Any, handler: Callable[[Any], Self]) -> Self:
+        """Keep the options of stores apart. Each store checks its own when it is opened."""
+        if not isinstance(given, dict) or not (others := given.keys() - cls.model_fields.keys()):
+            return handler(given)
+        known = store_options(others)
+        settings = handler({name: value for name, value in given.items() if name not in others or name not in known})
+        settings._store_options = {name: given[name] for name in others & known.keys()}
+        return settings
 
     @model_validator(mode="after")
     def _agree(self) -> Self:
@@ -358,8 +362,6 @@ class Settings(BaseModel):
             raise ValueError(
                 "auto_commit = false cannot go with delivery = 'at-most-once', which commits before the handler"
             )
-        if (self.s3_access_key is None) != (self.s3_secret_key is None):
-            raise ValueError("s3_access_key and s3_secret_key come together or not at all")
         return self
 
     @classmethod
@@ -376,14 +378,9 @@ class Settings(BaseModel):
         """
         file = {name: value for name, value in read_config(config).items() if name != "options"}
         given = {name: value for name, value in keywords.items() if value is not None}
-        values, origins = merge(
-            cls.model_fields,
-            PREFIX,
-            config=config,
-            file=file,
-            keywords=given,
-            tables=_TABLES,
-        )
+        variables = [name[len(PREFIX) :] for name in os.environ if name.upper().startswith(PREFIX)]
+        fields = [*store_options(variables), *cls.model_fields]
+        values, origins = merge(fields, PREFIX, config=config, file=file, keywords=given, tables=_TABLES)
         try:
             return cls.model_validate(values)
         except ValidationError as error:

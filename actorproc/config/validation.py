@@ -9,6 +9,9 @@ from inspect import isclass
 from typing import Any, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
+
+from actorproc.config.store_options import store_options
 
 LIST_ERRORS = frozenset(
     f"{kind}_type" for kind in ("list", "tuple", "set", "frozen_set", "deque")
@@ -68,12 +71,16 @@ def _line(details: Mapping[str, Any], model: type[BaseModel], origins: Mapping[s
         return str(message)
     field, name = str(path[0]), ".".join(map(str, path))
     if kind == "missing":  # `value` is all that was given
-        return f"{name}: is missing"
+        return f"{origins.get(field, '')}{name}: is missing"
+    of_store: Iterable[str] = ()
     if kind == "extra_forbidden" and len(path) == 1:
-        message = f"there is no such setting{did_you_mean(field, model.model_fields) or _ELSEWHERE}"
+        of_store = store_options([field])
+        others = f" (the store has {', '.join(of_store)})" if of_store else _ELSEWHERE
+        near = did_you_mean(field, [*of_store, *model.model_fields])
+        message = f"there is no such setting{near}{'' if near and not of_store else others}"
     if isinstance(value, str) and kind in LIST_ERRORS | OBJECT_ERRORS:
         message += f"; write {'a list' if kind in LIST_ERRORS else 'an object'} as JSON"
-    shown = f" = {value!r}" if _may_show(model, path, kind, value) else ""
+    shown = f" = {value!r}" if not of_store and _may_show(model, path, kind, value) else ""
     return f"{origins.get(field, '')}{name}{shown}: {message}"
 
 
@@ -84,12 +91,17 @@ def _may_show(model: type[BaseModel], path: tuple[int | str, ...], kind: str, va
     return isinstance(value, str | int | float) and not _is_secret(model, path)
 
 
+def is_secret(name: str, field: FieldInfo) -> bool:
+    """Secret by type (`SecretStr`), by `Field(repr=False)`, or by name."""
+    return not field.repr or "Secret" in str(field.annotation) or _SECRET.search(name) is not None
+
+
 def _is_secret(model: type[BaseModel], path: tuple[int | str, ...]) -> bool:
-    """Secret by type (`SecretStr`), by `Field(repr=False)`, or by name, or inside of a secret field."""
+    """As `is_secret`, or inside of a secret field."""
     models = [model]
     for part in path:  # some parts are indexes, or branches of a union
         fields = [found.model_fields[str(part)] for found in models if str(part) in found.model_fields]
-        if any(not field.repr or "Secret" in str(field.annotation) for field in fields):
+        if any(is_secret(str(part), field) for field in fields):
             return True
         models += [inner for field in fields for inner in _models_in(field.annotation)]
     return any(_SECRET.search(str(part)) for part in path)

@@ -53,11 +53,11 @@ class Watcher:
     def shared_by(self, hosts: Sequence[str]) -> bool:
         """Whether these hosts are the members, their counts differ by at most one, and no lease is moving."""
         counts = [len(self.owned(host)) for host in hosts]
-        settled = all(lease.next is None for lease in self.leases.values())
+        at_rest = all(lease.next is None for lease in self.leases.values())
         return (
             self.members == set(hosts)
             and sum(counts) == len(self.partitions)
-            and settled
+            and at_rest
             and max(counts) - min(counts) <= 1
         )
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from actorproc.errors import DecodeError, HandlerMisuse
 from actorproc.handler.decoder import Columns, Decoder, Parsed, Values
-from actorproc.rows.schema import output_schema
+from actorproc.rows.output_schema import output_schema
 from actorproc.rows.sequence_order import joined
 
 Indexes = npt.NDArray[np.int64]

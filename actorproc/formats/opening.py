@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from actorproc.codecs import FROM_REGISTRY
 from actorproc.codecs.opening import limits_of, schema_file, schema_of
-from actorproc.config.secrets import with_secrets
+from actorproc.config.options import with_secrets
 from actorproc.config.settings import Settings
 from actorproc.errors import SettingsError
 from actorproc.handler.decoder import Decoder

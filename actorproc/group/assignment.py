@@ -182,7 +182,7 @@ def closed(leases: Mapping[str, Lease], partitions: Collection[str], why: Closed
     return {**leases, **{name: Lease(None, leases[name].epoch, closed=why) for name in partitions}}
 
 
-def given_up(
+def abandon(
     members: Mapping[str, Member], leases: Mapping[str, Lease], wishes: Wishes, partition: str, reason: str
 ) -> Plan | None:
     """The plan by which the lease of `partition` goes to another host at once. None: there is no other host.

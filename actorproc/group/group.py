@@ -10,9 +10,9 @@ from math import inf
 import anyio
 
 from actorproc.config.settings import Settings
-from actorproc.errors import Fenced, ReleaseRefused, RemovedFromGroup
-from actorproc.group.assignment import Closed, Lease, Member, Move, Plan, begins, closed, given_up, plan
-from actorproc.group.formats import FORMATS, Formats
+from actorproc.errors import Fenced, RemovedFromGroup, VersionRefused
+from actorproc.group.assignment import Closed, Lease, Member, Move, Plan, abandon, begins, closed, plan
+from actorproc.group.format_versions import FORMAT_VERSIONS, FormatVersions
 from actorproc.group.heartbeat import TRUST, HeartbeatWriter, Incarnation
 from actorproc.group.known_group import KnownGroup
 from actorproc.group.liveness import LivenessTracker
@@ -28,10 +28,10 @@ from actorproc.storage.document import SharedDocument
 from actorproc.storage.names import ProcessorLayout
 from actorproc.storage.store import Conflict, Store
 
-log = get_logger(__name__)
+logger = get_logger(__name__)
 
 _CONFLICT_BACKOFF = Backoff(0.05, 2.0)  # between two attempts to write the document
-_STALE_PER_LOOK = 10  # abandoned heartbeats removed per look
+_STALE_PER_LOOK = 10  # orphaned heartbeats removed per look
 _REASONS_LOGGED = 5  # the most frequent reasons for moves that a log line names
 
 
@@ -66,7 +66,7 @@ class Group:
     Args:
         host: name of this host, which no other host may have.
         nudges: may be opened later: its address is read at each `renew`.
-        formats: the format versions that this host understands.
+        format_versions: the format versions that this host understands.
     """
 
     def __init__(
@@ -78,20 +78,20 @@ class Group:
         *,
         clock: Clock = SYSTEM,
         nudges: Nudges | None = None,
-        formats: Formats = FORMATS,
+        format_versions: FormatVersions = FORMAT_VERSIONS,
     ) -> None:
         self.host = host
         self._store = store
         self._layout = layout
         self._settings = settings
         self._clock = clock
-        self._formats = formats
+        self._format_versions = format_versions
         self._nudges = nudges or Nudges()
-        self._log = log.bind(processor=layout.processor, host=host)
-        self._others = OtherHosts(store, layout, self._nudges, self._log)
+        self._logger = logger.bind(processor=layout.processor, host=host)
+        self._others = OtherHosts(store, layout, self._nudges, self._logger)
         self._lock = anyio.Lock()
         self._watch = LivenessTracker(settings.lease_expiration_interval)
-        self._heartbeat = HeartbeatWriter(store, layout, host, settings, clock, formats)
+        self._heartbeat = HeartbeatWriter(store, layout, host, settings, clock, format_versions)
         self._joined = False  # whether this incarnation has been a member
         self._was_in = False  # whether this or an earlier incarnation has been one
         self._retiring = False
@@ -140,7 +140,7 @@ class Group:
 
         Raises:
             Fenced: another host with this name has joined later. This host must stop for good.
-            ReleaseRefused: the other members run a version incompatible with this one. This host must stop, too.
+            VersionRefused: the other members run a version incompatible with this one. This host must stop, too.
             RemovedFromGroup: the other hosts considered this one dead. Stop its partitions, then call `rejoin`.
             CorruptObject: `group.json` is corrupt.
             StoreError: the store failed. It is unknown whether the group has changed; the next look starts over.
@@ -236,7 +236,7 @@ class Group:
         async with self._lock:
             await self._change(propose)
 
-    async def give_up(self, partition: str, reason: str) -> None:
+    async def abandon(self, partition: str, reason: str) -> None:
         """Give an own lease to another host at once, without draining it. Nothing if it is not ours, or we are alone.
 
         Raises:
@@ -244,7 +244,7 @@ class Group:
         """
 
         def propose() -> Plan | None:
-            return given_up(*self._known.state, partition, reason) if partition in self._known.own else None
+            return abandon(*self._known.state, partition, reason) if partition in self._known.own else None
 
         async with self._lock:
             await self._change(propose)
@@ -329,10 +329,10 @@ class Group:
         """Stop if this host cannot read the group's format, or other members cannot read this host's."""
         members, gone = self._known.document.members, self._gone()
         others = {host: member.incarnation for host, member in members.items() if host not in (self.host, *gone)}
-        if why := self._formats.refusal(self._known.document.writes, others):
+        if why := self._format_versions.refusal(self._known.document.writes, others):
             self._heartbeat.end()
             await self._others.remove_heartbeats([(self.host, self.incarnation), *self._own_past_heartbeats()])
-            raise ReleaseRefused(f"{self._layout.group}: {why}")
+            raise VersionRefused(f"{self._layout.group}: {why}")
 
     def _gone(self) -> dict[str, str]:
         """Other members that are dead, and why."""
@@ -409,7 +409,7 @@ class Group:
         joined, out = sorted(now - was), sorted(was - now)
         self._log_written(joined, out, proposal.moves)
         for move in proposal.moves:
-            self._log.debug("group.move", **move._asdict(), epoch=proposal.leases[move.partition].epoch)
+            self._logger.debug("group.move", **move._asdict(), epoch=proposal.leases[move.partition].epoch)
         concerned = {host for move in proposal.moves for host in (move.source, move.target)}
         await self._others.nudge(
             [who for who in sorted(now) if who[0] in concerned and who != own], [who for who in out if who != own]
@@ -423,15 +423,15 @@ class Group:
             moves = list(self._given_away.values()) if self._left else moves
         why = dict(Counter(move.reason for move in moves).most_common(_REASONS_LOGGED))
         if self._retiring and not self._left and not joined and not out:
-            self._log.debug("group.written", moves=len(moves), why=why)
+            self._logger.debug("group.written", moves=len(moves), why=why)
         else:
-            self._log.info("group.written", joined=joined, out=out, moves=len(moves), why=why)
+            self._logger.info("group.written", joined=joined, out=out, moves=len(moves), why=why)
 
     async def _remove_stale_heartbeats(self) -> None:
-        """Remove those of this host's earlier incarnations. The first host by name also removes abandoned ones."""
+        """Remove those of this host's earlier incarnations. The first host by name also removes orphaned ones."""
         stale = self._own_past_heartbeats()
         if self.host == min(self._known.document.members, default=None):
-            stale += self._watch.abandoned(self._known.document.incarnations())[:_STALE_PER_LOOK]
+            stale += self._watch.orphaned(self._known.document.incarnations())[:_STALE_PER_LOOK]
         await self._others.remove_heartbeats(stale)
 
     def _own_past_heartbeats(self) -> list[Incarnation]:

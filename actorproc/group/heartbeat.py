@@ -10,7 +10,7 @@ import msgspec
 
 from actorproc.config.settings import Settings
 from actorproc.errors import CorruptObject, StoreUnavailable
-from actorproc.group.formats import FORMATS, RELEASE, Formats, incarnation_name
+from actorproc.group.format_versions import FORMAT_VERSIONS, VERSION, FormatVersions, incarnation_name
 from actorproc.group.reports import HostReport
 from actorproc.runtime.clock import Clock
 from actorproc.runtime.logger import get_logger
@@ -19,7 +19,7 @@ from actorproc.storage.document import Document
 from actorproc.storage.names import ProcessorLayout, host_of
 from actorproc.storage.store import Store
 
-log = get_logger(__name__)
+logger = get_logger(__name__)
 
 Incarnation = tuple[str, str]
 """A host, and the id of one of its lives: a nonce, the highest format version that it reads, and its expiration in
@@ -56,14 +56,14 @@ class HeartbeatWriter:
         host: str,
         settings: Settings,
         clock: Clock,
-        formats: Formats = FORMATS,
+        format_versions: FormatVersions = FORMAT_VERSIONS,
     ) -> None:
         self._store = store
         self._layout = layout
         self._host = host
         self._settings = settings
         self._clock = clock
-        self._formats = formats
+        self._format_versions = format_versions
         self._beat = 0
         self._writes: set[anyio.CancelScope] = set()
         self._ended = False
@@ -73,7 +73,7 @@ class HeartbeatWriter:
 
     def _begin(self) -> None:
         expiration = self._settings.lease_expiration_interval
-        self.incarnation = incarnation_name(self._clock.nonce(), self._formats, expiration)
+        self.incarnation = incarnation_name(self._clock.nonce(), self._format_versions, expiration)
         self.valid_until = float("-inf")
         """Time on `clock.monotonic` until which no other host may consider this one dead."""
         self._started = self._clock.wall()
@@ -112,7 +112,7 @@ class HeartbeatWriter:
         self._beat += 1
         return Heartbeat(
             host=self._host, incarnation=self.incarnation, address=address, pid=os.getpid(), started=self._started,
-            time=self._clock.wall(), beat=self._beat, report=report, release=RELEASE,
+            time=self._clock.wall(), beat=self._beat, report=report, release=VERSION,
         )  # fmt: skip
 
     def restart(self) -> None:
@@ -146,7 +146,7 @@ async def read_heartbeats(store: Store, layout: ProcessorLayout) -> list[tuple[H
         try:
             heartbeats.append((Heartbeat.from_json(key, stored.body), listing.now - modified[key]))
         except CorruptObject as error:
-            log.warning(
+            logger.warning(
                 "heartbeat.unreadable", error=str(error), what_to_do="delete it: a host that runs writes it again"
             )
     return heartbeats

@@ -90,14 +90,14 @@ class LivenessTracker:
         alive = [who for who in self.listed if who[0] not in known and self.alive(who)]
         return dict(sorted(alive, key=lambda who: (who[0], self._seen[who].modified, who[1])))
 
-    def abandoned(self, members: Iterable[Incarnation]) -> list[Incarnation]:
+    def orphaned(self, members: Iterable[Incarnation]) -> list[Incarnation]:
         """Heartbeats of no member that were not renewed for a long time: crashed hosts have left them."""
 
-        def is_abandoned(who: Incarnation) -> bool:
+        def is_orphaned(who: Incarnation) -> bool:
             expire = self._expire_of(who)
             return self.silence(who) > expire and self._seen[who].age > 10 * expire + _TICK
 
-        return sorted(filter(is_abandoned, self.listed - set(members)))
+        return sorted(filter(is_orphaned, self.listed - set(members)))
 
     def _expire_of(self, who: Incarnation) -> float:
         return expiration_of(who, self._expire)

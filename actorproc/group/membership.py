@@ -9,7 +9,7 @@ from typing import Self
 import msgspec
 
 from actorproc.group.assignment import Closed, Lease, Member
-from actorproc.group.formats import agreed, highest_of
+from actorproc.group.format_versions import agreed, highest_of
 from actorproc.group.heartbeat import Incarnation
 from actorproc.group.wishes import NO_WISHES, Wishes
 from actorproc.storage.document import Document, SharedDocument
@@ -22,7 +22,7 @@ _OUT_REMEMBERED = 64  # a forgotten incarnation could join again only while its 
 class GroupDocument(Document, frozen=True, dict=True):
     """Members and leases. Leases are stored by owner, so each costs its name and its epoch."""
 
-    newest_format = 3  # from which on `ended`, `vanished` or `wishes` is not empty
+    newest_format_version = 3  # from which on `ended`, `vanished` or `wishes` is not empty
 
     members: dict[str, Member]
     owned: dict[str, dict[str, int]] = msgspec.field(name="leases")
@@ -70,7 +70,7 @@ class GroupDocument(Document, frozen=True, dict=True):
                 next_owners[partition] = next_owner
         return cls(
             dict(members or {}), owned, unowned, next_owners, **closed, out=out, writes=writes, wishes=wishes,
-            put_id=put_id, format=3 if any(closed.values()) or wishes != NO_WISHES else 1,
+            put_id=put_id, format_version=3 if any(closed.values()) or wishes != NO_WISHES else 1,
         )  # fmt: skip
 
     @cached_property

@@ -13,7 +13,7 @@ from actorproc.config.settings import Settings
 from actorproc.runtime.clock import SYSTEM, Clock
 from actorproc.runtime.logger import get_logger
 
-log = get_logger(__name__)
+logger = get_logger(__name__)
 
 INTERVAL = 0.1
 """Seconds between two calls of `on_nudge` at least: a flood of datagrams costs ten looks a second, no more."""
@@ -60,13 +60,13 @@ class UdpNudges(Nudges):
     """
 
     def __init__(
-        self, route: str | None, settings: Settings, processor: str, *, clock: Clock = SYSTEM, log: Any = log
+        self, route: str | None, settings: Settings, processor: str, *, clock: Clock = SYSTEM, log: Any = logger
     ) -> None:
         self._route = route
         self._settings = settings
         self._datagram = _MAGIC + processor.encode()
         self._clock = clock
-        self._log = log
+        self._logger = log
         self._transport: asyncio.DatagramTransport | None = None
 
     async def open(self, on_nudge: Callable[[], None]) -> None:
@@ -80,7 +80,9 @@ class UdpNudges(Nudges):
                 everywhere = "::" if ":" in host else "0.0.0.0"  # noqa: S104
                 transport, _ = await loop.create_datagram_endpoint(lambda: receiver, local_addr=(everywhere, 0))
         except (OSError, ValueError) as error:  # ValueError: a name that can be none, such as one with a label too long
-            self._log.warning("nudge.off", error=str(error), what_to_do="set nudge_host to an address of this machine")
+            self._logger.warning(
+                "nudge.off", error=str(error), what_to_do="set nudge_host to an address of this machine"
+            )
             return
         self._transport = transport
         port = transport.get_extra_info("sockname")[1]

@@ -24,7 +24,7 @@ class OtherHosts:
         self._store = store
         self._layout = layout
         self._nudges = nudges
-        self._log = log
+        self._logger = log
         self._addresses: dict[Incarnation, str | None] = {}
 
     async def nudge(self, changed: Iterable[Incarnation], out: Iterable[Incarnation]) -> None:
@@ -59,7 +59,7 @@ class OtherHosts:
                     return
                 self._addresses[who] = Heartbeat.from_json(key, stored.body).address
             except ActorprocError as error:
-                self._log.debug("peers.address_unknown", of=who[0], error=str(error))
+                self._logger.debug("peers.address_unknown", of=who[0], error=str(error))
                 return
         if address := self._addresses[who]:
             self._nudges.send(address)
@@ -68,4 +68,4 @@ class OtherHosts:
         try:
             await self._store.delete(self._layout.host(*who))
         except StoreError as error:
-            self._log.debug("peers.heartbeat_left", of=who[0], error=str(error))
+            self._logger.debug("peers.heartbeat_left", of=who[0], error=str(error))

@@ -70,8 +70,8 @@ class PartitionReport(msgspec.Struct, frozen=True, array_like=True):
         return None if self.totals is None else Counts(*self.totals[: len(fields(Counts))])
 
 
-class GivenUpReport(msgspec.Struct, frozen=True, array_like=True):
-    """A partition that the host gave up because a call does not end, and the call still lasts."""
+class AbandonedReport(msgspec.Struct, frozen=True, array_like=True):
+    """A partition that the host abandoned because a call does not end, and the call still lasts."""
 
     error: str
     since: int
@@ -96,7 +96,7 @@ class HostReport(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds since 1970, by the host's clock. None also in heartbeats of older versions."""
     progress: dict[str, PartitionReport] = {}
     """By partition. Empty in heartbeats of older versions."""
-    given_up: dict[str, GivenUpReport] = {}
+    abandoned: dict[str, AbandonedReport] = msgspec.field(default_factory=dict, name="given_up")
     """By partition. Empty in heartbeats of older versions."""
     blocked: str | None = None
     """Why its event loop does not answer. Only its watchdog writes this; the next heartbeat shows that it goes on."""

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from actorproc.errors import HandlerError, HandlerMisuse, RowMismatch, RowsLost
-from actorproc.handler.state import AttemptState
+from actorproc.handler.keyed_state import AttemptState
 from actorproc.records import SEQUENCE, Batch
 from actorproc.rows.row_buffer import RowBuffer
 from actorproc.rows.sequence_order import joined, rows_upto

@@ -12,8 +12,8 @@ from pydantic import BaseModel, ConfigDict
 
 from actorproc.handler.context import PartitionContext
 from actorproc.handler.info import PartitionInfo
+from actorproc.handler.keyed_state import Key
 from actorproc.handler.returned_rows import Returned
-from actorproc.handler.state import Key
 from actorproc.handler.wake_context import WakeContext
 from actorproc.records import Batch
 

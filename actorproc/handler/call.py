@@ -9,7 +9,7 @@ import anyio
 
 from actorproc.handler.attempt import Attempt
 from actorproc.handler.info import PartitionInfo
-from actorproc.handler.state import Key, KeyedState
+from actorproc.handler.keyed_state import Key, KeyedState
 from actorproc.handler.timers import cancel_timer, set_timer
 
 

@@ -14,7 +14,7 @@ from typing import Any, Generic, TypeVar
 import pyarrow as pa
 
 from actorproc.errors import DecodeError, HandlerMisuse, UsageError
-from actorproc.rows.schema import output_schema, parse_schema
+from actorproc.rows.output_schema import output_schema, parse_schema
 from actorproc.runtime.error_text import format_error
 
 T = TypeVar("T")
@@ -113,6 +113,14 @@ class Decoder(ABC):
             SourceError: the registry does not answer.
         """
         raise UsageError(f"output_schema = 'registry:{subject}' needs the setting schema_registry")
+
+    async def subjects(self, limit: int) -> tuple[list[dict[str, object]], int] | None:
+        """The first subjects of the registry that it asks, and how many there are, for `doctor`. None: it asks none.
+
+        Raises:
+            SourceError: the registry does not answer.
+        """
+        return None
 
     async def close(self) -> None:
         """Release connections."""

@@ -11,8 +11,8 @@ from typing import Any
 
 from actorproc.errors import RowMismatch, StateMismatch
 from actorproc.handler.context import PartitionContext
+from actorproc.handler.keyed_state import Change, undo
 from actorproc.handler.returned_rows import fitting
-from actorproc.handler.state import Change, undo
 from actorproc.records import Record
 from actorproc.runtime.user_code import failure_of
 

@@ -17,7 +17,7 @@ from msgspec import msgpack
 
 from actorproc.errors import HandlerMisuse, StateMismatch
 from actorproc.handler.state_schema import value_type
-from actorproc.rows.schema import nullable
+from actorproc.rows.output_schema import nullable
 from actorproc.runtime.error_text import safe_repr
 
 _VALUE = "value"  # name of the only column of a type without fields

@@ -11,7 +11,7 @@ import pyarrow as pa
 from actorproc.config.units import seconds
 from actorproc.errors import HandlerDefinitionError
 from actorproc.handler.base import PartitionHandler
-from actorproc.handler.state import StateKind, StateKinds, checked_ttl
+from actorproc.handler.keyed_state import StateKind, StateKinds, checked_ttl
 from actorproc.handler.state_schema import value_type
 
 

@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple
 from msgspec import msgpack
 
 from actorproc.errors import HandlerMisuse, StateMismatch
-from actorproc.handler.state import MOST_SECONDS, TIMERS, AttemptState, Key
+from actorproc.handler.keyed_state import MOST_SECONDS, TIMERS, AttemptState, Key
 from actorproc.runtime.error_text import safe_repr
 
 TimeOf = Literal["stream", "wall"]

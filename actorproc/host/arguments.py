@@ -17,12 +17,13 @@ from pydantic import BaseModel
 
 from actorproc.codecs import subject_of
 from actorproc.config.settings import Settings
+from actorproc.config.store_options import store_options
 from actorproc.errors import HandlerDefinitionError, SchemaError, UsageError
 from actorproc.handler.base import PartitionHandler
 from actorproc.handler.checks import is_ready_made
 from actorproc.handler.decoder import Decoder
 from actorproc.handler.hooks import Hooks
-from actorproc.rows.schema import parse_schema
+from actorproc.rows.output_schema import parse_schema
 from actorproc.runtime.user_code import user_code
 from actorproc.sources import LogSource, OutputSource
 from actorproc.sources.protocol import Source
@@ -75,7 +76,7 @@ def check_keywords(keywords: Mapping[str, object], callee: Callable[..., Any]) -
     """Raises UsageError: a keyword is a misspelt parameter of `callee`, not a setting."""
     parameters = inspect.signature(callee).parameters.keys() - _FOR_TESTS
     for keyword, value in keywords.items():
-        near = get_close_matches(keyword, [*parameters, *Settings.model_fields], n=1)
+        near = get_close_matches(keyword, [*parameters, *Settings.model_fields, *store_options([keyword])], n=1)
         if parameters.intersection(near):
             raise UsageError(f"{keyword} = {value!r}: Processor has no such argument; did you mean {near[0]}?")
 

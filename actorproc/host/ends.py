@@ -11,16 +11,11 @@ from actorproc.storage.store import StoreLimits
 
 
 class Ends:
-    """The ends of one run.
-
-    Args:
-        log: bound to processor and host.
-    """
+    """The ends of one run."""
 
     def __init__(self, source: Source, limits: StoreLimits, log: Any) -> None:
         self.source = source
-        self._limits = limits
-        self._log = log
+        self._limits, self._logger = limits, log
         self.found: dict[str, End] = {}
         self.unknown: dict[str, str] = {}
         """Partition -> why its end could not be read."""
@@ -34,6 +29,7 @@ class Ends:
             SourceError: the partitions cannot be listed.
             StoreError: the store cannot be used.
         """
+        self.found, self.unknown = {}, {}
         await gather(list(await self.listed()), self._take)
         self.waiting = set(self.found)
 
@@ -41,7 +37,7 @@ class Ends:
         try:
             self.found[partition] = await self.read(partition)
         except (CorruptObject, SourceError) as error:
-            self._log.warning("processor.end_unknown", partition=partition, error=str(error))
+            self._logger.warning("processor.end_unknown", partition=partition, error=str(error))
             self.unknown[partition] = f"could not tell where it ends: {error}"
 
     async def read(self, partition: str) -> End:

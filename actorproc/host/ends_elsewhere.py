@@ -33,7 +33,7 @@ class EndsElsewhere:
     def __init__(
         self, ends: Ends, store: Store, layout: ProcessorLayout, host: str, log: Any, *, needs_owner: bool
     ) -> None:
-        self._ends, self._log = ends, log
+        self._ends, self._logger = ends, log
         self._store, self._layout, self._host = store, layout, host
         self._needs_owner = needs_owner
         self.seen_to: set[str] = set()
@@ -62,7 +62,7 @@ class EndsElsewhere:
             else:
                 await self._look_at_commits(partitions)
         except _UNREADABLE as error:
-            self._log.warning("processor.end_unknown", partition=named(partitions), error=str(error))
+            self._logger.warning("processor.end_unknown", partition=named(partitions), error=str(error))
 
     async def _look_at_commits(self, partitions: Set[str]) -> None:
         committed = await gather(sorted(partitions), self._is_committed)
@@ -102,7 +102,7 @@ class EndsElsewhere:
                 return None
             return tip.ended or (not tip.ahead and await self._is_past(partition, tip.cursor))
         except _UNREADABLE as error:
-            self._log.warning("processor.end_unknown", partition=partition, error=str(error))
+            self._logger.warning("processor.end_unknown", partition=partition, error=str(error))
             return False
 
     async def _is_past(self, partition: str, cursor: Cursor) -> bool:

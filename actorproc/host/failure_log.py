@@ -26,7 +26,7 @@ class FailureLog:
 
     def __init__(self, clock: Clock, log: Any) -> None:
         self._clock = clock
-        self._log = log
+        self._logger = log
         self._seen: dict[str, _SameError] = {}
 
     def log(self, slot: PartitionSlot, error: Exception, delay: float) -> None:
@@ -37,7 +37,7 @@ class FailureLog:
         same = self._seen.setdefault(text, _SameError())
         same.partitions.add(slot.partition)
         if times := same.repeats.due(text, self._clock.monotonic()):
-            self._log.error(
+            self._logger.error(
                 "partition.failed", partition=slot.partition, epoch=slot.epoch, times=times,
                 partitions=len(same.partitions), again_in=round(delay, 3), fault=fault_of(error), error=text,
                 exc_info=_traceback(error) if same.is_new else None,

@@ -38,7 +38,7 @@ class FirstContact:
         """Why the step at hand has failed."""
         self._backoff = Backoff(settings.restart_backoff, settings.restart_backoff_max)
         self._clock = clock
-        self._log = log
+        self._logger = log
         self._patience = settings.store_patience if until_end else inf
         self._until_end = until_end
         self._repeats = LogThrottle()
@@ -81,7 +81,7 @@ class FirstContact:
             delay = self._backoff.delay(attempt, self._clock.random)
             if times := self._repeats.due(self.error, self._clock.monotonic()):
                 limit = round(self._patience - lasted, 3) if self._until_end else None
-                self._log.error(
+                self._logger.error(
                     "processor.start_failed", error=self.error, times=times, again_in=round(delay, 3), gives_up_in=limit
                 )
             with self.stoppable():

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from actorproc.counts import Counts
 from actorproc.errors import StoreError
-from actorproc.group.formats import RELEASE
+from actorproc.group.format_versions import VERSION
 from actorproc.group.history import KEPT, MOST_SAMPLES, SAMPLES, Life, encode_history, telling_settings
 from actorproc.host.owned_partitions import OwnedPartitions
 from actorproc.host.partition_slot import PartitionSlot
@@ -27,9 +27,9 @@ class HistoryWriter:
         settings, clock = context.settings, context.clock
         self._context = context
         self._partitions = partitions
-        self._log = log
+        self._logger = log
         self._life = Life(
-            host=context.host, started=clock.wall(), interval=settings.history_interval, release=RELEASE,
+            host=context.host, started=clock.wall(), interval=settings.history_interval, release=VERSION,
             app_version=settings.app_version or "", settings=telling_settings(settings),
             handler=f"{context.handler.__module__}:{context.handler.__qualname__}",
         )  # fmt: skip
@@ -46,7 +46,7 @@ class HistoryWriter:
                 await self._write()  # at once, without samples: else a short life would not show
             except StoreError as error:
                 if times := self._failures.due(str(error), self._context.clock.monotonic()):
-                    self._log.warning("history.failed", error=str(error), times=times, why="only dashboards need it")
+                    self._logger.warning("history.failed", error=str(error), times=times, why="only dashboards need it")
             await self._context.clock.sleep(self._life.interval)
             self._samples.append(self._sample(self._partitions.by_name()))
 

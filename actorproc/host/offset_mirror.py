@@ -32,7 +32,7 @@ class OffsetMirror:
         self._group = group
         self._source, self._clock = context.source, context.clock
         self._partitions = partitions
-        self._log = log
+        self._logger = log
         self._failures = LogThrottle()
 
     async def run(self) -> None:
@@ -54,7 +54,7 @@ class OffsetMirror:
             return True
         except SourceError as error:
             if times := self._failures.due(str(error), self._clock.monotonic()):
-                self._log.warning(
+                self._logger.warning(
                     "mirror.failed", group=self._group, error=error_message(error), times=times,
                     why="only tools that watch the group are affected",
                 )  # fmt: skip

@@ -16,8 +16,8 @@ from actorproc.counts import Counts
 from actorproc.errors import Fault, Fenced, HandlerError, PartitionGone, PartitionStuck, RowsLost, StaleEpoch, locate
 from actorproc.group.assignment import Lease
 from actorproc.handler.base import CloseReason
+from actorproc.host.abandoned import Abandoned
 from actorproc.host.failure_log import FailureLog
-from actorproc.host.given_up import GivenUp
 from actorproc.host.origins import Origins
 from actorproc.host.partition_slot import PartitionSlot
 from actorproc.partition.actor import PartitionActor
@@ -54,7 +54,7 @@ class RaiseEpoch(NamedTuple):
     epoch: int
 
 
-class GiveUp(NamedTuple):
+class Abandon(NamedTuple):
     """A call of the handler or the source does not end: another host can run the partition, and this one cannot."""
 
     partition: str
@@ -67,7 +67,7 @@ class Vanished(NamedTuple):
     partition: str
 
 
-Message = Wake | RaiseEpoch | GiveUp | Vanished
+Message = Wake | RaiseEpoch | Abandon | Vanished
 
 
 class OwnedPartitions(Mapping[str, PartitionSlot]):
@@ -82,14 +82,14 @@ class OwnedPartitions(Mapping[str, PartitionSlot]):
         self._context = context
         self._settings, self._clock = context.settings, context.clock
         self._notify = notify
-        self._log = log
+        self._logger = log
         self._slots: dict[str, PartitionSlot] = {}
         self._turns: defaultdict[str, anyio.Lock] = defaultdict(anyio.Lock)  # by partition: one task at a time
         self._warm = anyio.Event()
         self._former_counts = Counts()  # of actors that have ended
         self._left_at: dict[str, str] = {}  # committed positions of partitions handed over as this host stops
         self._failures = FailureLog(context.clock, log)
-        self._given_up = GivenUp(context.threads)
+        self._abandoned = Abandoned(context.threads)
         self.origins = Origins(context.host)
         self.changes = context.changes
         self.rows_lost: dict[str, str] = {}
@@ -104,6 +104,9 @@ class OwnedPartitions(Mapping[str, PartitionSlot]):
 
     def __getitem__(self, partition: str) -> PartitionSlot:
         return self._slots[partition]
+
+    def __contains__(self, partition: object) -> bool:
+        return partition in self._slots
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._slots)
@@ -164,9 +167,9 @@ class OwnedPartitions(Mapping[str, PartitionSlot]):
         """Partition -> why a run until the end gives it up."""
         return {partition: error for partition, slot in self._slots.items() if (error := slot.failed_for_good())}
 
-    def given_up(self) -> dict[str, Trouble]:
-        """Partitions that this host gave up because a call does not end, for as long as it lasts: their trouble."""
-        return self._given_up.troubles(self._slots)
+    def abandoned(self) -> dict[str, Trouble]:
+        """Partitions that this host abandoned because a call does not end, for as long as it lasts: their trouble."""
+        return self._abandoned.troubles(self._slots)
 
     # Changing what runs
 
@@ -294,7 +297,7 @@ class OwnedPartitions(Mapping[str, PartitionSlot]):
         if isinstance(error, PartitionGone):
             self._notify(Vanished(slot.partition))
         if isinstance(error, PartitionStuck) and self._context.threads.is_at_work(slot.partition):
-            self._give_up(slot, "a call of its handler does not end")
+            self._abandon(slot, "a call of its handler does not end")
 
     @asynccontextmanager
     async def _turn(self, slot: PartitionSlot) -> AsyncIterator[None]:
@@ -305,12 +308,12 @@ class OwnedPartitions(Mapping[str, PartitionSlot]):
         if patience.cancelled_caught:
             why = f"an earlier call of the handler or of the source has not ended for max_process_time = {limit:g} s"
             slot.block(why)
-            self._log.error(
+            self._logger.error(
                 "partition.stuck", partition=slot.partition, epoch=slot.epoch, error=why,
                 why="the partition goes on here only when that call, or this process, ends",
             )  # fmt: skip
             self._context.hooks.add("stuck", slot.partition, slot.epoch, reason=why)
-            self._give_up(slot, why)
+            self._abandon(slot, why)
             await turn.acquire()
             slot.blocked = None
         try:
@@ -344,7 +347,9 @@ class OwnedPartitions(Mapping[str, PartitionSlot]):
                 else "with at-most-once delivery, the rest of the batch is lost"
             )
             why = f"the handler did not finish its batch within max_handoff_time: {rest}"
-        self._log.warning("partition.drain_timed_out", partition=slot.partition, epoch=slot.epoch, after=limit, why=why)
+        self._logger.warning(
+            "partition.drain_timed_out", partition=slot.partition, epoch=slot.epoch, after=limit, why=why
+        )
         slot.scope.cancel()
 
     async def _watch_progress(self) -> None:
@@ -376,15 +381,15 @@ class OwnedPartitions(Mapping[str, PartitionSlot]):
         slot.note_stuck(error, lasted)
         self.found_stuck.set()
         self._context.hooks.add("stuck", slot.partition, slot.epoch, error=error, fault=fault, reason=why)
-        self._log.error(
+        self._logger.error(
             "partition.stuck", partition=slot.partition, epoch=slot.epoch, fault=fault, error=slot.error,
             why="it is cancelled; code that swallows its cancellation ends only with the process", stack=actor.stack(),
         )  # fmt: skip
         lasts = actor.aborted is not None or self._context.threads.is_at_work(slot.partition)
         actor.abort(error)
         if lasts:
-            self._give_up(slot, why)
+            self._abandon(slot, why)
 
-    def _give_up(self, slot: PartitionSlot, why: str) -> None:
-        self._given_up.note(slot)
-        self._notify(GiveUp(slot.partition, why))
+    def _abandon(self, slot: PartitionSlot, why: str) -> None:
+        self._abandoned.note(slot)
+        self._notify(Abandon(slot.partition, why))

@@ -21,7 +21,7 @@ class PartitionList:
 
     def __init__(self, context: HostContext, log: Any) -> None:
         self._context = context
-        self._log = log
+        self._logger = log
         self._known: Parents | None = None
         """None: the source has never listed its partitions."""
         self._listed_at = -inf
@@ -49,7 +49,7 @@ class PartitionList:
         except SourceError as error:  # go on with the partitions that are known
             if self._known is None:
                 raise
-            self._log.warning("supervisor.partitions_failed", error=error_message(error))
+            self._logger.warning("supervisor.partitions_failed", error=error_message(error))
             return self._known if self._listed_at >= since else {}
 
     async def anew(self) -> Parents:
@@ -68,5 +68,5 @@ class PartitionList:
         self._known, self._listed_at = known, now
         if not known and not self._warned_of_none:
             self._warned_of_none = True
-            self._log.warning("processor.no_partitions", source=str(self._context.source), what_to_do=_NONE_LISTED)
+            self._logger.warning("processor.no_partitions", source=str(self._context.source), what_to_do=_NONE_LISTED)
         return known

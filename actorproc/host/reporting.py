@@ -8,7 +8,7 @@ from datetime import datetime
 
 from msgspec.structs import replace
 
-from actorproc.group.reports import GivenUpReport, HostReport, PartitionReport, RetryReport, TimesReport
+from actorproc.group.reports import AbandonedReport, HostReport, PartitionReport, RetryReport, TimesReport
 from actorproc.partition.statistics import PartitionStatistics, Retry, Trouble
 from actorproc.partition.time_spent import Activity
 from actorproc.runtime.watchdog import Blockage
@@ -21,9 +21,11 @@ def progress_of(partitions: Iterable[PartitionStatistics]) -> dict[str, Partitio
     return {found.partition: report_of(found) for found in partitions}
 
 
-def given_up_of(troubles: Iterable[tuple[str, Trouble]]) -> dict[str, GivenUpReport]:
-    """The reports of partitions that the host gave up."""
-    return {name: GivenUpReport(found.error, int(found.since), found.fault, found.reached) for name, found in troubles}
+def abandoned_of(troubles: Iterable[tuple[str, Trouble]]) -> dict[str, AbandonedReport]:
+    """The reports of partitions that the host abandoned."""
+    return {
+        name: AbandonedReport(found.error, int(found.since), found.fault, found.reached) for name, found in troubles
+    }
 
 
 def blocked_report(report: HostReport, found: Blockage, since: float) -> HostReport:

@@ -35,8 +35,7 @@ class RunUntilEnd:
         self, source: Source, store: Store, layout: ProcessorLayout, host: str, log: Any, *, needs_owner: bool = False
     ) -> None:
         self.ends = Ends(source, store.limits, log)
-        self._clock = store.clock
-        self._log = log
+        self._clock, self._logger = store.clock, log
         self._needs_owner = needs_owner
         self._elsewhere = EndsElsewhere(self.ends, store, layout, host, log, needs_owner=needs_owner)
         self._here: EndsHere | None = None
@@ -55,8 +54,7 @@ class RunUntilEnd:
         report_at = poll_at + REPEAT_INTERVAL
         while True:
             if self._clock.monotonic() >= poll_at:
-                elsewhere = self.ends.waiting - partitions.keys()
-                if elsewhere:
+                if elsewhere := self.ends.waiting - partitions.keys():
                     await self._elsewhere.look(elsewhere)
                 poll_at = self._clock.monotonic() + max(STORE_POLL, _STORE_POLL_EACH * len(elsewhere))
             if self._clock.monotonic() >= report_at:
@@ -72,7 +70,7 @@ class RunUntilEnd:
             await changes.wait(max(SHORTEST_WAIT, min(poll_at, report_at) - self._clock.monotonic()))
         self.ends.waiting -= self._elsewhere.seen_to - partitions.keys()
         if not self.ends.waiting:
-            self._log.info("processor.reached_end", partitions=len(self.ends.found))
+            self._logger.info("processor.reached_end", partitions=len(self.ends.found))
         self._has_ended = True
         supervisor.stop()
 
@@ -87,7 +85,7 @@ class RunUntilEnd:
         """Log which partitions are waited for, and look which of them other hosts report as failed for good."""
         here, elsewhere = self.ends.waiting & running, self.ends.waiting - running
         if self.ends.waiting:
-            self._log.info("processor.waiting_for_end", here=named(here), elsewhere=named(elsewhere))
+            self._logger.info("processor.waiting_for_end", here=named(here), elsewhere=named(elsewhere))
         if elsewhere:
             await self._elsewhere.look_for_failed(elsewhere)
 

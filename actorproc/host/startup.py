@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from actorproc.errors import HandlerDefinitionError, HandlerError, SourceError, StoreError, UsageError
 from actorproc.handler.base import PartitionHandler
-from actorproc.output.schema import StateTypes, agree_on_schema
+from actorproc.output.schema_document import StateTypes, agree_on_schema
 from actorproc.output.source_identity import SourceRecord, agree_on_source, read_source
 from actorproc.runtime.logger import warn_while_slow
 from actorproc.runtime.tasks import first_cause

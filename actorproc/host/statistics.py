@@ -32,8 +32,8 @@ class Statistics:
     processed, its results when they are committed."""
     partitions: tuple[PartitionStatistics, ...] = ()
     """Partitions that run on this host, by name."""
-    given_up: dict[str, Trouble] = field(default_factory=dict)
-    """Partitions that this host gave up because a call of their handler does not end, for as long as the call lasts."""
+    abandoned: dict[str, Trouble] = field(default_factory=dict)
+    """Partitions that this host abandoned because a call of their handler does not end, while the call lasts."""
     store_requests: dict[str, int] = field(default_factory=dict)
     """Requests to the container's store, by verb."""
     store_failures: dict[str, int] = field(default_factory=dict)

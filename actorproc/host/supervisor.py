@@ -26,9 +26,9 @@ from actorproc.host.failing import Failing, store_outage
 from actorproc.host.history_writer import HistoryWriter
 from actorproc.host.lease_writer import GROUP_UNUSABLE, LeaseWriter
 from actorproc.host.offset_mirror import OffsetMirror
-from actorproc.host.owned_partitions import GiveUp, Message, OwnedPartitions, RaiseEpoch, Vanished, Wake
+from actorproc.host.owned_partitions import Abandon, Message, OwnedPartitions, RaiseEpoch, Vanished, Wake
 from actorproc.host.partition_list import PartitionList
-from actorproc.host.reporting import blocked_report, given_up_of, progress_of
+from actorproc.host.reporting import abandoned_of, blocked_report, progress_of
 from actorproc.host.statistics import Statistics
 from actorproc.output.source_identity import read_source
 from actorproc.partition.host_context import HostContext
@@ -38,7 +38,7 @@ from actorproc.runtime.tasks import first_cause
 from actorproc.runtime.watchdog import Blockage
 from actorproc.storage.store import Store
 
-log = get_logger(__name__)
+logger = get_logger(__name__)
 
 FAILING_IN_HEARTBEAT = 50
 """Failing partitions that a heartbeat names: enough to see that something is wrong, and it stays small."""
@@ -54,8 +54,7 @@ class Supervisor(Actor[Message]):
 
     def __init__(self, group: Group, context: HostContext) -> None:
         super().__init__(mailbox=16)
-        self._group = group
-        self._context = context
+        self._group, self._context = group, context
         self._settings, self._clock = context.settings, context.clock
         self._members: list[str] = []
         self._fences = 0
@@ -68,10 +67,10 @@ class Supervisor(Actor[Message]):
         self._group_needs_repair = False  # its document is corrupt, or the store refuses it
         self._failing_since = 0.0  # of the looks, by the monotonic clock
         self._repeats = LogThrottle()
-        self._log = log.bind(processor=context.processor, host=context.host)
-        self._listed = PartitionList(context, self._log)
-        self.partitions = OwnedPartitions(context, self.tell, self._log)
-        self._leases = LeaseWriter(group, self.partitions, self._listed, self.nudge, self._log)
+        self._logger = logger.bind(processor=context.processor, host=context.host)
+        self._listed = PartitionList(context, self._logger)
+        self.partitions = OwnedPartitions(context, self.tell, self._logger)
+        self._leases = LeaseWriter(group, self.partitions, self._listed, self.nudge, self._logger)
 
     def nudge(self) -> None:
         """Look at the group now."""
@@ -92,7 +91,7 @@ class Supervisor(Actor[Message]):
             incarnation=self._group.incarnation, fenced=slots.fenced, members=tuple(self._members),
             error=None if error is None else error.text, error_since=None if error is None else error.since,
             counts=slots.counts(),
-            partitions=tuple(slot.statistics() for slot in slots.by_name()), given_up=slots.given_up(),
+            partitions=tuple(slot.statistics() for slot in slots.by_name()), abandoned=slots.abandoned(),
             store_requests=dict(context.store.requests), store_failures=dict(context.store.failures),
             source_requests=context.costs.requests, source_bytes=context.costs.bytes,
             source_charges=dict(context.costs.charges), source_throttled=context.source.throttled,
@@ -134,12 +133,12 @@ class Supervisor(Actor[Message]):
                 tasks.start_soon(self._renew_forever)
                 tasks.start_soon(self._fence_in_time)
                 self.partitions.begin(tasks)
-                tasks.start_soon(watch_ends, self._context, self.partitions, self._log)
+                tasks.start_soon(watch_ends, self._context, self.partitions, self._logger)
                 if self._settings.history_interval:
-                    tasks.start_soon(HistoryWriter(self._context, self.partitions, self._log).run)
+                    tasks.start_soon(HistoryWriter(self._context, self.partitions, self._logger).run)
                 mirror = None
                 if (group := self._settings.mirror_offsets) is not None:
-                    mirror = OffsetMirror(group, self._context, self.partitions, self._log)
+                    mirror = OffsetMirror(group, self._context, self.partitions, self._logger)
                     tasks.start_soon(mirror.run)
                 if self._context.hooks.wanted:
                     tasks.start_soon(self._context.hooks.run)
@@ -174,7 +173,7 @@ class Supervisor(Actor[Message]):
                 return
             except StoreUnavailable as error:
                 self._error = self._failed(self._error, str(error))
-                self._log.warning("supervisor.renew_failed", error=str(error))
+                self._logger.warning("supervisor.renew_failed", error=str(error))
             await self.receive(self._settings.lease_renew_interval / 4)
 
     # Timers
@@ -186,7 +185,7 @@ class Supervisor(Actor[Message]):
             progress=progress_of(slot.statistics() for slot in self.partitions.by_name()),
             max_process_time=self._settings.max_process_time,
             failing={partition: _cut(error) for partition, error in failing},
-            given_up=given_up_of(islice(self.partitions.given_up().items(), FAILING_IN_HEARTBEAT)),
+            abandoned=abandoned_of(islice(self.partitions.abandoned().items(), FAILING_IN_HEARTBEAT)),
             failed_for_good=tuple(sorted(self.partitions.failed_for_good())),
             error=None if self._error is None else _cut(self._error.text),
             error_since=None if self._error is None else self._error.since,
@@ -210,7 +209,7 @@ class Supervisor(Actor[Message]):
     def _log_dead_letters(self, *, at_once: bool = False) -> None:
         """Log the dead letters of all partitions in one line, at most once a minute."""
         if new := self._context.dead_letter_summary.due(self._clock.monotonic(), at_once=at_once):
-            self._log.warning(
+            self._logger.warning(
                 "processor.dead_letters", new=new.total(), since_start=self.partitions.counts().dead_letters,
                 errors=dict(new.most_common(5)), example=self._context.dead_letter_summary.example,
             )  # fmt: skip
@@ -229,7 +228,7 @@ class Supervisor(Actor[Message]):
         except StoreError as error:
             self._renewal_error = self._failed(self._renewal_error, str(error))
             self._context.hooks.add_error(error)
-            self._log.warning("supervisor.renew_failed", error=str(error))
+            self._logger.warning("supervisor.renew_failed", error=str(error))
             return False
         return True
 
@@ -240,17 +239,17 @@ class Supervisor(Actor[Message]):
             if left > 0:
                 if self.partitions.fenced:
                     self.partitions.fenced = False
-                    self._log.warning("supervisor.renewed")
+                    self._logger.warning("supervisor.renewed")
                     self.nudge()
                 await self._clock.sleep(left)
                 continue
             if not self.partitions.fenced:
                 self._fences += 1
                 if left > -inf:  # else it has just joined anew, and has written no heartbeat yet
-                    self._log.error(
+                    self._logger.error(
                         "supervisor.fenced_itself",
                         partitions=len(self.partitions),
-                        why="no heartbeat was written in time; the log has loop.blocked if a handler was the cause, "
+                        why="no heartbeat was written in time; see loop.blocked if a handler was the cause, "
                         "and loop.starved if this process got no CPU",
                     )
                 self.partitions.fence()
@@ -265,7 +264,7 @@ class Supervisor(Actor[Message]):
             with anyio.CancelScope() as self._looking:
                 if message is Wake.HAND_OVER:
                     await self._leases.hand_over()
-                elif isinstance(message, RaiseEpoch | GiveUp | Vanished):
+                elif isinstance(message, RaiseEpoch | Abandon | Vanished):
                     await self._leases.write(message)
                 elif not self.partitions.closing:  # an earlier message may have been on its way
                     look_at = self._clock.monotonic() + await self._look()
@@ -278,7 +277,7 @@ class Supervisor(Actor[Message]):
         try:
             view = await self._group.look(self._listed)
         except RemovedFromGroup:
-            self._log.warning(
+            self._logger.warning(
                 "supervisor.removed_from_group", why="other hosts considered this host dead; it joins the group again"
             )
             self.partitions.revoke_all()
@@ -336,7 +335,7 @@ class Supervisor(Actor[Message]):
         lasted = now - self._failing_since
         too_long = lasted > self._settings.lease_expiration_interval
         if times := self._repeats.due((error, too_long), now):
-            say = self._log.error if too_long else self._log.warning
+            say = self._logger.error if too_long else self._logger.warning
             say("supervisor.look_failed", error=error, seconds=round(lasted, 3), times=times)
         return too_long
 
@@ -344,7 +343,7 @@ class Supervisor(Actor[Message]):
 
     async def _leave(self) -> None:
         """Drain all partitions, hand their leases over and leave the group. Leases that take too long expire."""
-        self._log.info("supervisor.leaving", partitions=len(self.partitions))
+        self._logger.info("supervisor.leaving", partitions=len(self.partitions))
         self._group.retire()
         self.partitions.drain_all()
         with anyio.move_on_after(self._settings.max_handoff_time + LEAVING_TIME):
@@ -360,7 +359,10 @@ class Supervisor(Actor[Message]):
         self._has_left = True
         self._log_dead_letters(at_once=True)
         with anyio.move_on_after(LEAVING_TIME):
-            await self._leases.leave()
+            try:
+                await self._group.leave()
+            except GROUP_UNUSABLE as error:
+                self._logger.warning("supervisor.leave_failed", error=str(error), why="its remaining leases expire")
 
 
 def _cut(error: str) -> str:

@@ -39,7 +39,7 @@ look is after 32 minutes.
 SWEEP_TIME = 30.0
 """Seconds over which one sweep is spread."""
 
-log = get_logger(__name__)
+logger = get_logger(__name__)
 
 
 class Hint(Document, frozen=True):
@@ -62,7 +62,7 @@ async def read_hint(store: Store, key: str) -> Hint | None:
     try:
         return Hint.from_json(key, stored.body) if stored else None
     except CorruptObject as error:
-        log.warning("log.hint_corrupt", key=key, error=str(error))
+        logger.warning("log.hint_corrupt", key=key, error=str(error))
         return None
 
 
@@ -132,7 +132,7 @@ class HintWatch:
             async with self._lock:
                 await self._poll()
         except StoreUnavailable as error:  # the store has retried already; readers wait until it is back
-            log.warning("log.poll_failed", log=self._store.url, error=str(error))
+            logger.warning("log.poll_failed", log=self._store.url, error=str(error))
         finally:
             self._polling = False
 
@@ -155,7 +155,7 @@ class HintWatch:
         try:
             hint = await read_hint(self._store, key)
         except StoreError as error:  # the next poll reads it
-            log.warning("log.hint_not_read", key=key, error=str(error))
+            logger.warning("log.hint_not_read", key=key, error=str(error))
             return
         self._tags[key] = tag  # if the hint is newer than the listing, the next poll reads it again
         self._sweeps.pop(key, None)

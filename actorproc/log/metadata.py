@@ -26,7 +26,7 @@ class LogMetadata(Document, frozen=True):
     Format version 2: the log has grown. Versions that know only format version 1 would misplace records, and refuse it.
     """
 
-    newest_format: ClassVar[int] = 2
+    newest_format_version: ClassVar[int] = 2
 
     partitions: int
     """Partition count when the log was created."""

@@ -41,7 +41,7 @@ class SegmentFooter(Document, frozen=True):
     Format version 2 is a seal, which ends its partition: it has no records, and no segment follows it.
     """
 
-    newest_format: ClassVar[int] = 2
+    newest_format_version: ClassVar[int] = 2
 
     producer: str
     newest: int
@@ -52,7 +52,7 @@ class SegmentFooter(Document, frozen=True):
     @property
     def ended(self) -> bool:
         """Whether this is a seal."""
-        return self.format == _SEAL_FORMAT
+        return self.format_version == _SEAL_FORMAT
 
     @classmethod
     def parse(cls, key: str, footer: Footer) -> Self:
@@ -87,7 +87,7 @@ def encode_segment(records: pa.Table, footer: SegmentFooter, compression: str) -
 def encode_seal(put_id: str, producer: str, running: int, covers: int) -> bytes:
     """The file that ends a partition. Arguments as in `SegmentFooter`."""
     footer = SegmentFooter(
-        format=_SEAL_FORMAT, put_id=put_id, producer=producer, newest=running, running=running, covers=covers
+        format_version=_SEAL_FORMAT, put_id=put_id, producer=producer, newest=running, running=running, covers=covers
     )
     return write_parquet(RECORD_SCHEMA.empty_table(), {_FOOTER: footer.to_json().decode()}, row_group_rows=1)
 

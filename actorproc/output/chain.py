@@ -36,7 +36,7 @@ LETTERS_LIMIT = 4 * 2**20
 class Commit(Document, frozen=True):
     """The footer of an output file: the step from cursor `first` to `next`, final once the file exists."""
 
-    newest_format = WITH_RESETS
+    newest_format_version = WITH_RESETS
 
     host: str
     epoch: int

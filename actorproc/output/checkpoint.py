@@ -48,14 +48,14 @@ RESETS_KEPT = 8
 
 
 WITH_STATE, WITH_END, WITH_RESETS = 2, 3, 4
-"""Formats of commits and checkpoints, which earlier releases would misread: with keyed state, of a partition that has
+"""Format versions of commits and checkpoints that older hosts misread: with keyed state, of a partition that has
 ended, and with resets or inherited state."""
 
 
 class Checkpoint(Document, frozen=True):
     """A committed cursor, and the number of the output file from which the next owner reads the chain."""
 
-    newest_format = WITH_RESETS
+    newest_format_version = WITH_RESETS
 
     epoch: int
     number: int
@@ -140,7 +140,7 @@ class CheckpointKeeper:
         plain = WITH_END if ended else WITH_STATE if state else 1
         moved = replace(
             self.current,
-            format=WITH_RESETS if self.current.inherited or resets else plain,
+            format_version=WITH_RESETS if self.current.inherited or resets else plain,
             number=number, cursor=cursor, totals=totals, time=time, ahead=ahead, state=state,
             stream_time=stream_time, identities=identities, ended=ended, resets=resets,
         )  # fmt: skip

@@ -53,7 +53,7 @@ from actorproc.runtime.logger import get_logger
 from actorproc.runtime.stacks import shown, task_stack, thread_stack
 from actorproc.runtime.tasks import first_cause
 
-log = get_logger(__name__)
+logger = get_logger(__name__)
 
 
 DELIVERY_TIME = 5.0
@@ -92,21 +92,21 @@ class PartitionActor(Restartable):
         self._gone = False  # the source has forgotten the partition, and lists one that follows it
         self.ended = False
         """Whether the partition has ended: all that there ever will be is committed."""
-        self._log = log.bind(processor=context.processor, host=context.host, partition=partition, epoch=epoch)
+        self._logger = logger.bind(processor=context.processor, host=context.host, partition=partition, epoch=epoch)
         self._hooks = PartitionHooks(context.hooks, self.statistics, context.dead_letter_summary)
-        self._info = context.partition_info(partition, epoch, self._log)
+        self._info = context.partition_info(partition, epoch, self._logger)
         self._draining = anyio.Event()
         self._pace = Pace(clock, settings)
         self._delivery = Delivery.of(settings)
-        queue = queue_reader(context, partition, self._log)
+        queue = queue_reader(context, partition, self._logger)
         self._reads = ReadAhead(
             queue or context.source, partition, settings, context.budget, self._pace,
             prepare=context.prepare, epoch=epoch, costs=context.costs,
         )  # fmt: skip
         self.lag = Lag(context.source, self._reads, self.statistics, clock)
-        self.deliveries = context.deliveries(partition, self._log)
+        self.deliveries = context.deliveries(partition, self._logger)
         self._committer = Committer(
-            context, self.statistics, queue or Acknowledgements(), time=self.time, log=self._log,
+            context, self.statistics, queue or Acknowledgements(), time=self.time, log=self._logger,
             hooks=self._hooks, deliveries=self.deliveries, committed=self._call_committed,
         )  # fmt: skip
         self._calls: HandlerCalls | None = None  # once the handler is opened
@@ -225,7 +225,7 @@ class PartitionActor(Restartable):
         if self._calls is not None:
             if not self._is_closed:
                 await self._close(self._calls.handler, reason)
-            self._log.info("partition.closed", reason=reason.value, position=self._committer.committed.position)
+            self._logger.info("partition.closed", reason=reason.value, position=self._committer.committed.position)
 
     async def _first_checkpoint(self, succession: Succession) -> Checkpoint:
         parents = await succession.parents()
@@ -239,7 +239,7 @@ class PartitionActor(Restartable):
 
     async def _open_handler(self, handler: PartitionHandler) -> HandlerCalls:
         await open_handler(handler, self._settings, self._info)
-        retries = RetryPause(handler, self._settings, self._clock, self._log, self._draining, self._hooks.failed)
+        retries = RetryPause(handler, self._settings, self._clock, self._logger, self._draining, self._hooks.failed)
         self._calls = HandlerCalls(
             handler, self._info, self._context.schema, self._clock, committer=self._committer,
             threads=self._context.threads, retries=retries, draining=self._draining,
@@ -322,8 +322,8 @@ class PartitionActor(Restartable):
             self._committer.move(read.cursor)
             return
         batch = await read.take(self._clock)
-        settled = self._committer.has_all_committed
-        if settled or self.lag.oldest_time is None:
+        all_committed = self._committer.has_all_committed
+        if all_committed or self.lag.oldest_time is None:
             self.lag.oldest_time = batch.first_time
         begun = self._clock.monotonic()
         try:
@@ -335,7 +335,7 @@ class PartitionActor(Restartable):
         finally:
             self._reads.give_back(read)
         self._committer.add(batch, batch.last, read.cursor, results, begun)
-        if not self._settings.auto_commit and processor.asked_for(batch, settled) >= batch.last:
+        if not self._settings.auto_commit and processor.asked_for(batch, all_committed) >= batch.last:
             await self._committer.commit()  # the handler asked for it before all records of the batch were done
 
     def _check_late_rows(self, calls: HandlerCalls) -> None:
@@ -349,7 +349,7 @@ class PartitionActor(Restartable):
     async def _flush(self) -> None:
         if self._wakes is not None:
             with self.time.at("handle"):
-                await self._wakes.settle()
+                await self._wakes.fire_all_due()
         self._committer.check_all_committed()
         await self._committer.commit()
         await self._committer.checkpoint()
@@ -377,7 +377,7 @@ class PartitionActor(Restartable):
                 return
             except Exception as error:  # noqa: BLE001  # the actor ends all the same
                 why = format_error(error)
-        self._log.warning("partition.not_kept", error=why)
+        self._logger.warning("partition.not_kept", error=why)
 
     async def _release(self, calls: HandlerCalls, succession: Succession) -> None:
         """Commit the processed records, and write the checkpoint, so that the next owner does not have to walk."""
@@ -408,14 +408,14 @@ class PartitionActor(Restartable):
         """Commit the end, unless the chain has it. Nothing is committed after it."""
         await self._committer.end(vanished=self._gone)
         self.ended = True
-        self._log.info("partition.ended", position=self._committer.committed.position)
+        self._logger.info("partition.ended", position=self._committer.committed.position)
 
     async def _note_if_lost(self, gone: PartitionGone) -> bool:
         """Whether the source lists a partition that follows this one, which it has forgotten: then its rest is lost."""
         if not await is_followed(self._context, self.partition):
             return False
         self._gone = True
-        self._log.error(
+        self._logger.error(
             "partition.records_lost", after=self._committer.cursor.sequence, error=str(gone),
             why="the source has forgotten the partition before its end was read; those that follow it begin now",
         )  # fmt: skip

@@ -8,7 +8,7 @@ from actorproc.config.settings import Settings
 from actorproc.errors import HandlerError
 from actorproc.handler.attempt import Attempt
 from actorproc.handler.base import Decision
-from actorproc.output.dead_letters import render_letter, was_dead
+from actorproc.output.letter import render_letter, was_dead
 from actorproc.partition.bisection import GivenUp, Part, Parts
 from actorproc.partition.dead_letter_limit import DeadLetterLimit
 from actorproc.partition.delivery import Delivery
@@ -57,15 +57,15 @@ class BatchProcessor:
         self.calls.retries.batch_done()
         return results
 
-    def asked_for(self, batch: Batch, settled: bool) -> int:
+    def asked_for(self, batch: Batch, all_committed: bool) -> int:
         """The sequence up to which the handler wants the last processed `batch` committed.
 
         A handler cannot commit a record at which it fails. So records given up right behind the last requested one
         count as requested. At the beginning of the batch they count only if nothing earlier waits for a commit
-        (`settled`).
+        (`all_committed`).
         """
         upto = self._wanted
-        if upto < 0 and not settled:
+        if upto < 0 and not all_committed:
             return upto
         for sequence in batch.after(upto).sequences:
             if sequence not in self._given_up:

@@ -52,7 +52,7 @@ class Parts:
         self._max_attempts = settings.max_attempts
         self._repeats = delivery.repeats
         self._decide = decide
-        self._log = log
+        self._logger = log
         self._tried: Counter[str] = Counter()  # failed attempts by type of error
         self._failed_alone: Counter[int] = Counter()  # failed attempts of single records, by sequence
 
@@ -160,7 +160,7 @@ class Parts:
             if self._repeats:
                 raise
             why = "with at-most-once delivery a stop would lose the records, so they become dead letters"
-            self._log.error("partition.not_stopped", error=str(stopping), why=why)
+            self._logger.error("partition.not_stopped", error=str(stopping), why=why)  # noqa: TRY400
             return None
 
     def _asked(self, error: Exception, failed: Batch, attempt: int) -> Decision | None:

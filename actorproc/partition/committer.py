@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from actorproc.counts import Counts
 from actorproc.errors import Fenced, HandlerError, StoreUnavailable
-from actorproc.handler.state import TIMERS
+from actorproc.handler.keyed_state import TIMERS
 from actorproc.handler.state_kinds import wakes
 from actorproc.output.attachments import Attachment
 from actorproc.output.chain import Commit, OutputChain, encode_commit
@@ -73,7 +73,7 @@ class Committer:
         self._settings, self._clock = settings, clock
         self._time_spent = time
         self._dead_letter_summary = context.dead_letter_summary
-        self._log = log
+        self._logger = log
         self._acknowledgements = acknowledgements
         self._hooks = hooks
         self._deliveries = deliveries
@@ -134,11 +134,11 @@ class Committer:
         if found.last_commit is not None:
             statistics.last_commit = _utc(found.last_commit)
         if self._keeper.cut_off:
-            self._log.warning(
+            self._logger.warning(
                 "partition.batch_cut_off", upto=self.cursor.sequence,
                 why="at-most-once delivery: the former owner ended in the batch up to there, and its rows may be lost",
             )  # fmt: skip
-        self._log.info("partition.opened", position=self.cursor.position, next_output=self._number)
+        self._logger.info("partition.opened", position=self.cursor.position, next_output=self._number)
 
     async def _check_is_last(self) -> None:
         """Raises Fenced: another owner has claimed the checkpoint, or committed, since this one walked the chain."""
@@ -198,7 +198,7 @@ class Committer:
         too_far = timers.passed(processed)
         self.state.stream_time = timers.latest
         if too_far is not None and self._ahead.due("", self._clock.monotonic()):
-            self._log.warning(
+            self._logger.warning(
                 "partition.timestamp_ahead", upto=processed.last, ahead=round(too_far - self.now()),
                 why="it is further ahead than max_timestamp_ahead allows, so stream time and timers pass over it",
             )  # fmt: skip
@@ -301,7 +301,7 @@ class Committer:
             put_id=self._clock.nonce(), host=self._host, epoch=statistics.epoch,
             first=self.committed, next=self.cursor, totals=totals, time=time,
             rows=results.rows, state_size=delta.size if delta else 0,
-            format=WITH_END if ended else WITH_STATE if delta else 1,
+            format_version=WITH_END if ended else WITH_STATE if delta else 1,
             stream_time=self.state.stream_time, identities=self._acknowledgements.identities(self.cursor.sequence),
             ended=ended, vanished=vanished,
         )  # fmt: skip
@@ -323,7 +323,7 @@ class Committer:
         statistics.counts += Counts(rows=commit.rows, dead_letters=len(letters))
         statistics.last_commit = _utc(commit.time)
         self._dead_letter_summary.add(*summary)
-        self._log.debug("partition.committed", number=self._number - 1, rows=commit.rows, letters=len(letters))
+        self._logger.debug("partition.committed", number=self._number - 1, rows=commit.rows, letters=len(letters))
 
     async def go_ahead(self, cursor: Cursor) -> None:
         """For at-most-once delivery: records up to `cursor` count as processed before the handler sees them.

@@ -16,7 +16,7 @@ from actorproc.handler.attempt import CUT_OFF, FAILED, Attempt
 from actorproc.handler.base import PartitionHandler
 from actorproc.handler.context import PartitionContext
 from actorproc.handler.info import PartitionInfo
-from actorproc.handler.state import AttemptState, StateChanges
+from actorproc.handler.keyed_state import AttemptState, StateChanges
 from actorproc.handler.state_kinds import state_kinds
 from actorproc.partition.committer import Committer
 from actorproc.partition.handler_threads import HandlerThreads

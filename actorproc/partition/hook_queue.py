@@ -36,7 +36,7 @@ class HookQueue:
         self._hooks = hooks
         self._most = most
         self._clock = clock
-        self._log = log
+        self._logger = log
         self._processor, self._host = processor, host
         self._waiting: deque[Event] = deque()
         self._more, self._done = anyio.Event(), anyio.Event()
@@ -85,7 +85,9 @@ class HookQueue:
         with anyio.move_on_after(limit):
             await self._done.wait()
         if self._waiting:
-            self._log.warning("hook.events_dropped", events=len(self._waiting), why=f"the host ends {limit:g} s later")
+            self._logger.warning(
+                "hook.events_dropped", events=len(self._waiting), why=f"the host ends {limit:g} s later"
+            )
 
     async def _call(self, event: Event) -> None:
         hook = getattr(self._hooks, event.kind)
@@ -96,16 +98,16 @@ class HookQueue:
                         await hook(event)
                     else:
                         await self._clock.run_in_thread(cast("Callable[[Event], Any]", hook), event, abandon=True)
-            except Exception:  # noqa: BLE001  # it must not fail the host
-                self._log.exception("hook.failed", hook=event.kind, partition=event.partition)
+            except Exception:  # it must not fail the host
+                self._logger.exception("hook.failed", hook=event.kind, partition=event.partition)
         if scope.cancelled_caught:
             why = f"it has not ended within {HOOK_TIME:g} s"
-            self._log.error("hook.failed", hook=event.kind, partition=event.partition, why=why)
+            self._logger.error("hook.failed", hook=event.kind, partition=event.partition, why=why)
 
     def _log_dropped(self) -> None:
         if self._dropped and self._repeats.due("", self._clock.monotonic()):
             dropped, self._dropped = self._dropped, 0
-            self._log.warning("hook.events_dropped", events=dropped, why=f"hook_queue = {self._most} events wait")
+            self._logger.warning("hook.events_dropped", events=dropped, why=f"hook_queue = {self._most} events wait")
 
 
 class PartitionHooks:

@@ -15,8 +15,7 @@ from actorproc.partition.dead_letter_summary import DeadLetterSummary
 from actorproc.partition.handler_threads import HandlerThreads
 from actorproc.partition.hook_queue import HookQueue
 from actorproc.partition.openings import Openings
-from actorproc.partition.read_costs import ReadCosts
-from actorproc.partition.time_spent import HostTimes
+from actorproc.partition.time_spent import HostTimes, ReadCosts
 from actorproc.records import SEQUENCE, Batch
 from actorproc.runtime.budget import BufferTotal, ByteBudget
 from actorproc.runtime.changes import Changes

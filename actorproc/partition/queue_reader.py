@@ -77,7 +77,7 @@ class QueueReader(Acknowledgements):
         self._source = source
         self._partition = partition
         self._most = unacknowledged
-        self._clock, self._log = clock, log
+        self._clock, self._logger = clock, log
         self._end_wait = math.inf if end_wait is None else end_wait
         self._consumer: Consumer | None = None
         self._began = False
@@ -146,7 +146,7 @@ class QueueReader(Acknowledgements):
                 self._identities.add(identity)
             new.append(index)
         if repeats := len(deliveries.identities) - len(new):
-            self._log.info("queue.recognized", messages=repeats)
+            self._logger.info("queue.recognized", messages=repeats)
         batch = deliveries.batch if not repeats else deliveries.batch.take(new)
         sequences = pa.array(range(self._numbered + 1 - len(new), self._numbered + 1), pa.int64())
         return batch.numbered(sequences)

@@ -18,7 +18,7 @@ from actorproc.config.settings import Settings
 from actorproc.errors import SourceError
 from actorproc.partition.batch_size import Pace
 from actorproc.partition.queue_reader import QueueReader
-from actorproc.partition.read_costs import ReadCosts
+from actorproc.partition.time_spent import ReadCosts
 from actorproc.records import NO_COST, RECORD_SCHEMA, Batch, Cursor, ReadCost
 from actorproc.runtime.budget import ByteBudget, ReadBudget
 from actorproc.runtime.clock import SHORTEST_WAIT, Clock

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 from actorproc.counts import Counts
-from actorproc.handler.state import StateChanges
+from actorproc.handler.keyed_state import StateChanges
 from actorproc.rows.sequence_order import joined, rows_after, rows_upto
 
 

@@ -46,7 +46,7 @@ class RetryPause:
         self._advice = _advice(handler)
         self._backoff = Backoff(settings.retry_backoff, settings.retry_backoff_max)
         self._clock = clock
-        self._log = log
+        self._logger = log
         self._draining = draining
         self._failed = failed
         self._waited = 0.0  # seconds of pauses since a drain began
@@ -65,7 +65,7 @@ class RetryPause:
         now = self._clock.wall()
         self._again = Trouble("retrying", text, now if self._again is None else self._again.since)
         self.retry = Retry(failed[0], len(failed), attempt, None)
-        say = self._log.warning if self._repeats.due("", self._clock.monotonic()) else self._log.debug
+        say = self._logger.warning if self._repeats.due("", self._clock.monotonic()) else self._logger.debug
         say(
             "partition.attempt_failed", attempt=attempt, records=len(failed), first=failed[0], error=format_error(error)
         )
@@ -74,7 +74,7 @@ class RetryPause:
         """Log once that good records are called again, because a failed one may have changed the state before them."""
         if not self._rerun:
             self._rerun = True
-            self._log.warning(
+            self._logger.warning(
                 "partition.batch_rerun", records=records, attempt=attempt,
                 why="a record failed alone after the handler had used ctx.state, so the whole attempt is undone, and "
                 f"its records are all processed again. {self._advice}",
@@ -83,7 +83,7 @@ class RetryPause:
     def log_skipped(self, sequence: int, error: Exception | str) -> None:
         """Log that `on_error` skipped this record. A repeated warning is logged only now and then."""
         times = self._skips.due("", self._clock.monotonic())
-        say = self._log.warning if times else self._log.debug
+        say = self._logger.warning if times else self._logger.debug
         reason = error if isinstance(error, str) else format_error(error)
         say("partition.record_skipped", sequence=sequence, error=reason, times=times or 1)
 
@@ -99,7 +99,7 @@ class RetryPause:
     def no_thread(self, why: str) -> None:
         """The handler has waited long for a thread, and goes on waiting."""
         self._no_thread = self._no_thread or Trouble("starved", why, self._clock.wall())
-        self._log.error("partition.starved", why=why)
+        self._logger.error("partition.starved", why=why)
 
     def called(self) -> None:
         """The handler is called: it has a thread, or needs none."""
@@ -124,7 +124,7 @@ class RetryPause:
         with anyio.move_on_after(delay):
             await self._draining.wait()
         if self._draining.is_set():
-            self._log.warning(
+            self._logger.warning(
                 "partition.batch_left",
                 records=records,
                 why="its next attempt would come too late for this drain; the next owner processes it again",

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from actorproc.handler.base import PartitionHandler
 from actorproc.handler.info import PartitionInfo
-from actorproc.handler.state import Key
+from actorproc.handler.keyed_state import Key
 from actorproc.output.checkpoint import Checkpoint, read_checkpoint
 from actorproc.partition.handler_hooks import in_time
 from actorproc.partition.host_context import HostContext

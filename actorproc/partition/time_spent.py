@@ -1,13 +1,15 @@
-"""Where the time of a partition actor goes: seconds by activity, and the activity of the moment."""
+"""The price of processing: seconds of a partition actor by activity, and what reading has cost the host."""
 
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
+from actorproc.records import ReadCost
 from actorproc.runtime.clock import Clock
 
 Activity = Literal["read", "handle", "commit", "wait"]
@@ -87,3 +89,19 @@ class TimeSpent:
         if self._began is not None:
             seconds[self.activity] += max(0.0, self._clock.wall() - self._counted)
         return seconds
+
+
+class ReadCosts:
+    """The sum over all partitions that a host has read."""
+
+    def __init__(self) -> None:
+        self.requests = self.bytes = 0
+        self.charges: Counter[str] = Counter()
+        """By name, such as `request_units`."""
+
+    def add(self, cost: ReadCost) -> None:
+        """Add the cost of one read."""
+        self.requests += cost.requests
+        self.bytes += cost.bytes
+        for name, charge in cost.charges.items():
+            self.charges[name] += charge  # type: ignore[assignment]  # charges are fractions

@@ -9,7 +9,7 @@ from heapq import heappop, heappush
 from typing import NamedTuple
 
 from actorproc.config.settings import Settings
-from actorproc.handler.state import TIMERS, StateChanges
+from actorproc.handler.keyed_state import TIMERS, StateChanges
 from actorproc.handler.timers import unpack_timer
 from actorproc.records import Batch
 from actorproc.runtime.backoff import Backoff

@@ -12,11 +12,11 @@ from actorproc.config.settings import Settings
 from actorproc.errors import HandlerError
 from actorproc.handler.attempt import Attempt
 from actorproc.handler.context import PartitionContext
+from actorproc.handler.keyed_state import TIMERS, Key, unpack_key
 from actorproc.handler.returned_rows import emit_returned, refuse_coroutines
-from actorproc.handler.state import TIMERS, Key, unpack_key
 from actorproc.handler.timers import unpack_timer, utc
 from actorproc.handler.wake_context import WakeContext
-from actorproc.output.dead_letters import render_letter
+from actorproc.output.letter import render_letter
 from actorproc.partition.handler_calls import HandlerCalls, misuse_in
 from actorproc.partition.results import Results
 from actorproc.partition.timers import Timers
@@ -93,7 +93,7 @@ class Wakes:
                 await self._call([key])
         return self._fired > before
 
-    async def settle(self) -> None:
+    async def fire_all_due(self) -> None:
         """Fire the timers that are due now, except those that have failed more than `max_attempts` times."""
         clock, most = self._calls.clock, self._settings.max_attempts
         with self._timers.wall_clock_stopped():  # a timer that sets itself again would be due for ever

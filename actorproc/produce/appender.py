@@ -25,7 +25,7 @@ _RETRY = Backoff(0.2, 5.0)
 _LOOK_AGAIN = 600.0  # seconds after which the end of the log is looked up again
 _SURE = RETENTION / 2  # seconds for which no trim can delete the end of the log, after it was seen
 
-log = get_logger(__name__)
+logger = get_logger(__name__)
 
 
 class _Moment(NamedTuple):
@@ -82,12 +82,12 @@ class Appender:
         self._running = 0  # greatest timestamp below it
         self._looked_at = _NEVER  # segments at or after `_base` were created later
 
-    async def append(self, table: pa.Table, give_up: float) -> int:
+    async def append(self, table: pa.Table, deadline: float) -> int:
         """Append the records of `table`, once, and return the sequence of the first one.
 
         Args:
             table: columns of `RECORD_SCHEMA`, at least one row, no timestamp null.
-            give_up: when to stop trying, by the clock's `monotonic`.
+            deadline: when to stop trying, by the clock's `monotonic`.
 
         Raises:
             PartitionEnded: the partition has ended; the records are not in it.
@@ -97,16 +97,18 @@ class Appender:
         """
         newest = newest_timestamp(table)
         what = f"{table.num_rows} records"
-        return await self._create(_Content(what, table.num_rows, newest, partial(self._encode, table, newest)), give_up)
+        return await self._create(
+            _Content(what, table.num_rows, newest, partial(self._encode, table, newest)), deadline
+        )
 
-    async def seal(self, give_up: float) -> int:
+    async def seal(self, deadline: float) -> int:
         """End the partition, unless it has ended. Returns the base of the seal. Raises as `append` does."""
         try:
-            return await self._create(_Content("the end marks", 0, 0, self._encode_seal), give_up)
+            return await self._create(_Content("the end marks", 0, 0, self._encode_seal), deadline)
         except PartitionEnded as ended:
             return ended.base
 
-    async def _create(self, content: _Content, give_up: float) -> int:
+    async def _create(self, content: _Content, deadline: float) -> int:
         began = self._now()
         body: bytes | None = None
         doubtful = False  # whether an earlier attempt may have created a segment
@@ -115,7 +117,7 @@ class Appender:
         while True:
             try:
                 # The time limit covers the retries of the store, too; later batches wait behind this one.
-                with anyio.fail_after(max(0.0, give_up - self._clock.monotonic())):
+                with anyio.fail_after(max(0.0, deadline - self._clock.monotonic())):
                     if body is None:  # once: a base that was tried stays until its owner is known
                         # After a long pause segments may have been trimmed, so that `_base` is free although the log
                         # ends later.
@@ -136,11 +138,11 @@ class Appender:
                 delay = math.inf
             except _OutcomeUnknown as unknown:
                 raise StoreUnavailable(f"{self._these(content)} were sent so long ago that {unknown}") from None
-            if self._clock.monotonic() + delay >= give_up:
+            if self._clock.monotonic() + delay >= deadline:
                 raise StoreUnavailable(
                     f"{self._these(content)} are not confirmed; they may be in the log or not: {why}"
                 )
-            log.warning("log.append_retry", partition=self._partition, attempt=attempt, error=why)
+            logger.warning("log.append_retry", partition=self._partition, attempt=attempt, error=why)
             await self._clock.sleep(delay)
         self._looked_at = began  # not later: segments may follow ours from the moment it was created
         return base

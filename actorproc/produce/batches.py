@@ -48,7 +48,7 @@ _Columns = tuple[list[bytes | None], list[bytes | None], list[list[dict[str, Any
 Callback = Callable[[DeliveryReport | None, Exception | None], object]
 """Called with the report of a record, or with the error."""
 
-log = get_logger(__name__)
+logger = get_logger(__name__)
 
 
 class ProducerBatch:
@@ -154,7 +154,7 @@ class ProducerBatch:
             try:
                 callback(None if self.error else self._report(index), self.error)
             except Exception:  # the user's code must not end the producer
-                log.exception("producer.callback_failed", partition=self.partition)
+                logger.exception("producer.callback_failed", partition=self.partition)
 
     def call_back(self, callback: Callback) -> None:
         """Call `callback` once the record that was added last is in the log, or has failed."""

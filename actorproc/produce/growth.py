@@ -18,7 +18,7 @@ from actorproc.storage.document import SharedDocument
 from actorproc.storage.names import LOG_META
 from actorproc.storage.store import Store
 
-_GIVE_UP = 120.0  # seconds for the end of one partition
+_PATIENCE = 120.0  # seconds for the end of one partition
 
 _FORMAT = 2  # of a `log.json` with growths
 
@@ -54,7 +54,7 @@ async def grow_log(store: Store, partitions: int, *, by_key: bool = True) -> Log
             return found
         return replace(
             found,
-            format=_FORMAT,
+            format_version=_FORMAT,
             grown=(*found.grown, partitions),
             growing=True,
             by_key=found.by_key and by_key,
@@ -89,6 +89,6 @@ async def seal(store: Store, hints: HintWriter, partition: str) -> None:
     await hints.begin()
     base: int | None = None
     try:
-        base = await appender.seal(clock.monotonic() + _GIVE_UP)
+        base = await appender.seal(clock.monotonic() + _PATIENCE)
     finally:
         hints.end(partition, base)

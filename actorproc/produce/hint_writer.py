@@ -31,7 +31,7 @@ _AGING_INTERVAL = 2 * SWEEP_AGES[0]  # minimum seconds between two writes of the
 
 _RENEW_NAME = FORGET_AFTER / 2  # after such a silence a producer takes a new name, as its old hint may be deleted
 
-log = get_logger(__name__)
+logger = get_logger(__name__)
 
 
 @dataclass(slots=True)
@@ -94,7 +94,7 @@ class HintWriter:
         try:
             hint = await read_hint(self._store, key)
         except StoreError as error:
-            log.warning("log.hint_not_read", key=key, error=str(error))
+            logger.warning("log.hint_not_read", key=key, error=str(error))
             return
         if hint is None:
             return
@@ -169,7 +169,7 @@ class HintWriter:
                 if state == "open" or self._appending == 0:
                     await self._write(state)
         except StoreError as error:
-            log.warning("log.hint_failed", producer=self.producer, error=str(error))
+            logger.warning("log.hint_failed", producer=self.producer, error=str(error))
 
     async def _write_aging_hint(self) -> None:
         """Write the second hint, which stays open and ages.
@@ -180,7 +180,7 @@ class HintWriter:
         try:
             await self._put(self._aging, "open", {})
         except StoreError as error:
-            log.warning("log.hint_failed", producer=self.producer, error=str(error))
+            logger.warning("log.hint_failed", producer=self.producer, error=str(error))
         else:
             self._unsettled -= covered
 
@@ -215,4 +215,4 @@ class HintWriter:
             for key in self._removable:
                 await self._store.delete(key)
         except StoreError as error:
-            log.debug("log.hints_not_deleted", error=str(error))
+            logger.debug("log.hints_not_deleted", error=str(error))

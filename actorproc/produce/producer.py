@@ -49,7 +49,7 @@ _FEW = 64  # records that send_many encodes first, because their size is unknown
 _MANY = 16_384  # records that send_many encodes at once, at most
 _YIELD_EVERY = 500  # records after which send yields to the event loop
 
-log = get_logger(__name__)
+logger = get_logger(__name__)
 
 
 class Producer:
@@ -160,7 +160,7 @@ class Producer:
         except ActorprocError as failure:
             if error is None:
                 raise
-            log.warning("producer.not_all_sent", error=str(failure))  # the error of the block is raised
+            logger.warning("producer.not_all_sent", error=str(failure))  # the error of the block is raised
         finally:
             await self._hints.close()
 

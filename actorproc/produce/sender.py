@@ -26,7 +26,7 @@ _HINT_RETRY = 1.0  # seconds
 
 _STAYS_OPEN = 0.1  # share of the timeout during which a waiting batch accepts more records
 
-log = get_logger(__name__)
+logger = get_logger(__name__)
 
 
 class ProducerStatistics(NamedTuple):
@@ -172,12 +172,12 @@ class Sender:
             await waiting[0].done.wait()
 
     async def _deliver(self, number: int, batch: ProducerBatch) -> None:
-        give_up = batch.born + self._linger + self._timeout
+        deadline = batch.born + self._linger + self._timeout
         parts: list[Part] | None = None
         error: Exception = StoreUnavailable("the producer was cancelled: the record may be in the log or not")
         try:
             table = await self._clock.run_cpu_work(batch.cost, batch.table)
-            parts = await self._append(number, table, batch.placed, give_up)
+            parts = await self._append(number, table, batch.placed, deadline)
         except Exception as failure:  # noqa: BLE001 - an error in one batch must not end the others
             error = failure
             if not isinstance(failure, ActorprocError):
@@ -185,19 +185,19 @@ class Sender:
                     f"{batch.rows} records failed, and may be in the log or not: {describe_error(failure)}"
                 )
                 error.__cause__ = failure
-            log.warning("producer.append_failed", partition=batch.partition, records=batch.rows, error=str(error))
+            logger.warning("producer.append_failed", partition=batch.partition, records=batch.rows, error=str(error))
         finally:
             self._settle(batch, parts, error)
 
-    async def _append(self, number: int, table: pa.Table, placed: Collection[int], give_up: float) -> list[Part]:
+    async def _append(self, number: int, table: pa.Table, placed: Collection[int], deadline: float) -> list[Part]:
         """Append the records to this partition, or if it has ended, to those that follow it."""
         if (parent := self._routes.unsealed_parent(number)) is not None and parent not in self._ended:
-            await self._seal(parent, give_up)
+            await self._seal(parent, deadline)
         partition = str(number)
-        await self._open_hint(f"{table.num_rows} records for partition {number}", give_up)
+        await self._open_hint(f"{table.num_rows} records for partition {number}", deadline)
         base: int | None = None
         try:
-            base = await self._appender(partition).append(table, give_up)
+            base = await self._appender(partition).append(table, deadline)
         except PartitionEnded as ended:
             base = ended.base  # readers must find the end, too
             self._ended.add(number)
@@ -206,16 +206,16 @@ class Sender:
         finally:
             self._hints.end(partition, base)
         await self._routes.renew(number)
-        return await self._append_to_children(number, table, placed, give_up)
+        return await self._append_to_children(number, table, placed, deadline)
 
     async def _append_to_children(
-        self, number: int, table: pa.Table, placed: Collection[int], give_up: float
+        self, number: int, table: pa.Table, placed: Collection[int], deadline: float
     ) -> list[Part]:
         parts: list[Part] = []
         try:
             for child, rows in self._routes.shares(number, table, placed):
                 its_placed = np.flatnonzero(np.isin(rows, list(placed))).tolist() if placed else ()
-                found = await self._append(child, table.take(rows), its_placed, give_up)
+                found = await self._append(child, table.take(rows), its_placed, deadline)
                 parts += [Part(p, base, rows if own is None else rows[own]) for p, base, own in found]
         except StoreRefused as error:
             if not parts:
@@ -225,12 +225,12 @@ class Sender:
             ) from None
         return parts
 
-    async def _seal(self, number: int, give_up: float) -> None:
+    async def _seal(self, number: int, deadline: float) -> None:
         """End a partition, since records are about to go to one that follows it."""
-        await self._open_hint(f"the end of partition {number}", give_up)
+        await self._open_hint(f"the end of partition {number}", deadline)
         base: int | None = None
         try:
-            base = await self._appender(str(number)).seal(give_up)
+            base = await self._appender(str(number)).seal(deadline)
         finally:
             self._hints.end(str(number), base)
         self._ended.add(number)
@@ -248,9 +248,9 @@ class Sender:
             )
         return found
 
-    async def _open_hint(self, what: str, give_up: float) -> None:
+    async def _open_hint(self, what: str, deadline: float) -> None:
         why = "earlier batches took that long"
-        while (left := give_up - self._clock.monotonic()) > 0:
+        while (left := deadline - self._clock.monotonic()) > 0:
             try:
                 with anyio.fail_after(left):
                     return await self._hints.begin()

@@ -54,7 +54,7 @@ UNNAMED = "job-"
 
 _COMPRESSION = "zstd"  # in every release: a step that is repeated must make the same bytes
 
-log = get_logger(__name__)
+logger = get_logger(__name__)
 
 
 class PartitionProgress(NamedTuple):
@@ -69,7 +69,7 @@ class PartitionProgress(NamedTuple):
 class Transaction(Document, frozen=True):
     """The stored state of a transaction: its latest batch and, unless that is `done`, the work that is left."""
 
-    newest_format: ClassVar[int] = 3
+    newest_format_version: ClassVar[int] = 3
 
     batch: int
     done: bool
@@ -83,9 +83,9 @@ class Transaction(Document, frozen=True):
     """Partition that has ended -> the first group whose records go to the partitions that follow it. In format 3."""
 
     def __post_init__(self) -> None:
-        if self.format == 1:  # in that format the put-id named the batch
+        if self.format_version == 1:  # in that format the put-id named the batch
             force_setattr(self, "batch_id", self.batch_id or self.put_id)
-            force_setattr(self, "format", 2)
+            force_setattr(self, "format_version", 2)
 
 
 class _Segment(NamedTuple):
@@ -145,7 +145,7 @@ class Transactions:
                 if found.batch_id != planned:
                     await self._check_not_trimmed(document.key, found)
                 await self._finish(document, found)
-                log.debug("log.transaction_done", transaction=name, batch=found.batch)
+                logger.debug("log.transaction_done", transaction=name, batch=found.batch)
             except Conflict:
                 await document.read()
             except (CorruptObject, UsageError):
@@ -221,7 +221,7 @@ class Transactions:
                     for name in ended:
                         shares |= await self._following(int(name), group, generations)
                         del shares[name]
-                    found = replace(found, format=3, moved={**found.moved, **dict.fromkeys(ended, group)})
+                    found = replace(found, format_version=3, moved={**found.moved, **dict.fromkeys(ended, group)})
                     segments = None
                 # Recorded before the next base is tried.
                 if ended or any(share is not None and share.group == group for share in progress.values()):
@@ -344,7 +344,7 @@ class Transactions:
             if name.startswith(UNNAMED):
                 await self._store.delete(log_transaction(name))
         except StoreError as error:
-            log.warning("log.staged_not_removed", transaction=name, error=str(error))
+            logger.warning("log.staged_not_removed", transaction=name, error=str(error))
 
     async def _is_abandoned(self, name: str, age: float) -> bool:
         if age < ABANDONED_AFTER:

@@ -7,7 +7,6 @@ Protocol: docs/protocol.md. Model: tests/protocol/trim_model.py.
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Collection, Mapping
 from itertools import count
 from operator import index
@@ -17,12 +16,12 @@ from typing import Literal, Self, SupportsIndex
 import msgspec
 from msgspec.structs import replace
 
-from actorproc import plugins
 from actorproc.errors import UsageError
 from actorproc.retention.boundary import Boundaries
 from actorproc.storage.document import MOST_NUMBER, Document, SharedDocument
 from actorproc.storage.names import checked_name
 from actorproc.storage.store import Conflict, Store
+from actorproc.stores import own_url
 
 Kind = Literal["spark", "processor", "position"]
 
@@ -31,7 +30,6 @@ _WAY_OUT: Mapping[Kind, str] = {
     "processor": "Use another processor name, which begins with the data that is left",
     "position": "Begin there or later",
 }
-_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(//?)")
 
 
 class Reader(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -162,17 +160,15 @@ def _checkpoint_url(given: str | os.PathLike[str]) -> str:
     Raises:
         UsageError: it is in a store that actorproc cannot read.
     """
-    url = os.fspath(given)
-    match = _SCHEME.match(url)
-    scheme, slashes = match.groups() if match else ("file", "/")
-    if scheme == "file":
-        path = url.removeprefix("file:").removeprefix("//") if match else url
-        return f"file://{Path(os.path.expanduser(path)).absolute()}"  # noqa: PTH111 (an unknown ~user stays as it is)
-    if scheme in ("s3a", "s3n") and slashes == "//":
-        return f"s3://{url[len(scheme) + 3 :]}"
-    if scheme not in plugins.names(plugins.STORES) or slashes == "/":  # such as hdfs:/checkpoints
-        raise UsageError(f"{url}: positions can be read in a folder, or on S3, not there; give them by hand (--at)")
-    return url
+    url = own_url(os.fspath(given))
+    if url is None:
+        raise UsageError(f"{given}: actorproc has no store there to read positions from; give them by hand (--at)")
+    scheme, found, path = url.partition("://")
+    if not found or "/" in scheme:
+        path = url
+    elif scheme != "file":
+        return url
+    return f"file://{Path(os.path.expanduser(path)).absolute()}"  # noqa: PTH111 (an unknown ~user stays as it is)
 
 
 async def read_registry(store: Store, key: str) -> Registry:

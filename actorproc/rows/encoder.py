@@ -18,8 +18,8 @@ from actorproc.rows.casting import can_cast, cast, cast_columns, needs_checks, s
 from actorproc.rows.coercion import converts_natively, unknown_name, value_coercer
 from actorproc.rows.ddl import type_ddl
 from actorproc.rows.fields import ObjectWithFields, fields_of
+from actorproc.rows.output_schema import output_schema
 from actorproc.rows.plain_rows import plain_rows
-from actorproc.rows.schema import output_schema
 from actorproc.rows.sequence_order import in_order
 
 Row = Mapping[str, Any] | tuple[Any, ...] | ObjectWithFields

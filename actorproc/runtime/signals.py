@@ -17,7 +17,7 @@ from actorproc.errors import Aborted, UsageError
 from actorproc.runtime.clock import Clock
 from actorproc.runtime.logger import get_logger
 
-log = get_logger(__name__)
+logger = get_logger(__name__)
 
 SAME_SIGNAL_TIME = 0.2
 """Seconds within which a second signal counts as the first one: some senders signal the process and its group."""
@@ -43,7 +43,7 @@ class Signals:
         who: str = "processor",
         *,
         draining: Callable[[], None] = lambda: None,
-        log: Any = log,
+        log: Any = logger,
     ) -> None:
         if threading.current_thread() is not threading.main_thread():
             raise UsageError("signals=True works in Python's main thread only: leave it out here, and call stop()")
@@ -51,7 +51,7 @@ class Signals:
         self._drains = f"{who}.stopping"
         self._aborting = aborting
         self._draining = draining
-        self._log = log
+        self._logger = log
         self._life = anyio.CancelScope()
         self._first = anyio.Event()
         self._started = False
@@ -100,7 +100,7 @@ class Signals:
         self._first.set()  # first, as logging may fail
         if not self._started:
             self._life.cancel()
-        self._log.info(self._drains, signal=name)
+        self._logger.info(self._drains, signal=name)
 
     def _end(self, name: str) -> None:
         self._abort = name

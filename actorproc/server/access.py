@@ -11,7 +11,7 @@ from starlette.datastructures import Headers
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from actorproc.config.secrets import with_secret
+from actorproc.config.options import with_secret
 from actorproc.config.settings import Settings
 from actorproc.errors import SettingsError, UsageError
 

@@ -23,7 +23,7 @@ from actorproc.runtime.logger import get_logger
 from actorproc.storage.names import ProcessorLayout
 from actorproc.stores import open_store
 
-log = get_logger(__name__)
+logger = get_logger(__name__)
 
 LOOK_EVERY = 1.0
 """Seconds between two looks while somebody watches."""
@@ -153,7 +153,7 @@ class Feed:
                     await self._pause()
         except Exception as error:  # noqa: BLE001  # viewers get it, whatever it is
             self._problem = describe_error(error)
-            log.warning("dashboard.look_failed", processor=self._processor, error=self._problem)
+            logger.warning("dashboard.look_failed", processor=self._processor, error=self._problem)
         finally:
             self._fleet = None
             self._tell()  # viewers wait for it

@@ -29,7 +29,7 @@ def problems(host: Statistics, *, now: float, max_process_time: float, blocked: 
         blocked: seconds for which its event loop has not answered.
     """
     return [
-        *_of_host(host, now, blocked), *_of_partitions(host.partitions, now, max_process_time), *_of_given_up(host)
+        *_of_host(host, now, blocked), *_of_partitions(host.partitions, now, max_process_time), *_of_abandoned(host)
     ]  # fmt: skip
 
 
@@ -60,8 +60,8 @@ def _of_partitions(partitions: Iterable[PartitionStatistics], now: float, max_pr
             )  # fmt: skip
 
 
-def _of_given_up(host: Statistics) -> Iterator[Problem]:
-    for partition, trouble in host.given_up.items():
+def _of_abandoned(host: Statistics) -> Iterator[Problem]:
+    for partition, trouble in host.abandoned.items():
         why = f"{trouble.error}. The call lasts, and its thread is not free; other hosts may run the partition"
         yield Problem(problem="stuck", reason=why, partition=partition, since=trouble.since)
 

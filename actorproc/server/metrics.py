@@ -93,13 +93,13 @@ class HostCollector(Collector):
 
     def _of_partitions(self, host: Statistics, labels: _Labels) -> Iterator[Metric]:
         verdicts = Counter(judge_own(p, self._wall(), self._max_process_time).kind for p in host.partitions)
-        verdicts["stuck"] += len(host.given_up)
+        verdicts["stuck"] += len(host.abandoned)
         family = GaugeMetricFamily("actorproc_partitions", "By verdict.", labels=[*labels, "verdict"])
         for kind, count in verdicts.items():
             family.add_metric([*labels.values(), kind], count)
         yield family
         faults = Counter(p.trouble.fault for p in host.partitions if p.trouble is not None)
-        faults.update(trouble.fault for trouble in host.given_up.values())
+        faults.update(trouble.fault for trouble in host.abandoned.values())
         family = GaugeMetricFamily("actorproc_troubled_partitions", "By fault.", labels=[*labels, "fault"])
         for fault in ("user", "infrastructure"):
             family.add_metric([*labels.values(), fault], faults[fault])

@@ -29,7 +29,7 @@ from actorproc.server.feeds import Feeds, View
 from actorproc.storage.names import ProcessorLayout
 from actorproc.stores import open_store
 
-log = get_logger(__name__)
+logger = get_logger(__name__)
 
 ASKING = 8.0
 """Seconds for which a scrape waits for a source. Prometheus gives up after ten."""
@@ -96,7 +96,7 @@ class ProcessorMetrics:
 
     def _log_unknown(self, processor: str, why: str) -> None:
         if times := self._repeats.due(f"{processor}: {why}", SYSTEM.monotonic()):
-            log.warning("dashboard.lag_unknown", processor=processor, error=why, times=times)
+            logger.warning("dashboard.lag_unknown", processor=processor, error=why, times=times)
 
 
 class _Collected:

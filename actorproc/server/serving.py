@@ -19,7 +19,7 @@ from actorproc.runtime.logger import get_logger
 from actorproc.server.access import Tokens, check_exposure
 from actorproc.server.app import dashboard_app, http_app
 
-log = get_logger(__name__)
+logger = get_logger(__name__)
 
 _BEAT_EVERY = 0.5  # seconds between two questions to the event loop whether it answers
 _STOPPING = 2  # seconds that open connections have when the server stops
@@ -67,7 +67,7 @@ async def serving(processor: Processor, host: str, port: int) -> AsyncIterator[s
 
     thread = threading.Thread(target=asyncio.run, args=(main(),), name="actorproc-http", daemon=True)
     thread.start()
-    log.info("http.listening", url=url)
+    logger.info("http.listening", url=url)
     try:
         yield url
     finally:
@@ -82,7 +82,7 @@ async def serve_dashboard(container: str, settings: Settings, host: str, port: i
         UsageError: the address needs a token, or cannot be listened on.
     """
     listening, url = _listen(host, port, settings)
-    log.info("http.listening", url=url)
+    logger.info("http.listening", url=url)
     await _server(dashboard_app(container, settings, own_server=True)).serve([listening])
 
 

@@ -12,8 +12,8 @@ import anyio
 
 from actorproc.admin.resets import PartitionReset
 from actorproc.config.settings import Settings
-from actorproc.errors import Fenced, ReleaseRefused
-from actorproc.group.formats import FORMATS
+from actorproc.errors import Fenced, VersionRefused
+from actorproc.group.format_versions import FORMAT_VERSIONS
 from actorproc.group.heartbeat import Incarnation
 from actorproc.handler.base import CloseReason, PartitionHandler
 from actorproc.handler.context import PartitionContext
@@ -36,7 +36,7 @@ from actorproc.simulation.streams import KnownStream
 from actorproc.storage.names import ProcessorLayout
 from actorproc.stores.memory import MemoryStore
 
-log = get_logger(__name__)
+logger = get_logger(__name__)
 
 RATE = 0.02
 """Largest relative error of the rate of a host's clock."""
@@ -48,14 +48,14 @@ RESTART = (1.0, 5.0)
 """Seconds after which a process that ended with an error is restarted."""
 
 
-EXPECTED = (Fenced, ReleaseRefused)
+EXPECTED = (Fenced, VersionRefused)
 """Errors that may end a process: a second process has the same name, or the group writes a format too new for it."""
 
 
-class NextRelease(Processor):
+class NextVersion(Processor):
     """A host of the next version, which also reads a newer format version."""
 
-    formats = FORMATS._replace(highest=FORMATS.highest + 1)
+    format_versions = FORMAT_VERSIONS._replace(highest=FORMAT_VERSIONS.highest + 1)
 
 
 class InvariantViolation(SimulationError):
@@ -66,7 +66,7 @@ class Cluster:
     """Hosts that share the partitions of `source`. Use it within `actorproc.simulation.run`.
 
     Every write that the store applies (output, dead letters, checkpoints, members, leases) and every call of the
-    handler is checked. `run_for`, `settled` and `finished` raise InvariantViolation.
+    handler is checked. `run_for`, `converged` and `finished` raise InvariantViolation.
 
     Args:
         handler: the handler under test.
@@ -105,7 +105,7 @@ class Cluster:
         self._loop = current_loop()
         self._checks: dict[str, OutputChecks] = {}
         self._births = 0
-        self.releases: dict[str, type[Processor]] = {}
+        self.versions: dict[str, type[Processor]] = {}
         """Host -> the version that its next process runs, if it is not this one."""
         self._processes: list[Process] = []
         self._violations: list[str] = []
@@ -139,7 +139,7 @@ class Cluster:
         random = Random(seed)  # noqa: S311
         host = self._loop.host(name, rate=1 + random.uniform(-RATE, RATE), offset=random.uniform(0, 10 * OFFSET))
         clock = VirtualClock(seed, offset=random.uniform(-OFFSET, OFFSET), delay=0.02)
-        process = Process(host, self.store.view(name), clock, self.releases.get(name, Processor))
+        process = Process(host, self.store.view(name), clock, self.versions.get(name, Processor))
         self._processes.append(process)
         host.start(self._run(process), name=f"{name} (process {self._births})")
         self.events["start"] += 1
@@ -198,7 +198,7 @@ class Cluster:
             await self._violation_found.wait()
         self.raise_violations()
 
-    async def settled(self, within: float) -> float:
+    async def converged(self, within: float) -> float:
         """Run until the partitions are spread evenly over the running hosts and everything in the source is committed.
 
         Returns:
@@ -209,12 +209,12 @@ class Cluster:
         """
         begun, ends = self._loop.now, self._splits.expected()
         furthest, moved_at = -1, begun  # a slow handler may have a long way to go after a reset
-        while (why := self._unsettled(ends)) is not None:
+        while (why := self._not_converged(ends)) is not None:
             done = sum(min(end, self._checks_of(partition).committed_to()) for partition, end in ends.items())
             if done > furthest:
                 furthest, moved_at = done, self._loop.now
             if self._loop.now - moved_at > within:
-                self.report(f"the cluster has not settled within {within:g} s: {why}")
+                self.report(f"the cluster has not converged within {within:g} s: {why}")
             await self.run_for(1.0)
         return self._loop.now - begun
 
@@ -266,7 +266,7 @@ class Cluster:
 
     async def _run(self, process: Process) -> None:
         """The main program of the process."""
-        process.processor = process.release(
+        process.processor = process.version(
             self._handler,
             name="simulated",
             host=process.host.name,
@@ -291,10 +291,10 @@ class Cluster:
             self.report(f"host {process.host.name} ended with {error!r}")
         process.done.set()
         if error is not None:
-            log.info("cluster.process_ended", host=process.host.name, error=repr(error))
+            logger.info("cluster.process_ended", host=process.host.name, error=repr(error))
             self.events[f"ended: {type(error).__name__}"] += 1
-            if isinstance(error, ReleaseRefused):
-                self.releases[process.host.name] = NextRelease
+            if isinstance(error, VersionRefused):
+                self.versions[process.host.name] = NextVersion
             if not process.stopping:
                 call_outside(self._random.uniform(*RESTART), self._start_again, process.host.name)
 
@@ -347,7 +347,7 @@ class Cluster:
             self._checks[partition] = checks
         return checks
 
-    def _unsettled(self, ends: Mapping[str, int]) -> str | None:
+    def _not_converged(self, ends: Mapping[str, int]) -> str | None:
         for partition, end in ends.items():
             if (reached := self._checks_of(partition).committed_to()) < end:
                 return f"partition {partition} is committed up to {reached}, not {end}"
@@ -367,7 +367,7 @@ class Cluster:
         """An invariant does not hold."""
         if not self._loop.ending:
             self._violations.append(f"{what} (at {self._loop.now:.3f} s)")
-            log.error("cluster.broken", what=what)
+            logger.error("cluster.broken", what=what)
             self._violation_found.set()
 
     def _end_pause(self, process: Process) -> None:

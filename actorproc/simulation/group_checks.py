@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 from itertools import pairwise
 
-from actorproc.group.formats import highest_of
+from actorproc.group.format_versions import highest_of
 from actorproc.group.heartbeat import Incarnation
 from actorproc.group.membership import GroupDocument
 

@@ -271,7 +271,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         more = f"\n  and {len(lines) - 30} more" if len(lines) > 30 else ""
         return ":" + "".join(lines[:30]) + more
 
-    def settle(self) -> None:
+    def find_unawaited(self) -> None:
         """Find the errors of ended tasks that nothing awaited."""
         self._sweep()
         gc.collect()
@@ -292,9 +292,9 @@ class VirtualLoop(asyncio.BaseEventLoop):
             self.close()
 
     async def _cancel_all(self) -> None:
-        this, give_up = asyncio.current_task(), self.now + _TEARDOWN_LIMIT
+        this, deadline = asyncio.current_task(), self.now + _TEARDOWN_LIMIT
         while left := [task for task in self._tasks if not task.done() and task is not this]:
-            if self.now > give_up:
+            if self.now > deadline:
                 raise SimulationError(f"tasks go on although they were cancelled{self._waiting()}")
             # A task that is cancelled before its first step leaves a coroutine that was never awaited.
             begun = [task for task in left if _has_begun(task)]
@@ -365,7 +365,7 @@ def run(main: Coroutine[Any, Any, T], *, seed: object = 0) -> T:
     with _collecting_by_count():
         try:
             result = loop.run_until_complete(main)
-            loop.settle()
+            loop.find_unawaited()
         except BaseException:
             with suppress(SimulationError):
                 loop.tear_down()

@@ -21,7 +21,7 @@ class Process:
     host: Host
     view: FaultyBackend
     clock: VirtualClock
-    release: type[Processor] = Processor
+    version: type[Processor] = Processor
     """The processor as the version of this process has it."""
     processor: Processor | None = None
     stopping: bool = False

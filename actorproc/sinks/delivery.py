@@ -87,7 +87,7 @@ class SinkDelivery:
         self._partition = partition
         self._store, self._layout, self._clock = store, layout, store.clock
         self._schema = schema
-        self._log = log.bind(sink=name)
+        self._logger = log.bind(sink=name)
         self._most_rows = options.batch_rows
         self._recent = RecentCommits(options.buffer_bytes)
         self._tip = 0  # number of the next commit that this owner makes
@@ -315,7 +315,7 @@ class SinkDelivery:
 
     def _succeeded(self, state: Literal["running", "paused"] = "running") -> None:
         if self._statistics.error is not None:
-            self._log.info("sink.delivers_again")
+            self._logger.info("sink.delivers_again")
         self._note(state=state, error=None, error_since=None)
         self._failures = 0
 
@@ -326,7 +326,7 @@ class SinkDelivery:
         delay = _BACKOFF.delay(self._failures, self._clock.random)
         if isinstance(error, SinkRefused):
             delay = max(delay, _BACKOFF.most)
-        say = self._log.error if self._throttle.due("", self._clock.monotonic()) else self._log.debug
+        say = self._logger.error if self._throttle.due("", self._clock.monotonic()) else self._logger.debug
         say("sink.failed", error=text, again_in=round(delay, 1))
         await self._publish(text)
         await self._clock.sleep(delay)

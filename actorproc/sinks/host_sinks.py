@@ -59,7 +59,7 @@ class HostSinks:
             name: given if isinstance(given, Sink) else make_sink(name, given, processor=processor, clock=clock)
             for name, given in configured.items()
         }
-        self._log = log
+        self._logger = log
         self._shared: list[SharedSink] = []
 
     def __len__(self) -> int:
@@ -103,10 +103,12 @@ class HostSinks:
         if scope.cancelled_caught:
             error = SinkError(f"it has not answered within {_FIRST_TRY:g} s")
         if error is None:
-            self._log.info("sink.opened", sink=shared.name, url=shared.sink.url, guarantee=str(shared.sink.guarantee))
+            self._logger.info(
+                "sink.opened", sink=shared.name, url=shared.sink.url, guarantee=str(shared.sink.guarantee)
+            )
         else:
             why = "rows are kept in the container, and delivered once it answers"
-            self._log.warning("sink.unreachable", sink=shared.name, error=format_error(error), why=why)
+            self._logger.warning("sink.unreachable", sink=shared.name, error=format_error(error), why=why)
 
     def deliveries(self, partition: str, log: Any) -> list[SinkDelivery]:
         """The deliveries of one partition."""
@@ -121,4 +123,4 @@ class HostSinks:
             try:
                 await sink.close()
             except Exception as error:  # noqa: BLE001  # the host ends all the same
-                self._log.warning("sink.not_closed", sink=name, error=format_error(error))
+                self._logger.warning("sink.not_closed", sink=name, error=format_error(error))

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from actorproc import plugins
-from actorproc.config.secrets import with_secrets
+from actorproc.config.options import with_secrets
 from actorproc.config.validation import did_you_mean, has_credentials, without_credentials
 from actorproc.errors import UsageError
 from actorproc.runtime.clock import Clock

@@ -13,7 +13,7 @@ from actorproc.sources.guard import guard_source, source_kind
 from actorproc.sources.log import LogSource
 from actorproc.sources.output_source import OutputSource
 from actorproc.sources.protocol import Chunk, End, Source, Start
-from actorproc.stores import OUTPUT_SCHEME, with_store_options
+from actorproc.stores import OUTPUT_SCHEME, with_source_options
 
 __all__ = ["Chunk", "End", "LogSource", "OutputSource", "Source", "Start", "guard_source", "open_source", "source_kind"]
 
@@ -60,7 +60,7 @@ def open_source(
         )
     settings = settings or Settings.load()
     if source.startswith(OUTPUT_SCHEME):
-        return OutputSource.of_url(source, settings=with_store_options(source, settings), clock=clock)
+        return OutputSource.of_url(source, settings=with_source_options(source, settings), clock=clock)
     scheme, found, rest = source.partition("://")
     if found and scheme in plugins.names(plugins.SOURCES):
         what, options = f"source {scheme}://", settings.source_options
@@ -73,4 +73,4 @@ def open_source(
             f"another processor's output ({OUTPUT_SCHEME}CONTAINER/PROCESSOR), {known}, and a Source of your own "
             "(docs/sources.md)"
         )
-    return LogSource(source, settings=with_store_options(source, settings), clock=clock)
+    return LogSource(source, settings=with_source_options(source, settings), clock=clock)

@@ -26,10 +26,10 @@ from actorproc.sources.output_source import OutputSource
 from actorproc.sources.protocol import Chunk, End, Partition, Source, Start
 from actorproc.sources.queue_protocol import Consumer, Deliveries, QueueSource
 
-log = get_logger(__name__)
+logger = get_logger(__name__)
 
 
-def guard_source(source: Source, *, log: Any = log) -> Source:
+def guard_source(source: Source, *, log: Any = logger) -> Source:
     """The source, wrapped in a `GuardedSource` unless it reads our own files."""
     if isinstance(source, LogSource | OutputSource | GuardedSource):
         return source
@@ -71,7 +71,7 @@ class GuardedSource(Source):
 
     def __init__(self, source: Source, log: Any) -> None:
         self.guarded = source
-        self._log = log
+        self._logger = log
 
     def __str__(self) -> str:
         return str(self.guarded)
@@ -96,7 +96,9 @@ class GuardedSource(Source):
         try:
             await self._await("close")
         except SourceError as error:
-            self._log.warning("source.close_failed", source=str(self), error=describe_error(error.__cause__ or error))
+            self._logger.warning(
+                "source.close_failed", source=str(self), error=describe_error(error.__cause__ or error)
+            )
 
     async def partitions(self) -> Sequence[str | Partition]:
         given = await self._await("partitions")

@@ -37,7 +37,7 @@ from actorproc.storage.parquet import read_footer
 from actorproc.storage.store import Store
 from actorproc.stores import OUTPUT_SCHEME
 
-log = get_logger(__name__)
+logger = get_logger(__name__)
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -290,7 +290,7 @@ class LogSource(StoredSource):
                 f"read them (on_out_of_range = fail). {help_}"
             )
         base = found if policy == "earliest" else await end_base(self._store, partition, found)
-        log.warning("source.records_lost", source=self.url, partition=partition, records=base - position, at=base)
+        logger.warning("source.records_lost", source=self.url, partition=partition, records=base - position, at=base)
         return base
 
 

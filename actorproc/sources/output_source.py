@@ -15,7 +15,7 @@ from actorproc.group.membership import read_group
 from actorproc.output.compacted_file import batches_of
 from actorproc.output.follower import ChainFollower, ChainPosition, CommittedFile
 from actorproc.output.row_reader import partitions_with_state
-from actorproc.output.schema import read_schema
+from actorproc.output.schema_document import read_schema
 from actorproc.output.source_identity import dataset_identity
 from actorproc.records import NO_COST, RECORD_SCHEMA, SEQUENCE, Batch, ReadCost
 from actorproc.rows.json_values import rows_to_json
@@ -30,7 +30,7 @@ from actorproc.storage.parquet import open_parquet
 from actorproc.storage.store import Store
 from actorproc.stores import OUTPUT_SCHEME
 
-log = get_logger(__name__)
+logger = get_logger(__name__)
 
 HEADER = "actorproc-sequence"
 """Header of each record: the sequence of the upstream record that the row came from."""

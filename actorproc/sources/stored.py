@@ -16,7 +16,7 @@ from actorproc.sources.protocol import Chunk, Source
 from actorproc.storage.store import Store
 from actorproc.stores import given_store
 
-log = get_logger(__name__)
+logger = get_logger(__name__)
 
 
 class StoredSource(Source):
@@ -85,7 +85,7 @@ class StoredSource(Source):
             with located(self._store.url):
                 self._lowest = (await register(self._store, self._readers, reader, rename=rename)).lowest
         except StoreRefused as error:
-            log.warning("source.reader_not_registered", source=self.url, reader=reader.name, why=str(error))
+            logger.warning("source.reader_not_registered", source=self.url, reader=reader.name, why=str(error))
 
     def read(self, partition: str, position: str) -> AsyncGenerator[Chunk, None]:
         """See `Source.read`."""

@@ -18,7 +18,7 @@ from actorproc.storage.names import ProcessorLayout
 from actorproc.storage.store import Store
 from actorproc.stores import open_store
 
-log = get_logger(__name__)
+logger = get_logger(__name__)
 
 TARGET_KEY = "actorproc-target.json"
 """Object in the checkpoint folder, beside Spark's own: the target that the query writes to."""
@@ -83,12 +83,12 @@ class Checkpoint:
         """
         reader = self._reader()
         if reader is None:
-            log.warning(
+            logger.warning(
                 "spark.not_registered", why=f"the checkpoint {self.url} is in a store that actorproc does not know"
             )
             return None
         if self.native:
-            log.warning(
+            logger.warning(
                 "spark.not_registered", why="the position of Spark's own file stream is unknown: trim with care"
             )
             return None
@@ -108,7 +108,7 @@ class Checkpoint:
                         return
             await remove(self.store, ProcessorLayout(self.name).readers, reader.name)
         except ActorprocError as error:  # the query's own failure is reported
-            log.debug("spark.reader_stays", reader=reader.name, error=str(error))
+            logger.debug("spark.reader_stays", reader=reader.name, error=str(error))
 
     def _reader(self) -> Reader | None:
         """The reader; None if the checkpoint is in a store that only Hadoop knows."""
@@ -122,7 +122,7 @@ class Checkpoint:
         try:
             return await position_of(retained, reader, (), self.settings)
         except ActorprocError as error:  # a foreign or corrupt checkpoint: the query itself will report it
-            log.debug("spark.position_unknown", error=str(error))
+            logger.debug("spark.position_unknown", error=str(error))
             return None
 
 

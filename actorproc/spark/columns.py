@@ -9,7 +9,7 @@ from pyspark.sql.types import StructType
 
 from actorproc.errors import UsageError
 from actorproc.records import RECORD_SCHEMA
-from actorproc.rows.schema import nullable
+from actorproc.rows.output_schema import nullable
 
 _LOG_TYPES = {
     "key": ("string", "binary"),

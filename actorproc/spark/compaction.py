@@ -22,7 +22,7 @@ from actorproc.config.units import count_of_bytes, duration
 from actorproc.errors import CorruptObject, SourceError, UsageError
 from actorproc.output.row_reader import partitions_with_state
 from actorproc.retention.boundary import RETENTION, CompactedRange
-from actorproc.rows.schema import output_schema
+from actorproc.rows.output_schema import output_schema
 from actorproc.runtime.tasks import gather
 from actorproc.spark.blocking_store import BlockingStore, open_blocking
 from actorproc.spark.errors import translated

@@ -21,7 +21,7 @@ from pyspark.sql.types import StructType
 
 from actorproc.errors import UsageError
 from actorproc.rows.ddl import schema_to_ddl
-from actorproc.rows.schema import nullable
+from actorproc.rows.output_schema import nullable
 from actorproc.spark.blocking_store import open_blocking
 from actorproc.spark.columns import check_columns
 from actorproc.spark.dataset import Span

@@ -19,11 +19,11 @@ from actorproc.output.output_files import OutputFiles
 from actorproc.output.row_reader import partitions_with_state
 from actorproc.records import SEQUENCE
 from actorproc.rows.ddl import schema_to_ddl
-from actorproc.rows.schema import PARTITION_COLUMN, nullable
+from actorproc.rows.output_schema import PARTITION_COLUMN, nullable
 from actorproc.spark.blocking_store import open_blocking
 from actorproc.spark.columns import check_column_names
 from actorproc.spark.data_source import ActorprocSource
-from actorproc.spark.hadoop import native_url, s3a_options
+from actorproc.spark.hadoop import native_place
 from actorproc.spark.options import (
     check_partitions,
     check_start_sequence,
@@ -73,20 +73,20 @@ def read_output(
         return selection.load_remotely(spark, spark.read, settings, native)
     settings = settings or Settings.load()
     schema, url, files = selection.look(settings, files=native is not False)
-    path = native_url(spark, url)
-    if path is None and native:
+    place = native_place(spark, url, settings)
+    if place is None and native:
         raise _unreachable(url)
     if files is None and native:
         raise UsageError(
             f"output of {name} at {url} is trimmed within a compacted file, of which Spark's own reader would show all "
             "rows; leave native out"
         )
-    if path is None or not files:
+    if place is None or not files:
         return selection.load(spark, spark.read, settings, schema, url)
     frames = []
     for folder, keys in files.items():
-        reader = spark.read.options(**s3a_options(path, settings), basePath=f"{path}/{folder}")
-        frames.append(reader.schema(_file_schema(schema)).parquet(*(f"{path}/{key}" for key in keys)))
+        reader = spark.read.options(**place.options, basePath=f"{place.url}/{folder}")
+        frames.append(reader.schema(_file_schema(schema)).parquet(*(f"{place.url}/{key}" for key in keys)))
     return selection.apply_to(reduce(DataFrame.unionAll, frames), schema)
 
 
@@ -128,8 +128,8 @@ def stream_output(
             "max_rows (--max-rows) does not go with native (--native): Spark's own file stream counts files; use "
             "max_files (--max-files)"
         )
-    path = native_url(spark, url)
-    if path is None:
+    place = native_place(spark, url, settings)
+    if place is None:
         raise _unreachable(url)
     if files is not None and not files:
         raise UsageError(f"{name} at {url} has no output yet, and Spark's own file stream needs some; leave native out")
@@ -138,8 +138,8 @@ def stream_output(
             f"output of {name} at {url} was compacted, and Spark's own file stream sees only the original files, until "
             "they are trimmed; leave native out"
         )
-    reader = stream.options(**s3a_options(path, settings), maxFileAge=_NO_MAX_AGE)
-    return selection.apply_to(reader.schema(_file_schema(schema)).parquet(f"{path}/{selection.originals}"), schema)
+    files_below = stream.options(**place.options, maxFileAge=_NO_MAX_AGE).schema(_file_schema(schema))
+    return selection.apply_to(files_below.parquet(f"{place.url}/{selection.originals}"), schema)
 
 
 def _selection(
@@ -280,6 +280,6 @@ def _file_schema(schema: pa.Schema) -> str:
 
 def _unreachable(url: str) -> UsageError:
     return UsageError(
-        f"Spark's own reader cannot read {url}: for s3:// it needs the s3a JARs (see docs/spark.md), and it does not "
-        "know other stores. Leave native out to read through the data source"
+        f"Spark's own reader cannot read {url}: it needs the JARs of that store (for s3:// the s3a JARs, see "
+        "docs/spark.md), or does not know it. Leave native out to read through the data source"
     )

@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 import pyarrow as pa
 
-from actorproc.output.dead_letters import corrupt_letters, decoded
+from actorproc.output.letter import corrupt_letters, decoded
 from actorproc.output.row_reader import partitions_with_state
 from actorproc.output.source_identity import dataset_identity
 from actorproc.records import RECORD_SCHEMA

@@ -1,8 +1,9 @@
-"""Locations that Spark reads and writes through Hadoop: their URLs, the `s3a` options and the `s3a` JARs."""
+"""Locations that Spark reads and writes through Hadoop: their URLs, options and JARs."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +12,17 @@ from pyspark.sql import SparkSession
 
 from actorproc.config.settings import Settings
 from actorproc.errors import UsageError
-from actorproc.stores import open_store, overlap
+from actorproc.storage.backend import Backend, Hadoop
+from actorproc.stores import open_store, overlap, own_url
 
-_STORE_URL = re.compile(r"(?:(?:s3|s3a|s3n|file)://.*|(?![A-Za-z][A-Za-z0-9+.-]*:/).*)")
 _GLOB = re.compile(r"[\\*?\[\]{}]")  # Spark takes a path with these characters for a pattern
-_S3A = "org.apache.hadoop.fs.s3a.S3AFileSystem"
 _HOME = Path(pyspark.__file__).parent
-_AWS_SDK = "2.35.4"
-_AWS_SDK_PARTS = ("s3", "s3-transfer-manager", "sts", "apache-client")  # 19 MB; the SDK's bundle has 686 MB
+
+
+def _backend(url: str, settings: Settings) -> Backend | None:
+    """Of a location in Spark's spelling or ours. None: actorproc does not know the store."""
+    own = own_url(url)
+    return None if own is None else open_store(own, settings).backend
 
 
 def store_url(url: str, settings: Settings) -> str:
@@ -27,9 +31,8 @@ def store_url(url: str, settings: Settings) -> str:
     Raises:
         UsageError: the URL is malformed.
     """
-    if not _STORE_URL.fullmatch(url):
-        return url
-    return open_store(re.sub(r"^s3[an]://", "s3://", url), settings).url
+    backend = _backend(url, settings)
+    return url if backend is None else backend.url
 
 
 def spark_url(url: str, settings: Settings) -> str:
@@ -38,19 +41,37 @@ def spark_url(url: str, settings: Settings) -> str:
     Raises:
         UsageError: the URL is malformed.
     """
-    return store_url(url, settings).replace("s3://", "s3a://", 1)
+    backend = _backend(url, settings)
+    return store_url(url, settings) if backend is None or backend.hadoop is None else backend.hadoop.url
 
 
-def native_url(spark: SparkSession, url: str) -> str | None:
-    """The URL of one of our stores as Spark spells it; None if Spark cannot read from it."""
-    if _GLOB.search(url):
+def is_local(url: str, settings: Settings) -> bool:
+    """Whether other machines cannot reach the location. Raises UsageError if the URL is malformed."""
+    backend = _backend(url, settings)
+    return backend is not None and backend.route is None
+
+
+def native_place(spark: SparkSession, url: str, settings: Settings) -> Hadoop | None:
+    """How Spark's own reader reads one of our stores; None if it cannot."""
+    place = open_store(url, settings).backend.hadoop
+    if place is None or _GLOB.search(url):
         return None
-    if url.startswith("file://"):
-        return url
     jvm: Any = spark._jvm
-    if url.startswith("s3://") and jvm.org.apache.spark.util.Utils.classIsLoadable(_S3A):
-        return url.replace("s3://", "s3a://", 1)
-    return None
+    if place.file_system and not jvm.org.apache.spark.util.Utils.classIsLoadable(place.file_system):
+        return None
+    return place
+
+
+def places(urls: Iterable[str], settings: Settings) -> list[Hadoop]:
+    """How Spark reaches locations in stores that actorproc knows. Raises UsageError if a URL is malformed."""
+    backends = [_backend(url, settings) for url in urls]
+    return [backend.hadoop for backend in backends if backend is not None and backend.hadoop is not None]
+
+
+def packages_of(place: Hadoop) -> list[str]:
+    """Maven coordinates of its JARs, for the Hadoop that this PySpark brings."""
+    jar = next(_HOME.glob("jars/hadoop-client-api-*.jar"))
+    return [package.format(hadoop=jar.stem.removeprefix("hadoop-client-api-")) for package in place.packages]
 
 
 def check_outside(option: str, url: str, container: str, name: str, settings: Settings) -> None:
@@ -68,26 +89,3 @@ def check_outside(option: str, url: str, container: str, name: str, settings: Se
             f"{option} {url!r} overlaps the folder of processor {name} at {container}: Spark's files and the "
             "processor's would be mixed. Choose a location outside it"
         )
-
-
-def s3a_options(url: str, settings: Settings) -> dict[str, str]:
-    """Hadoop options for an `s3a://` URL: endpoint, keys and path style, as far as they are set."""
-    if not url.startswith("s3a://"):
-        return {}
-    path_style = settings.s3_path_style if settings.s3_path_style is not None else settings.s3_endpoint is not None
-    options = {
-        "fs.s3a.endpoint": settings.s3_endpoint,
-        "fs.s3a.endpoint.region": settings.s3_region,
-        "fs.s3a.access.key": settings.s3_access_key,
-        "fs.s3a.secret.key": settings.s3_secret_key,
-        "fs.s3a.path.style.access": "true" if path_style else None,
-    }
-    return {name: value for name, value in options.items() if value is not None}
-
-
-def s3a_packages() -> list[str]:
-    """Maven coordinates of the `s3a` JARs for the Hadoop that this PySpark brings."""
-    jar = next(_HOME.glob("jars/hadoop-client-api-*.jar"))
-    hadoop = jar.stem.removeprefix("hadoop-client-api-")
-    parts = [f"software.amazon.awssdk:{part}:{_AWS_SDK}" for part in _AWS_SDK_PARTS]
-    return [f"org.apache.hadoop:hadoop-aws:{hadoop}", *parts]

@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from actorproc.admin.state_table import state_batch, table_schema
 from actorproc.config.settings import Settings
 from actorproc.output.row_reader import partitions_with_state
-from actorproc.output.schema import read_state_type
+from actorproc.output.schema_document import read_state_type
 from actorproc.rows.ddl import schema_to_ddl
 from actorproc.spark.blocking_store import open_blocking
 from actorproc.spark.output_dataset import check_processor

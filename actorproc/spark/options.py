@@ -10,7 +10,9 @@ from typing import Any
 
 import orjson
 
+from actorproc.config.options import with_secrets
 from actorproc.config.settings import Settings
+from actorproc.config.store_options import store_options
 from actorproc.errors import UsageError
 from actorproc.produce.transactions import UNNAMED
 from actorproc.spark.dataset import SparkDataset
@@ -23,8 +25,8 @@ from actorproc.stores import open_store
 
 KINDS = ("output", "log", "dead-letters")
 
-SETTING_OPTIONS = ("poll_interval", *(name for name in Settings.model_fields if name.startswith(("s3_", "store_"))))
-"""Settings that are also options: how to reach the store, and how often to look for news."""
+SETTING_OPTIONS = ("poll_interval", *(name for name in Settings.model_fields if name.startswith("store_")))
+"""Settings that are also options, beside those that stores declare."""
 
 SETTINGS_ARE_COMPLETE = "settingsAreComplete"
 """Internal option, set by `read_output` and the like. With it, settings that are not among the options have their
@@ -159,7 +161,7 @@ def _by_lower_name(given: Mapping[str, str], allowed: Sequence[str]) -> dict[str
     Raises:
         UsageError: one is not allowed; suggests a similar one.
     """
-    known = {name.lower(): name for name in (*allowed, *SETTING_OPTIONS)}
+    known = {name.lower(): name for name in (*allowed, *SETTING_OPTIONS, *store_options(given))}
     for name in given:
         if name.lower() not in known and name.lower() != SETTINGS_ARE_COMPLETE.lower():
             near = get_close_matches(name.lower(), known, n=1)
@@ -179,20 +181,27 @@ def _path(options: Mapping[str, str], missing: str) -> str:
 
 def settings_as_options(settings: Settings) -> dict[str, str]:
     """Options that carry all settings of the store: Spark's processes then look nowhere else."""
-    chosen = settings.model_dump(include=set(SETTING_OPTIONS), exclude_none=True)
+    chosen = settings.model_dump(include=set(SETTING_OPTIONS), exclude_none=True) | _of_store(settings)
     return {name: str(value) for name, value in chosen.items()} | {SETTINGS_ARE_COMPLETE: "true"}
 
 
 def explicit_settings_as_options(settings: Settings) -> dict[str, str]:
     """Options that carry only the settings that were given; a server's own environment decides the others."""
     chosen = settings.model_dump(include=set(SETTING_OPTIONS) & settings.model_fields_set, exclude_none=True)
-    return {name: str(value) for name, value in chosen.items()}
+    return {name: str(value) for name, value in (chosen | _of_store(settings)).items()}
+
+
+def _of_store(settings: Settings) -> dict[str, Any]:
+    """The settings that stores declare. Files of `@PATH` are read here: Spark's processes may run elsewhere."""
+    options = with_secrets("store option", settings.store_options)
+    return {name: f"@{text}" if str(text).startswith("@") else text for name, text in options.items()}
 
 
 def settings_from_options(options: Mapping[str, str]) -> Settings:
     """The settings among the options, whose names are in lower case. Unless the options are complete, the others come
     from this process's environment and `actorproc.toml`."""
-    given: dict[str, Any] = {name: options[name] for name in SETTING_OPTIONS if name in options}
+    names = {*SETTING_OPTIONS, *store_options(options)} & options.keys()
+    given: dict[str, Any] = {name: options[name] for name in names}
     return Settings(**given) if SETTINGS_ARE_COMPLETE.lower() in options else Settings.load(**given)
 
 

@@ -12,7 +12,7 @@ from actorproc.output.chain import Commit, OutputChain
 from actorproc.output.compacted_file import CompactedCommits, RowRange, batches_of, rows_of_commits
 from actorproc.output.output_files import OutputFiles
 from actorproc.output.row_reader import partitions_with_state
-from actorproc.output.schema import read_schema
+from actorproc.output.schema_document import read_schema
 from actorproc.output.source_identity import dataset_identity
 from actorproc.records import SEQUENCE
 from actorproc.retention.boundary import NOTHING_TRIMMED, Boundary

@@ -18,7 +18,7 @@ from actorproc.spark.errors import JavaExited, translate_error, translated
 from actorproc.spark.progress import Progress
 from actorproc.spark.session import finished_within
 
-log = get_logger(__name__)
+logger = get_logger(__name__)
 T = TypeVar("T")
 
 _POLL_EVERY = 0.5  # seconds
@@ -93,7 +93,7 @@ class QueryRunner:
                 return await self._watch(query)
             except ActorprocError as error:
                 if self._stopping.is_set():  # Java may have got the same signal, and then fails in any way
-                    log.warning("spark.cut_off", error=str(error), why=_RUNS_AGAIN)
+                    logger.warning("spark.cut_off", error=str(error), why=_RUNS_AGAIN)
                     return None
                 if not self._may_recover(error, ran=query is not None):
                     raise
@@ -113,7 +113,7 @@ class QueryRunner:
             raise QueryFailed(f"stopped after {self._failures} failures in a row, the last one: {failure}") from failure
         delay = self._limits.backoff.delay(self._failures, self._clock.random)
         self.restarts += 1
-        log.error("spark.query_failed", error=str(failure), in_a_row=self._failures, again_in=round(delay, 3))
+        logger.error("spark.query_failed", error=str(failure), in_a_row=self._failures, again_in=round(delay, 3))
         with anyio.move_on_after(delay):
             await self._stopping.wait()
 
@@ -127,7 +127,7 @@ class QueryRunner:
             if self._stopping.is_set():
                 await self._finish_micro_batch(reports)
                 if not await self._call(lambda: finished_within(_STOP_TIMEOUT, query.stop)):
-                    log.warning("spark.cut_off", error=f"does not stop within {_STOP_TIMEOUT:g} s", why=_RUNS_AGAIN)
+                    logger.warning("spark.cut_off", error=f"does not stop within {_STOP_TIMEOUT:g} s", why=_RUNS_AGAIN)
                     return
         await self._forward(reports)
         error = await self._call(query.exception)
@@ -152,7 +152,7 @@ class QueryRunner:
                     return
                 await self._clock.sleep(_POLL_STOPPING_EVERY)
         if waiting.cancelled_caught:
-            log.warning("spark.batch_cut_off", after=self._limits.stop_within, why="the next start repeats it")
+            logger.warning("spark.batch_cut_off", after=self._limits.stop_within, why="the next start repeats it")
 
     async def _call(self, work: Callable[[], T]) -> T:
         """Call Spark in a thread. Raises its errors as ours."""

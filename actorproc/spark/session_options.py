@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from actorproc.config.settings import Settings
-from actorproc.spark.hadoop import s3a_options, s3a_packages
+from actorproc.spark.hadoop import packages_of, places
 from actorproc.spark.stream_reader import LIMITS
 
 _NO_BOUNDS_CHECK = "-Darrow.enable_unsafe_memory_access=true"
@@ -51,8 +51,8 @@ def session_options(
         app: the application's name in Spark's UI.
         packages: Maven coordinates.
         conf: options that override ours.
-        urls: locations that Spark itself reads and writes, in its spelling. An `s3a://` one adds the JARs, and
-            endpoint and keys from `settings`.
+        urls: locations that Spark itself reads and writes, in its spelling. Each store adds its JARs, and its options
+            from `settings`, such as endpoint and keys.
         java: flags for the driver's Java.
     """
     master = _with_tries(master)
@@ -98,13 +98,12 @@ def _cluster_options(master: str) -> dict[str, str]:
 
 
 def _jar_options(packages: Sequence[str], urls: Sequence[str], settings: Settings | None) -> dict[str, str]:
-    packages, options = list(packages), {}
-    if any(url.startswith("s3a://") for url in urls):
-        packages += s3a_packages()
-        options["spark.jars.excludes"] = "software.amazon.awssdk:bundle"
-        s3a = s3a_options("s3a://", settings or Settings.load())
-        options |= {f"spark.hadoop.{name}": value for name, value in s3a.items()}
-    return options | ({"spark.jars.packages": ",".join(packages)} if packages else {})
+    found = list(places(urls, settings or Settings.load())) if urls else []
+    packages = [*packages, *(package for place in found for package in packages_of(place))]
+    excludes = [package for place in found for package in place.excludes]
+    options = {f"spark.hadoop.{name}": value for place in found for name, value in place.options.items()}
+    lists = {"spark.jars.packages": packages, "spark.jars.excludes": excludes}
+    return options | {name: ",".join(dict.fromkeys(items)) for name, items in lists.items() if items}
 
 
 def launch_options(options: Mapping[str, str]) -> dict[str, str]:

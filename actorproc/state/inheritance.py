@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from msgspec.structs import replace
 
-from actorproc.handler.state import TIMERS, Key, unpack_key
+from actorproc.handler.keyed_state import TIMERS, Key, unpack_key
 from actorproc.output.checkpoint import Checkpoint, StateObject
 from actorproc.state.objects import Entries, StateEntries, decode_state, encode_state
 from actorproc.state.partition_state import MissingState
@@ -56,7 +56,7 @@ async def first_checkpoint(
         return beginning
     taken = StateObject(0, store.clock.nonce(), sum(some.size for some in entries.values()))
     await store.put(layout.attached(STATE, partition, 0, taken.put_id), body)
-    return replace(beginning, format=4, time=found[-1].time, state=(taken,), inherited=taken)
+    return replace(beginning, format_version=4, time=found[-1].time, state=(taken,), inherited=taken)
 
 
 async def _base(store: Store, layout: ProcessorLayout, partition: str, checkpoint: Checkpoint) -> StateEntries:

@@ -11,7 +11,7 @@ from heapq import heappop, heappush
 from itertools import chain
 
 from actorproc.errors import RESTORE, CorruptObject, HandlerError
-from actorproc.handler.state import Changes, StateChanges
+from actorproc.handler.keyed_state import Changes, StateChanges
 from actorproc.output.chain import Commit
 from actorproc.output.checkpoint import StateObject
 from actorproc.runtime.tasks import gather

@@ -10,7 +10,7 @@ import msgspec
 from msgspec import json, msgpack
 
 from actorproc.errors import CorruptObject
-from actorproc.handler.state import Key, pack_key, unpack_key
+from actorproc.handler.keyed_state import Key, pack_key, unpack_key
 from actorproc.output.chain import OutputChain
 from actorproc.output.checkpoint import Checkpoint, read_checkpoint
 from actorproc.runtime.tasks import gather

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple, Self
+
+from pydantic import BaseModel
 
 from actorproc.config.settings import Settings
 from actorproc.runtime.clock import Clock
@@ -60,6 +62,29 @@ class NotModified(Exception):
     """The object still has the tag that the reader knows. An answer, not an error."""
 
 
+class NoOptions(BaseModel):
+    """Of a store without options."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hadoop:
+    """How Spark's own readers and writers reach a place, through Hadoop.
+
+    Attributes:
+        url: of the place, as Spark spells it.
+        options: Hadoop's, such as endpoint and keys.
+        file_system: the Java class that must be loadable; "" if each Spark has it.
+        packages: Maven coordinates of the JARs with that class. `{hadoop}` stands for the version of Spark's Hadoop.
+        excludes: what these packages need not bring, as GROUP:ARTIFACT.
+    """
+
+    url: str
+    options: Mapping[str, str] = field(default_factory=dict, repr=False)
+    file_system: str = ""
+    packages: Sequence[str] = ()
+    excludes: Sequence[str] = ()
+
+
 class Backend(ABC):
     """Six requests over flat keys. One attempt each, without retries or knowledge of the content.
 
@@ -70,17 +95,22 @@ class Backend(ABC):
 
     url: str
     """The place of the objects, as users write it."""
-    options: ClassVar[Sequence[str]] = ()
-    """Names of the options that `of_url` takes, from the setting `store_options`, or that are settings themselves."""
+    options: ClassVar[type[BaseModel]] = NoOptions
+    """Declares the settings of this kind of store. Each name begins with the scheme and `_`, such as `s3_region`."""
+    spellings: ClassVar[Sequence[str]] = ()
+    """Other schemes under which Hadoop knows the same places."""
     endpoint: str | None = None
     """The address of the service, if another one than the provider's was given. `doctor` shows it."""
 
     @classmethod
-    def of_url(cls, url: str, options: Mapping[str, Any], *, settings: Settings, clock: Clock) -> Self:
+    def of_url(cls, url: str, options: Any, *, settings: Settings, clock: Clock) -> Self:
         """The backend at a URL, not yet connected. Registered as `actorproc.stores` under its scheme.
 
+        Args:
+            options: an instance of the class's `options`.
+
         Raises:
-            UsageError: the URL is malformed, or an option is wrong.
+            UsageError: the URL is malformed.
         """
         raise NotImplementedError(f"{cls.__name__} cannot be opened by a URL")
 
@@ -91,6 +121,11 @@ class Backend(ABC):
         None: the place is on this machine, and so are all hosts.
         """
         return OUTSIDE
+
+    @property
+    def hadoop(self) -> Hadoop | None:
+        """How Spark's own readers reach the place; None: they do not."""
+        return None
 
     @abstractmethod
     async def get(self, key: str, *, unless: str | None = None, tail: int | None = None) -> Stored | None:

@@ -27,13 +27,13 @@ class Document(msgspec.Struct, frozen=True, kw_only=True):
 
     Types are checked when a document is read, and `ValueError` or `TypeError` from `__post_init__` counts as corrupt.
     Fields that a class does not know are ignored, so a field may be dropped. A change that an older actorproc would
-    misread needs a higher `newest_format`.
+    misread needs a higher `newest_format_version`.
     """
 
-    newest_format: ClassVar[int] = 1
+    newest_format_version: ClassVar[int] = 1
     """The highest format that this class reads."""
 
-    format: int = msgspec.field(default=1, name="version")
+    format_version: int = msgspec.field(default=1, name="version")
     put_id: str = ""
     """Makes each stored version of the document unique, as conditional writes need. Set by `SharedDocument`."""
 
@@ -50,10 +50,11 @@ class Document(msgspec.Struct, frozen=True, kw_only=True):
         """
         try:
             found = msgspec.json.decode(body, type=_Format).version
-            if found > cls.newest_format:
+            if found > cls.newest_format_version:
                 raise CorruptObject(
                     key,
-                    f"has format {found}, and this actorproc reads up to {cls.newest_format}: update actorproc here",
+                    f"has format version {found}, and this actorproc reads up to {cls.newest_format_version}: "
+                    "update actorproc here",
                 )
             return msgspec.json.decode(body, type=cls)
         except (ValueError, RecursionError) as error:

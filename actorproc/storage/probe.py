@@ -66,7 +66,7 @@ async def ensure_safe(store: Store, prefix: str) -> None:
 async def _try(check: Check, store: Store, prefix: str) -> Property:
     """Run a check, and repeat it on fresh keys while the store is unavailable: a lost reply proves nothing."""
     clock, limits = store.clock, store.limits
-    give_up = clock.monotonic() + limits.patience
+    deadline = clock.monotonic() + limits.patience
     for attempt in count(1):
         bench = Bench(store, f"{prefix}{attempt}-")
         try:
@@ -81,7 +81,7 @@ async def _try(check: Check, store: Store, prefix: str) -> Property:
             with anyio.CancelScope(shield=True), anyio.move_on_after(limits.timeout):
                 await bench.clean()
         delay = limits.backoff.delay(attempt, clock.random)
-        if clock.monotonic() + delay >= give_up:
+        if clock.monotonic() + delay >= deadline:
             raise failure
         await clock.sleep(delay)
     raise AssertionError("count() has no end")

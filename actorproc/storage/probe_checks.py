@@ -36,7 +36,7 @@ class Bench:
         self.prefix = prefix
         self._numbers = count()
         self._keys: list[str] = []
-        self._give_up = store.clock.monotonic() + store.limits.patience
+        self._deadline = store.clock.monotonic() + store.limits.patience
         self.doubtful = False
 
     def key(self) -> str:
@@ -92,7 +92,7 @@ class Bench:
             except StoreUnavailable:
                 self.doubtful |= verb in ("put", "delete")
                 delay = store.limits.backoff.delay(attempt, store.clock.random)
-                if store.clock.monotonic() + delay >= self._give_up:
+                if store.clock.monotonic() + delay >= self._deadline:
                     raise
             await store.clock.sleep(delay)
         raise AssertionError("count() has no end")

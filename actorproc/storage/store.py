@@ -18,7 +18,7 @@ from actorproc.runtime.logger import get_logger
 from actorproc.storage.backend import LANE, Backend, Listing, NotModified, Stored, all_pages
 
 T = TypeVar("T")
-log = get_logger(__name__)
+logger = get_logger(__name__)
 
 
 SLOWEST = 2**20
@@ -133,7 +133,7 @@ class Store:
             StoreAccessError: the place does not exist, or denies access.
             StoreUnavailable: it has not answered within `limits.patience`.
         """
-        give_up = self.clock.monotonic() + self.limits.patience
+        deadline = self.clock.monotonic() + self.limits.patience
         with first_contact():
             for attempt in count(1):
                 sent_at = self.clock.wall()
@@ -144,9 +144,9 @@ class Store:
                 except StoreUnavailable as error:
                     self.reads.note(error, sent_at)
                     delay = self.limits.backoff.delay(attempt, self.clock.random)
-                    if self.clock.monotonic() + delay >= give_up:
+                    if self.clock.monotonic() + delay >= deadline:
                         raise
-                    say = log.warning if attempt == 1 else log.debug
+                    say = logger.warning if attempt == 1 else logger.debug
                     say("store.unavailable", error=str(error), patience=self.limits.patience)
                 await self.clock.sleep(delay)
         return self
@@ -226,7 +226,7 @@ class Store:
         self, key: str, body: bytes, expected: str | None, send: Callable[[], Awaitable[str]], verb: str
     ) -> str:
         """Send, and read back unless it succeeds. `expected`: the tag of the object while the write is not applied."""
-        give_up = self.clock.monotonic() + self.limits.patience + len(body) // SLOWEST
+        deadline = self.clock.monotonic() + self.limits.patience + len(body) // SLOWEST
         attempt = 0
         doubt: StoreUnavailable | None = None  # of an attempt that may have been applied, or may be later
         refusal: StoreRefused | None = None  # something between us and the store may have refused what it had passed on
@@ -252,7 +252,7 @@ class Store:
             if refusal is not None:
                 raise _refused(f"{self.url}: {verb} of {key!r}", refusal, doubt)
             # Not applied yet. An earlier attempt may still be, so the same bytes are sent again, never others.
-            if self.clock.monotonic() >= give_up:
+            if self.clock.monotonic() >= deadline:
                 raise doubt or StoreUnavailable(
                     f"{self.url}: {verb} of {key!r} is refused although its condition holds"
                 )
@@ -280,7 +280,7 @@ class Store:
                 delay = self.limits.backoff.delay(attempt, self.clock.random)
                 if self.clock.monotonic() + delay >= began + self.limits.patience + size // SLOWEST:
                     raise
-                log.debug("store.retry", verb=verb, key=key, attempt=attempt, delay=delay, error=str(error))
+                logger.debug("store.retry", verb=verb, key=key, attempt=attempt, delay=delay, error=str(error))
             await self.clock.sleep(delay)
 
     async def once(self, verb: str, send: Callable[[], Awaitable[T]], size: int = 0) -> T:

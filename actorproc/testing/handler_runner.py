@@ -17,10 +17,10 @@ from actorproc.group.membership import GroupDocument
 from actorproc.group.nudge import Nudges
 from actorproc.handler.base import Decision, PartitionHandler
 from actorproc.handler.checks import checked_handler
-from actorproc.handler.state import TIMERS, Key, pack_key
+from actorproc.handler.keyed_state import TIMERS, Key, pack_key
 from actorproc.handler.timers import utc
 from actorproc.output.checkpoint import Checkpoint, StateObject
-from actorproc.output.dead_letters import dead_letters
+from actorproc.output.letter import dead_letters
 from actorproc.output.row_reader import all_slices, read_rows
 from actorproc.processor import Processor
 from actorproc.records import Batch, Cursor, Record
@@ -205,7 +205,7 @@ async def _seed_state(
     }
     first = StateObject(0, store.clock.nonce(), sum(some.size for some in entries.values()))
     await store.put(layout.attached(STATE, partition, 0, first.put_id), encode_state(entries))
-    checkpoint = Checkpoint(0, 0, Cursor("0"), state=(first,), format=2)
+    checkpoint = Checkpoint(0, 0, Cursor("0"), state=(first,), format_version=2)
     await store.create(layout.checkpoint(partition), checkpoint.to_json())
 
 

@@ -12,10 +12,10 @@ import pyarrow as pa
 from actorproc.counts import Counts
 from actorproc.output.chain import Commit, encode_commit
 from actorproc.output.checkpoint import Checkpoint
-from actorproc.output.schema import agree_on_schema
+from actorproc.output.schema_document import agree_on_schema
 from actorproc.output.source_identity import agree_on_source
 from actorproc.records import Cursor
-from actorproc.rows.schema import output_schema, parse_schema
+from actorproc.rows.output_schema import output_schema, parse_schema
 from actorproc.storage.names import ProcessorLayout
 from actorproc.stores import open_store
 

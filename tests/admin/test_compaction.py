@@ -20,9 +20,9 @@ from actorproc.errors import CorruptObject, Fenced
 from actorproc.output.chain import OutputChain
 from actorproc.output.output_files import OutputFiles
 from actorproc.output.row_reader import all_slices, newest_slices, partitions_with_state, read_rows
-from actorproc.output.schema import read_schema
+from actorproc.output.schema_document import read_schema
 from actorproc.retention.boundary import CompactedRange, raise_boundary, read_boundary
-from actorproc.rows.schema import output_schema
+from actorproc.rows.output_schema import output_schema
 from actorproc.spark.options import ReadOptions, parse_read_options
 from actorproc.spark.planning import initial_numbers, latest_numbers, plan_batch, plan_micro_batch, split_into_tasks
 from actorproc.spark.task_reader import read_spans

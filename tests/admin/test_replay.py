@@ -18,7 +18,7 @@ from actorproc.admin.replay_target import LogTarget
 from actorproc.errors import CorruptObject, StoreUnavailable, UsageError
 from actorproc.handler.info import PartitionInfo
 from actorproc.log.metadata import open_log
-from actorproc.output.dead_letters import HISTORY, letter_files, read_letters, render_letter
+from actorproc.output.letter import HISTORY, letter_files, read_letters, render_letter
 from actorproc.produce.producer import Producer
 from actorproc.records import Batch, Record
 from actorproc.runtime.clock import Clock
@@ -282,7 +282,7 @@ async def test_a_corrected_value_survives_the_death_of_its_replay(how: str) -> N
         await world.run()
         corrected = b"1/0/corrected" if state is not None else b"1/0/1"
         assert sorted(await world.replayed(), key=str) == sorted([b"1/0/0", corrected, b"1/0/2"]), (number, how)
-        assert state is None or state.format == 3, "an older actorproc would append the letter's own value"
+        assert state is None or state.format_version == 3, "an older actorproc would append the letter's own value"
 
 
 async def test_killed_twice_at_any_two_writes_repeats_nothing() -> None:

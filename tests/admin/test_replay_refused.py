@@ -14,7 +14,7 @@ from actorproc.admin.replay_state import Letter, ReplayState, replayed_sequences
 from actorproc.admin.replay_target import AppendableTarget
 from actorproc.errors import SourceError
 from actorproc.handler.info import PartitionInfo
-from actorproc.output.dead_letters import read_letters, render_letter
+from actorproc.output.letter import read_letters, render_letter
 from actorproc.runtime.clock import Clock
 from actorproc.sources.replay_target import Appendable, Outcome
 from actorproc.storage.document import SharedDocument
@@ -160,10 +160,10 @@ async def test_an_older_release_does_not_read_a_document_with_void_batches(conta
 
     topic = Topic()
     await replay_into(topic, container).file(KEY, only(1))
-    assert (await found()).format == 2
+    assert (await found()).format_version == 2
     await replay_into(topic, container).file(KEY)
     state = await found()
-    assert (state.format, state.void, len(state.parts)) == (4, 1, 2)
+    assert (state.format_version, state.void, len(state.parts)) == (4, 1, 2)
     await replay_into(topic, container).file(KEY)
     assert len((await found()).parts) == 2, "what is refused again and again takes no room"
 

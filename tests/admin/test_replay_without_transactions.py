@@ -13,7 +13,7 @@ from actorproc.admin.replay_claim import EXPIRES
 from actorproc.admin.replay_target import AppendableTarget
 from actorproc.errors import SourceError
 from actorproc.handler.info import PartitionInfo
-from actorproc.output.dead_letters import letter_files, render_letter
+from actorproc.output.letter import letter_files, render_letter
 from actorproc.runtime.clock import Clock
 from actorproc.simulation.clock import VirtualClock
 from actorproc.simulation.loop import current_loop, run

@@ -19,9 +19,9 @@ from actorproc.group.assignment import Member
 from actorproc.group.membership import GroupDocument
 from actorproc.output.chain import ChainEnd, OutputChain
 from actorproc.output.row_reader import all_slices, read_rows
-from actorproc.output.schema import agree_on_schema
+from actorproc.output.schema_document import agree_on_schema
 from actorproc.retention.boundary import raise_boundary
-from actorproc.rows.schema import parse_schema
+from actorproc.rows.output_schema import parse_schema
 from actorproc.state.reading import read_state
 from actorproc.storage.document import SharedDocument
 from actorproc.storage.names import ProcessorLayout
@@ -350,10 +350,10 @@ async def test_a_checkpoint_below_the_boundary_is_reported() -> None:
 
 async def test_earlier_releases_refuse_a_partition_that_was_reset() -> None:
     world = await world_of(10)
-    assert (await world.checkpoint()).format == 1
+    assert (await world.checkpoint()).format_version == 1
     await reset(world, 2)
     await world.until_end(2)
-    assert (await world.checkpoint()).format == 4, "they would forget the resets"
+    assert (await world.checkpoint()).format_version == 4, "they would forget the resets"
 
 
 async def test_ended_and_new_partitions_and_earlier_releases_are_refused() -> None:

@@ -28,7 +28,7 @@ from actorproc.errors import (
 from actorproc.group.assignment import Lease, Member
 from actorproc.group.heartbeat import Heartbeat
 from actorproc.group.membership import GroupDocument
-from actorproc.group.reports import GivenUpReport, HostReport, PartitionReport
+from actorproc.group.reports import AbandonedReport, HostReport, PartitionReport
 from actorproc.output.chain import LETTERS_LIMIT, Commit, encode_commit, read_cursor
 from actorproc.output.checkpoint import Checkpoint
 from actorproc.output.follower import ChainFollower, ChainPosition
@@ -418,7 +418,7 @@ async def test_a_look_and_an_exact_read_agree() -> None:
 async def test_a_partition_that_was_given_up_is_stuck_while_nobody_runs_it(owner: str | None) -> None:
     store = Store(MemoryStore())
     await put_group(store, {"a": Member("1"), "b": Member("1")}, {"0": Lease(owner, 3)})
-    await beat(store, "a", given_up={"0": GivenUpReport("process() does not end", 100, "user", reached=7)})
+    await beat(store, "a", abandoned={"0": AbandonedReport("process() does not end", 100, "user", reached=7)})
     watch = FleetWatch(store, LAYOUT, EXPIRATION)
     for fleet in (await watch.look(), await watch.read_all()):
         view = fleet.partitions["0"]

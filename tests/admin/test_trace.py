@@ -25,8 +25,8 @@ from actorproc.admin.resets import Resets
 from actorproc.admin.trace import Trace, trace
 from actorproc.config.settings import Settings
 from actorproc.errors import UsageError
-from actorproc.output.schema import read_schema
-from actorproc.rows.schema import output_schema
+from actorproc.output.schema_document import read_schema
+from actorproc.rows.output_schema import output_schema
 from actorproc.server import dashboard_app
 from actorproc.storage.names import ProcessorLayout
 from actorproc.storage.store import Store

@@ -15,7 +15,7 @@ from actorproc.admin.retained import RetainedDataset, RetainedOutput
 from actorproc.admin.trim import Trim, plan_trim, trim
 from actorproc.errors import UsageError
 from actorproc.output.chain import OutputChain
-from actorproc.output.dead_letters import dead_letters
+from actorproc.output.letter import dead_letters
 from actorproc.output.row_reader import all_slices, read_rows
 from actorproc.retention.boundary import read_boundary
 from actorproc.retention.readers import Reader, decide, read_registry, register, remove

@@ -16,10 +16,10 @@ from actorproc import Batch, PartitionContext, PartitionHandler, Processor, Prod
 from actorproc.admin.compaction import merge, plan, switch
 from actorproc.admin.verify import repair, verify
 from actorproc.output.checkpoint import Checkpoint
-from actorproc.output.dead_letters import purge
-from actorproc.output.schema import read_schema
+from actorproc.output.letter import purge
+from actorproc.output.schema_document import read_schema
 from actorproc.retention.boundary import raise_boundary
-from actorproc.rows.schema import output_schema
+from actorproc.rows.output_schema import output_schema
 from actorproc.sources.log import LogSource
 from actorproc.storage.names import STATE, ProcessorLayout, log_file
 from actorproc.storage.store import Store

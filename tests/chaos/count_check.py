@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from actorproc.errors import CorruptObject
-from actorproc.handler.state import TIMERS
+from actorproc.handler.keyed_state import TIMERS
 from actorproc.state.reading import read_state
 from actorproc.storage.names import ProcessorLayout
 from actorproc.storage.store import Store

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from actorproc.handler.state import KeyedState
+from actorproc.handler.keyed_state import KeyedState
 
 KEYS = 8  # for each key of a record
 CYCLE = 5

@@ -14,7 +14,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from actorproc.spark import stream_output
-from tests.chaos.programs import settle
+from tests.chaos.programs import make_independent
 from tests.chaos.table import Table
 from tests.spark.conftest import new_session
 
@@ -48,7 +48,7 @@ class Job:
 
 def drive(folder: str, output: str, environment: dict[str, str], job: Job, name: str, until_end: bool) -> None:
     """Run the stream until SIGTERM, or until it has read all that is there."""
-    settle(folder, output, environment)
+    make_independent(folder, output, environment)
     stopping = False
 
     def stop(*_: object) -> None:

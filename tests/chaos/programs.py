@@ -19,7 +19,7 @@ import structlog
 from actorproc import Processor, Producer
 from actorproc.cli import main, serve
 from actorproc.cli.logging import set_up_logging
-from actorproc.group.formats import FORMATS
+from actorproc.group.format_versions import FORMAT_VERSIONS
 from actorproc.group.membership import GroupDocument
 from actorproc.output.chain import Commit
 from actorproc.output.checkpoint import Checkpoint
@@ -36,16 +36,16 @@ MANY_BURSTS = 50  # under way at once
 
 def host(folder: str, output: str, environment: dict[str, str], arguments: Sequence[str]) -> None:
     """Run the command line in `folder`, its output appended to the file `output`."""
-    settle(folder, output, environment)
+    make_independent(folder, output, environment)
     sys.argv = ["actorproc", *arguments]
     main()
 
 
 def earlier_host(folder: str, output: str, environment: dict[str, str], arguments: Sequence[str]) -> None:
     """A host of the version before: it announces the format version before the newest one, and reads no later one."""
-    Processor.formats = FORMATS._replace(highest=FORMATS.highest - 1)
+    Processor.format_versions = FORMAT_VERSIONS._replace(highest=FORMAT_VERSIONS.highest - 1)
     for kind in (Checkpoint, Commit, GroupDocument):
-        kind.newest_format = min(kind.newest_format, Processor.formats.highest)
+        kind.newest_format_version = min(kind.newest_format_version, Processor.format_versions.highest)
     host(folder, output, environment, arguments)
 
 
@@ -56,7 +56,7 @@ def producer(
 
     Its lines are `number partition sequence`; `done count` ends it after a stop in good order.
     """
-    settle(folder, output, environment)
+    make_independent(folder, output, environment)
     if log.startswith("kafka:"):
         from tests.chaos import topic
 
@@ -109,7 +109,7 @@ async def _stop_on_signal(signals: AsyncIterator[signal.Signals], sending: anyio
         return
 
 
-def settle(folder: str, output: str, environment: dict[str, str]) -> None:
+def make_independent(folder: str, output: str, environment: dict[str, str]) -> None:
     """Make this process independent: session, working directory, output. It dies with the process that forked it."""
     os.setsid()  # Ctrl-C is for the chaos alone
     if sys.platform == "linux":

@@ -93,7 +93,7 @@ class Report:
     verdict: Verdict
     journal: Journal
     troubles: dict[str, int]
-    settled_in: float
+    converged_in: float
     """Seconds from the end of the trouble until everything was processed and shared evenly."""
     starts: int
     beside: Sequence[str]
@@ -128,7 +128,7 @@ async def run(
             open_store(place.container, place.settings) as store,
             _source(place) as source,
         ):
-            storm, settled_in = await play.run(store, source)
+            storm, converged_in = await play.run(store, source)
     for other in beside:
         say("hosts have ended; what they left is read to its end")
         await other.finish()
@@ -145,7 +145,7 @@ async def run(
     for other in beside:
         faults += other.judge(verdict)
     summary = [other.summary for other in beside]
-    return Report(faults, verdict, journal, dict(storm.done), settled_in, len(fleet.ended), summary)
+    return Report(faults, verdict, journal, dict(storm.done), converged_in, len(fleet.ended), summary)
 
 
 @asynccontextmanager
@@ -221,10 +221,10 @@ class _Play:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._look, store, source)
             await self._rage(storm)
-            settled_in = await self._calm_down(storm)
+            converged_in = await self._calm_down(storm)
             await self._stop(self._hosts)
             tasks.cancel_scope.cancel()
-        return storm, settled_in
+        return storm, converged_in
 
     def _start(self, slot: int, name: str | None) -> Child:
         """A host or producer in its slot. A producer never has the name of an earlier one: its numbers start over."""
@@ -272,14 +272,14 @@ class _Play:
                 self._start(slot, None)
         while (left := self._unsettled()) is not None:
             if time.monotonic() - began > CALM_PATIENCE:
-                self._fleet.faults.append(f"not settled {CALM_PATIENCE:g} s after the last trouble: {left}")
+                self._fleet.faults.append(f"not converged {CALM_PATIENCE:g} s after the last trouble: {left}")
                 break
             for child in self._fleet.reap():
                 if child.slot in self._hosts and not self._fleet.living([child.slot]):
                     self._start(child.slot, None)
             await self._tick()
         seconds = time.monotonic() - began
-        self._say(f"settled after {seconds:.1f} s")
+        self._say(f"converged after {seconds:.1f} s")
         return seconds
 
     def _unsettled(self) -> str | None:

@@ -105,7 +105,7 @@ def show_report(console: Console, report: Report) -> None:
         ("partitions failed", failures),
         ("stood still", f"longest {seconds:.1f} s (partition {partition}, until commit {number}); "
                         f"median {waits[49]:.2f} s, 99 % {waits[98]:.1f} s"),
-        ("settled", f"{report.settled_in:.1f} s after the last trouble"),
+        ("converged", f"{report.converged_in:.1f} s after the last trouble"),
         ("logged", events),
     ):  # fmt: skip
         table.add_row(Text(what, "dim"), text)

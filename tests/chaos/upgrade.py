@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from actorproc.group.formats import FORMATS
+from actorproc.group.format_versions import FORMAT_VERSIONS
 from actorproc.group.membership import read_group
 from actorproc.storage.names import ProcessorLayout
 from actorproc.stores import open_store
@@ -78,9 +78,9 @@ class Upgrade:
 
     def judge(self, verdict: Verdict) -> list[str]:
         """The fault: the group must write the newest format version in the end."""
-        if self._writes == FORMATS.highest:
+        if self._writes == FORMAT_VERSIONS.highest:
             return []
-        return [f"upgrade: the group writes format {self._writes} in the end, not {FORMATS.highest}"]
+        return [f"upgrade: the group writes format {self._writes} in the end, not {FORMAT_VERSIONS.highest}"]
 
     @property
     def line(self) -> str:

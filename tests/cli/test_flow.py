@@ -43,8 +43,8 @@ def logged(path: Path) -> list[dict[str, Any]]:
 
 
 def wait_for(condition: Callable[[], Any], what: str, seconds: float = 180) -> Any:
-    give_up = time.monotonic() + seconds
-    while time.monotonic() < give_up:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
         if found := condition():
             return found
         time.sleep(0.05)

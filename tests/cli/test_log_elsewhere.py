@@ -66,6 +66,12 @@ def test_each_command_reads_a_log_with_the_keys_of_the_log(
         ["trace", "0:1", *place, *source],
         ["peek", *source],
         ["dead-letters", "replay", *place, *source],
+        ["dead-letters", "replay", *place, "--into", *source[1:]],
+        ["readers", "list", "--log", *source[1:]],
+        ["readers", "add", "by-hand", "--at", "1", "--log", *source[1:]],
+        ["trim", "--log", *source[1:]],
+        ["readers", "remove", "by-hand", "--log", *source[1:]],
+        ["verify", *place, "--log", *source[1:]],
         ["checkpoints", "reset", "--to", "earliest", "--yes", *place, *source],
         ["checkpoints", "undo", "--yes", *place, *source],
     ):
@@ -137,14 +143,33 @@ def test_an_object_of_ones_own_takes_no_options(run: Run, environment: Any, tmp_
     assert "there is no source option 'foo': it is an object of your own" in refused.output
 
 
-def test_an_option_for_a_log_of_into_is_refused(run: Run, environment: Any) -> None:
-    command = ["dead-letters", "replay", "--name", "D", "--container", "state", "--into", "letters"]
-    refused = run(*command, "--source-option", "s3_access_key=x")
+@pytest.mark.parametrize(
+    "command",
+    [["trim"], ["readers", "list"], ["readers", "remove", "x"], ["readers", "add", "x", "--at", "1"]],
+)
+def test_an_option_of_a_log_needs_the_log(run: Run, environment: Any, command: list[str]) -> None:
+    refused = run(*command, "--name", "D", "--container", "state", "--source-option", "s3_access_key=x")
     assert refused.exit_code == 2
-    assert "--source-option is for the source of the letters" in refused.output
+    assert "--source-option is for a log: give --log, too" in refused.output
+
+
+def test_options_of_a_second_log_are_those_of_its_store(run: Run, environment: Any, tmp_path: Path) -> None:
+    """Options of the source in the file are not for that log: it may be another kind of store."""
+    (tmp_path / "events.jsonl").write_bytes(b"\n".join(events(3)))
+    assert run("produce", "--log", "events", "--partitions", "1", "events.jsonl").exit_code == 0
+    place = ["--name", "Delays", "--container", "state"]
+    assert run("serve", "app:Delays", "--source", "events", *place, "--until-end", *QUICK_OPTIONS).exit_code == 0
+    (tmp_path / "actorproc.toml").write_text('[source_options]\n"sasl.password" = "x"\n')
+    for command in (["dead-letters", "replay", *place, "--into", "events"], ["verify", *place, "--log", "events"]):
+        done = run(*command)
+        assert done.exit_code == 0, done.output
+        refused = run(*command, "--source-option", "s3_access_key=x")
+        assert refused.exit_code == 2
+        assert "there is no source option 's3_access_key' (it has none)" in refused.output
 
 
 def test_every_command_with_a_source_takes_its_options() -> None:
     for path, command in every_command():
         given = {option for parameter in command.params for option in parameter.opts}
-        assert ("--source" in given) == ("--source-option" in given), path
+        has_two_places = "--source" in given or ("--log" in given and path not in (["audit"], ["produce"]))
+        assert has_two_places == ("--source-option" in given), path

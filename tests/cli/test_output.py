@@ -12,8 +12,8 @@ import orjson
 import pytest
 
 from actorproc import JsonRows, PartitionContext, Processor, Producer, Record, RecordHandler
-from actorproc.output.schema import agree_on_schema
-from actorproc.rows.schema import parse_schema
+from actorproc.output.schema_document import agree_on_schema
+from actorproc.rows.output_schema import parse_schema
 from actorproc.storage.store import Store
 from actorproc.stores import open_store
 from tests.cli.conftest import QUICK, Run, processed

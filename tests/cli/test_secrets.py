@@ -44,11 +44,11 @@ def arguments_seen() -> Iterator[set[bytes]]:
 
 SESSION = """
 from actorproc.config.settings import Settings
-from actorproc.spark.hadoop import s3a_options
+from actorproc.spark.hadoop import places
 from actorproc.spark.session import Session
 from actorproc.spark.session_options import SHORT_LIVED, session_options
 
-given = s3a_options("s3a://", Settings.load())
+given = places(["s3a://bucket"], Settings.load())[0].options
 conf = {f"spark.hadoop.{name}": value for name, value in given.items()}
 conf |= {"spark.ui.enabled": "false", "spark.sql.catalog.c.uri": "jdbc:x?password=" + given["fs.s3a.secret.key"]}
 spark = Session("local[1,1]", session_options("local[1,1]", app="secrets", conf=conf, java=SHORT_LIVED)).open()

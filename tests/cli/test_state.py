@@ -197,7 +197,7 @@ def test_a_time_to_live_beyond_all_dates_that_is_stored_can_be_read(
 
     source = MemorySource(1)
     source.append("0", [b"1"])
-    monkeypatch.setattr("actorproc.handler.state.MOST_SECONDS", 1e16)
+    monkeypatch.setattr("actorproc.handler.keyed_state.MOST_SECONDS", 1e16)
     anyio.run(lambda: Processor(Long, source=source, container=str(tmp_path), **QUICK).run(until_end=True))
     place = ["--name", "Long", "--container", tmp_path]
     found = lines(run("state", "show", *place, "--json").stdout)

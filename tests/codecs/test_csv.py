@@ -13,7 +13,7 @@ import pytest
 
 from actorproc.codecs.csv import CsvDecoder
 from actorproc.errors import DecodeError
-from actorproc.rows.schema import parse_schema
+from actorproc.rows.output_schema import parse_schema
 
 TYPED = "i int, l bigint, d double, f float, p decimal(38,2), b boolean, day date, t timestamp, s string"
 EMPTY = dict.fromkeys([part.split()[0] for part in TYPED.split(", ")]) | {"s": ""}

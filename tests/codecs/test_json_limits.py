@@ -19,7 +19,7 @@ from actorproc.codecs.json import JsonDecoder
 from actorproc.codecs.limits import MOST_COLUMNS, MOST_LEVELS
 from actorproc.formats.json_schema.decoder import JsonSchemaDecoder
 from actorproc.handler.decoder import Decoder
-from actorproc.rows.schema import parse_schema
+from actorproc.rows.output_schema import parse_schema
 
 
 class Struct(msgspec.Struct):

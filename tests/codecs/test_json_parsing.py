@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from actorproc.codecs.json_parsing import JsonParser
-from actorproc.rows.schema import parse_schema
+from actorproc.rows.output_schema import parse_schema
 
 
 def parse(ddl: str, *values: bytes | None) -> tuple[list[dict[str, Any]], dict[int, str]]:

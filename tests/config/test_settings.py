@@ -97,7 +97,6 @@ def test_a_file_is_read_as_utf_8_whatever_the_locale(tmp_path: Path) -> None:
             {"delivery": "at-most-once", "auto_commit": False},
             "auto_commit = false cannot go with delivery = 'at-most-once'",
         ),
-        ({"s3_access_key": "a"}, "s3_access_key and s3_secret_key come together"),
         ({"commit_bytes": "-5MiB"}, "commit_bytes = '-5MiB': must be greater than 0"),
         ({"commit_bytes": "9" * 400}, "the number is too large"),
         (

@@ -31,7 +31,7 @@ from actorproc.handler.info import PartitionInfo
 from actorproc.partition.dead_letter_limit import DeadLetterLimit
 from actorproc.partition.results import Results
 from actorproc.records import Batch
-from actorproc.rows.schema import parse_schema
+from actorproc.rows.output_schema import parse_schema
 from tests.partition.running import processor
 
 SCHEMA = "name string, n bigint"

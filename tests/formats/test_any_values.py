@@ -20,7 +20,7 @@ from actorproc.codecs.csv import CsvDecoder
 from actorproc.formats.avro.decoder import AvroDecoder
 from actorproc.formats.avro.schema import parsed_avro
 from actorproc.handler.decoder import Decoder
-from actorproc.rows.schema import parse_schema
+from actorproc.rows.output_schema import parse_schema
 
 SCHEMA = parse_schema("name string, price decimal(9,2), n bigint")
 AVRO = """{"type": "record", "name": "Order", "fields": [

@@ -16,7 +16,7 @@ from actorproc.errors import HandlerMisuse
 from actorproc.handler.decoder import Columns, Decoder, Parsed, Values, columns_of, values_of
 from actorproc.partition.results import Results
 from actorproc.rows.encoder import RowEncoder
-from actorproc.rows.schema import parse_schema
+from actorproc.rows.output_schema import parse_schema
 from tests.formats.samples import FIRST, FORMATS, SCHEMA, arrow_stream, handlers, process
 from tests.partition.running import letters
 

@@ -11,9 +11,9 @@ from typing import Any, TypeVar
 import anyio
 
 from actorproc.config.settings import Settings
-from actorproc.errors import Fenced, ReleaseRefused, RemovedFromGroup, StoreError
+from actorproc.errors import Fenced, RemovedFromGroup, StoreError, VersionRefused
 from actorproc.group.assignment import Lease
-from actorproc.group.formats import FORMATS, Formats
+from actorproc.group.format_versions import FORMAT_VERSIONS, FormatVersions
 from actorproc.group.group import Group, GroupView
 from actorproc.group.membership import GroupDocument, read_group
 from actorproc.group.nudge import Nudges
@@ -97,7 +97,7 @@ class Node:
         drain: float | None,
         rate: float,
         offset: float,
-        formats: Formats,
+        format_versions: FormatVersions,
     ) -> None:
         self.fleet = fleet
         self.label = label
@@ -116,7 +116,15 @@ class Node:
 
         async def make() -> Group:  # on the host: it asks the host's clock
             mail = Mail(fleet, label) if fleet.nudging else None
-            return Group(self.store, fleet.layout, name, self.settings, clock=self.clock, nudges=mail, formats=formats)
+            return Group(
+                self.store,
+                fleet.layout,
+                name,
+                self.settings,
+                clock=self.clock,
+                nudges=mail,
+                format_versions=format_versions,
+            )
 
         self._make = make
         self.group: Group | None = None
@@ -153,7 +161,7 @@ class Node:
             tasks.start_soon(self._renew_for_ever, group)
             try:
                 await self._look_for_ever(group, tasks)
-            except (Fenced, ReleaseRefused) as error:
+            except (Fenced, VersionRefused) as error:
                 self.error, self.view = error, None
             if self._stop.is_set():
                 await self._leave(group)
@@ -266,10 +274,10 @@ class SimulatedGroup:
         drain: float | None = 0.0,
         rate: float = 1.0,
         offset: float = 0.0,
-        formats: Formats = FORMATS,
+        format_versions: FormatVersions = FORMAT_VERSIONS,
     ) -> Node:
         """A host that starts now. `label` is its own; `name` is its host name, by default the label."""
-        node = self.nodes[label] = Node(self, label, name or label, drain, rate, offset, formats)
+        node = self.nodes[label] = Node(self, label, name or label, drain, rate, offset, format_versions)
         return node
 
     def of(self, host: str) -> set[str]:
@@ -300,11 +308,11 @@ class SimulatedGroup:
         listing = await self.truth.list(self.layout.hosts)
         return [entry.key.removeprefix(self.layout.hosts).partition("~")[0] for entry in listing.entries]
 
-    def group(self, name: str, formats: Formats = FORMATS) -> Group:
+    def group(self, name: str, format_versions: FormatVersions = FORMAT_VERSIONS) -> Group:
         """A host's part without a host around it: nothing happens that the test does not do."""
         clock = VirtualClock(f"{name} {next(self._numbers)}")
         store = Store(self.backend, clock=clock)
-        return Group(store, self.layout, name, self.settings, clock=clock, formats=formats)
+        return Group(store, self.layout, name, self.settings, clock=clock, format_versions=format_versions)
 
     def reader(self) -> Store:
         """The store for those who only look."""

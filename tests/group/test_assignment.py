@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from actorproc.group.assignment import Lease, Member, Move, Plan, given_up, plan
+from actorproc.group.assignment import Lease, Member, Move, Plan, abandon, plan
 from actorproc.group.wishes import Wishes
 
 Members = dict[str, Member]
@@ -280,14 +280,14 @@ def test_neighbouring_partitions_are_spread_over_the_hosts() -> None:
 def test_a_lease_given_up_is_swapped_for_another() -> None:
     members = {host: Member(host) for host in "abc"}
     leases = {name: Lease(owner, 1) for name, owner in zip("012345", "aabbcc", strict=True)}
-    after = given_up(members, leases, Wishes(), "0", "it hangs")
+    after = abandon(members, leases, Wishes(), "0", "it hangs")
     assert after is not None
     assert after.leases["0"] == Lease("b", 2)
     assert [(move.partition, move.target) for move in after.moves] == [("0", "b"), ("2", "a")]
     settled = {**after.leases, "2": Lease("a", 2)}
     assert not plan(after.members, settled).changed, "or the next balance could bring it back"
-    fewer = given_up(members, {name: leases[name] for name in "0123"}, Wishes(), "0", "it hangs")
+    fewer = abandon(members, {name: leases[name] for name in "0123"}, Wishes(), "0", "it hangs")
     assert fewer is not None
     assert fewer.leases["0"] == Lease("c", 2)
     assert len(fewer.moves) == 1
-    assert given_up({"a": Member("a"), "b": Member("b", leaving=True)}, leases, Wishes(), "0", "it hangs") is None
+    assert abandon({"a": Member("a"), "b": Member("b", leaving=True)}, leases, Wishes(), "0", "it hangs") is None

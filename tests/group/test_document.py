@@ -49,7 +49,7 @@ def test_a_deleted_group_document_is_made_anew_and_epochs_go_on() -> None:
 def test_a_document_that_is_not_ours_is_refused_with_its_name() -> None:
     async def main() -> None:
         fleet = SimulatedGroup(1)
-        for body, said in ((b"[1]", "is not a valid GroupDocument"), (b'{"version": 9}', "has format 9")):
+        for body, said in ((b"[1]", "is not a valid GroupDocument"), (b'{"version": 9}', "has format version 9")):
             await fleet.truth.put(fleet.layout.group, body)
             with pytest.raises(CorruptObject, match=f"p/group.json: .*{said}"):
                 await fleet.document()

@@ -188,10 +188,10 @@ def test_heartbeats_of_long_silent_strangers_are_abandoned() -> None:
     observer.beat(member, ago=700)
     observer.beat(young, ago=100)
     observer.look(member)
-    assert observer.watch.abandoned([member]) == [], "seen once only"
+    assert observer.watch.orphaned([member]) == [], "seen once only"
     observer.time += 61
     observer.look(member)
-    assert observer.watch.abandoned([member]) == [old]
+    assert observer.watch.orphaned([member]) == [old]
 
 
 def test_the_heartbeat_of_a_host_that_crashed_is_litter_in_time() -> None:
@@ -200,14 +200,14 @@ def test_the_heartbeat_of_a_host_that_crashed_is_litter_in_time() -> None:
     for _ in range(10):
         observer.look()
         observer.time += 59
-        assert observer.watch.abandoned([]) == []
+        assert observer.watch.orphaned([]) == []
     observer.time += 20
     observer.look()
-    assert observer.watch.abandoned([]) == [B]
+    assert observer.watch.orphaned([]) == [B]
 
 
 def test_other_objects_in_the_folder_are_passed_over() -> None:
     watch = LivenessTracker(60)
     watch.observe(Listing([Entry(LAYOUT.hosts + "README", "t", 1, 0.0)], 0.0), [], asked=0, answered=0)
     assert watch.joining([]) == {}
-    assert watch.abandoned([]) == []
+    assert watch.orphaned([]) == []

@@ -7,12 +7,12 @@ from collections import Counter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from actorproc.group.assignment import NOBODY, Lease, given_up, plan
+from actorproc.group.assignment import NOBODY, Lease, abandon, plan
 from actorproc.group.wishes import Wishes
 from tests.group.test_assignment import Leases, group, handed_over, owned
 
 
-def settled(leases: Leases) -> Leases:
+def handed_over_all(leases: Leases) -> Leases:
     """The leases after every owner has handed its marked leases over; those marked for nobody become free."""
     return handed_over({p: Lease(None, x.epoch) if x.next == NOBODY else x for p, x in leases.items()})
 
@@ -46,14 +46,14 @@ def test_a_drained_host_hands_its_leases_over_and_gets_none() -> None:
     moving = plan(group("a", "b", "c"), owned(a="12", b="3", c="4"), wishes, may_move=False)
     assert {lease.next for p, lease in moving.leases.items() if p in "12"} == {"b", "c"}
     assert {move.reason for move in moving.moves} == {"a is drained"}
-    assert not plan(group("a", "b", "c"), settled(moving.leases), wishes).changed
+    assert not plan(group("a", "b", "c"), handed_over_all(moving.leases), wishes).changed
 
 
 def test_the_last_host_that_is_drained_gives_its_leases_to_nobody() -> None:
     wishes = Wishes(drained=("a",))
     alone = plan(group("a"), owned(a="12"), wishes)
-    assert settled(alone.leases) == {"1": Lease(None, 1), "2": Lease(None, 1)}
-    assert plan(group("a"), settled(alone.leases), wishes, joining={"b": "1"}).leases["1"] == Lease("b", 2)
+    assert handed_over_all(alone.leases) == {"1": Lease(None, 1), "2": Lease(None, 1)}
+    assert plan(group("a"), handed_over_all(alone.leases), wishes, joining={"b": "1"}).leases["1"] == Lease("b", 2)
 
 
 def test_a_placed_partition_moves_and_the_balance_leaves_it_there() -> None:
@@ -62,7 +62,7 @@ def test_a_placed_partition_moves_and_the_balance_leaves_it_there() -> None:
     assert moving.leases["1"] == Lease("a", 1, "b")
     assert "it is placed on b" in [move.reason for move in moving.moves]
     assert sum(lease.next is not None for lease in moving.leases.values()) == 2, "another one comes back for it"
-    after = settled(moving.leases)
+    after = handed_over_all(moving.leases)
     assert after["1"].owner == "b"
     assert not plan(group("a", "b"), after, wishes).changed
 
@@ -76,14 +76,14 @@ def test_a_partition_whose_place_is_not_there_runs_elsewhere() -> None:
 
 def test_a_hanging_placed_partition_does_not_come_back() -> None:
     wishes = Wishes(placed={"1": "a"})
-    after = given_up(group("a", "b"), owned(a="1", b="2"), wishes, "1", "it hangs")
+    after = abandon(group("a", "b"), owned(a="1", b="2"), wishes, "1", "it hangs")
     assert after is not None
     assert after.leases["1"] == Lease("b", 2)
     assert after.wishes == Wishes()
 
 
 def test_a_paused_partition_that_hangs_goes_to_nobody() -> None:
-    after = given_up(group("a", "b"), owned(a="1"), Wishes(paused=True), "1", "it hangs")
+    after = abandon(group("a", "b"), owned(a="1"), Wishes(paused=True), "1", "it hangs")
     assert after is not None
     assert after.leases["1"] == Lease(None, 1)
 
@@ -103,7 +103,7 @@ def test_wishes_are_kept_and_the_rest_is_as_even_as_they_allow(
     leases = {str(p): Lease(owner if owner in hosts else None, 1) for p, owner in enumerate(owners)}
     first = plan(group(*hosts), leases, wishes)
     assert not plan(group(*hosts), first.leases, wishes).changed
-    after = settled(first.leases)
+    after = handed_over_all(first.leases)
     assert not plan(group(*hosts), after, wishes).changed
     active = hosts - drained
     for p, lease in after.items():

@@ -16,7 +16,7 @@ from actorproc.handler.checks import checked_handler
 from actorproc.handler.info import PartitionInfo
 from actorproc.handler.options import load_options
 from actorproc.records import Batch
-from actorproc.rows.schema import parse_schema
+from actorproc.rows.output_schema import parse_schema
 from tests.partition.running import QUICK, processor
 
 

@@ -165,7 +165,7 @@ def test_a_time_finds_the_first_record_at_or_after_it(data: st.DataObject) -> No
         for who, seconds in files:
             batch = Batch.of("0", [b"x"] * len(seconds), range(len(seconds)), timestamps=times(*seconds))
             table = batch.to_arrow().select(RECORD_SCHEMA.names)
-            assert await appenders[who].append(table, give_up=1e9) == len(written)
+            assert await appenders[who].append(table, deadline=1e9) == len(written)
             written += seconds
         source = await opened(store)
         for asked in questions:

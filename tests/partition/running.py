@@ -22,7 +22,7 @@ from actorproc.partition.handler_threads import HandlerThreads
 from actorproc.partition.results import Results
 from actorproc.partition.retry_pause import RetryPause
 from actorproc.records import Batch, Cursor
-from actorproc.rows.schema import parse_schema
+from actorproc.rows.output_schema import parse_schema
 from actorproc.runtime.clock import SYSTEM, Clock
 from actorproc.state.partition_state import PartitionState
 from actorproc.storage.names import ProcessorLayout

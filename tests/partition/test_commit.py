@@ -51,7 +51,7 @@ async def test_commit_stops_short_of_a_record_that_has_failed() -> None:
     outcome = await run(batch)
     assert run.saved[0] == ([1], [], 100)
     assert (column(outcome, "n"), list(outcome.letters)) == ([3], [101])
-    assert run.processor.asked_for(batch, settled=False) == 102
+    assert run.processor.asked_for(batch, all_committed=False) == 102
 
 
 async def test_an_empty_commit_saves_nothing() -> None:
@@ -191,11 +191,11 @@ async def test_records_given_up_behind_a_commit_are_committed_with_it() -> None:
 
     run = Run(ByHand())
     assert list((await run(batch := numbers(1, 2, 3))).letters) == [102]
-    assert run.processor.asked_for(batch, settled=True) == 102
+    assert run.processor.asked_for(batch, all_committed=True) == 102
     await run(batch := numbers(3))
     assert [run.processor.asked_for(batch, settled) for settled in (True, False)] == [100, -1]
     await run(batch := numbers(3, 1))
-    assert run.processor.asked_for(batch, settled=True) == 101
+    assert run.processor.asked_for(batch, all_committed=True) == 101
 
 
 async def test_an_unawaited_commit_of_a_plain_handler_loses_and_repeats_no_row() -> None:

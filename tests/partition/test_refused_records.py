@@ -71,7 +71,7 @@ async def test_a_refused_record_at_the_end_does_not_hold_up_a_commit_of_the_hand
     outcome = await run(batch)
     assert run.saved == [([1, 3], [101], 102)]
     assert list(outcome.letters) == [103]
-    assert run.processor.asked_for(batch, settled=False) == 103
+    assert run.processor.asked_for(batch, all_committed=False) == 103
 
 
 def test_reasons_stay_with_their_records() -> None:

@@ -20,7 +20,7 @@ from attrs import define
 from actorproc import errors
 from actorproc.handler.base import PartitionHandler
 from actorproc.handler.context import PartitionContext
-from actorproc.handler.state import MOST_SECONDS, TIMERS
+from actorproc.handler.keyed_state import MOST_SECONDS, TIMERS
 from actorproc.handler.wake_context import WakeContext
 from actorproc.handlers.record_handler import RecordHandler
 from actorproc.partition.results import Results

@@ -18,7 +18,7 @@ from actorproc.counts import Counts
 from actorproc.errors import EndNotReached
 from actorproc.handler.base import PartitionHandler
 from actorproc.handler.context import PartitionContext
-from actorproc.handler.state import TIMERS, AttemptState, StateKinds
+from actorproc.handler.keyed_state import TIMERS, AttemptState, StateKinds
 from actorproc.handler.timers import Timer, set_timer
 from actorproc.handler.wake_context import WakeContext
 from actorproc.handlers.record_handler import RecordHandler

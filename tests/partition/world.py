@@ -24,7 +24,7 @@ from actorproc.partition.handler_threads import HandlerThreads
 from actorproc.partition.hook_queue import HookQueue
 from actorproc.partition.host_context import HostContext
 from actorproc.records import Batch
-from actorproc.rows.schema import output_schema, parse_schema
+from actorproc.rows.output_schema import output_schema, parse_schema
 from actorproc.runtime.budget import BufferTotal, ByteBudget
 from actorproc.runtime.clock import Clock
 from actorproc.storage.names import ProcessorLayout

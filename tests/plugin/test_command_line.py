@@ -79,8 +79,11 @@ def test_commands_of_a_stranger_are_listed_and_run(acme: Run, files: Path) -> No
     [
         (["--source-option", "sufix=.txt"], "no source option 'sufix'; did you mean suffix? (it has suffix, poll)"),
         (["--source-option", "poll=0"], "source option poll = '0': must be greater than 0"),
-        (["--set", 'store_options={"tokn": 1}'], "no store option 'tokn'; did you mean token? (it has busy_timeout,"),
-        (["--set", 'store_options={"busy_timeout": 0}'], "store option busy_timeout = 0: must be greater than 0"),
+        (
+            ["--set", "acmedb_tokn=1"],
+            "acmedb_tokn: there is no such setting; did you mean acmedb_token? (the store has",
+        ),
+        (["--set", "acmedb_busy_timeout=0"], "store option acmedb_busy_timeout = '0': must be greater than 0"),
         (["--set", "decode_schema=x"], "decode = logfmt takes no decode_schema"),
         (["--set", "decode=logfm"], "there is no such decoder; there are: arrow, avro, csv, json, json-schema, logfmt"),
     ],
@@ -93,23 +96,23 @@ def test_a_wrong_option_of_a_stranger_is_one_error(acme: Run, files: Path, optio
 
 def test_options_of_a_strangers_store_arrive_and_files_are_read(acme: Run, files: Path) -> None:
     (files / "token").write_text("@secret\n")
-    (files / "actorproc.toml").write_text('[store_options]\ntoken = "@token"\n')
+    (files / "actorproc.toml").write_text('acmedb_token = "@token"\n')
     serve(acme, files)
     assert acme("output", *PLACE).stdout
     (files / "token").write_text("another\n")
     refused = acme("output", *PLACE, code=None)
     assert refused.returncode
     assert "another token is needed" in refused.stderr
-    (files / "actorproc.toml").write_text('[store_options]\ntoken = "@gone"\n')
-    assert "store option token = @gone: the file cannot be read" in acme("output", *PLACE, code=2).stderr
+    (files / "actorproc.toml").write_text('acmedb_token = "@gone"\n')
+    assert "store option acmedb_token = @gone: the file cannot be read" in acme("output", *PLACE, code=2).stderr
 
 
 def test_a_log_in_a_strangers_store_has_options_of_its_own(acme: Run, files: Path) -> None:
-    (files / "actorproc.toml").write_text('[store_options]\ntoken = "of the log"\n')
+    (files / "actorproc.toml").write_text('acmedb_token = "of the log"\n')
     (files / "lines").write_text("".join(LINES[:2]))
     acme("produce", "--log", "acmedb://log.db", "--partitions", "1", "lines")
-    (files / "actorproc.toml").write_text('[store_options]\ntoken = "of the container"\n')
-    source = ("--source", "acmedb://log.db", "--source-option", "token=of the log")
+    (files / "actorproc.toml").write_text('acmedb_token = "of the container"\n')
+    source = ("--source", "acmedb://log.db", "--source-option", "acmedb_token=of the log")
     where = ("--container", "acmedb://state.db", "--set", "decode=logfmt", "--until-end", *QUICK_OPTIONS)
     acme("serve", "app:Took", *source, *where)
     assert len(acme("output", *PLACE, "--json").stdout.splitlines()) == 2

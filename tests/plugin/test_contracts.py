@@ -11,11 +11,18 @@ import msgspec
 import pyarrow as pa
 import pytest
 
+from actorproc import Processor
+from actorproc.cli.common import shown_settings
 from actorproc.codecs import open_decoder
 from actorproc.config.settings import Settings
 from actorproc.errors import UsageError
 from actorproc.handler.decoder import columns_of, values_of
+from actorproc.handlers import Capture
+from actorproc.retention.readers import Reader
 from actorproc.sources import open_source
+from actorproc.spark.hadoop import is_local, spark_url, store_url
+from actorproc.spark.options import settings_as_options
+from actorproc.spark.session_options import redacted, session_options
 from actorproc.storage.store import Store
 from actorproc.stores import open_store
 from actorproc.testing import check_source
@@ -115,17 +122,24 @@ def test_a_library_that_a_plugin_needs_is_named_if_it_is_missing(
 
 
 TWO_STORES = """
+from pydantic import BaseModel
 from actorproc.spi import Backend
 asked = []
+class OneOptions(BaseModel):
+    one_a: int = 0
+    one_both: int = 0
+class TwoOptions(BaseModel):
+    one_both: int = 0
+    two_b: str = ""
 class One(Backend):
-    options = ("a", "both")
+    options = OneOptions
     @classmethod
     def of_url(cls, url, options, *, settings, clock):
-        asked.append(dict(options))
+        asked.append(options.model_dump(exclude_unset=True))
         from actorproc.stores.memory import MemoryStore
         return MemoryStore()
 class Two(One):
-    options = ("b", "both")
+    options = TwoOptions
 """
 
 
@@ -135,12 +149,12 @@ def test_a_log_gets_the_options_of_the_container_that_its_own_store_has(
     points = {"stores": {"one": "two_stores:One", "two": "two_stores:Two"}}
     site = installed_package(tmp_path / "site", "two-stores", points, two_stores=TWO_STORES)
     monkeypatch.syspath_prepend(str(site))
-    settings = Settings.load(store_options={"a": 1, "both": 2}, source_options={"b": "@@3"})
+    settings = Settings.load(one_a=1, one_both="2", source_options={"two_b": "@@3"})
     open_store("one://x", settings)
     open_source("two://x", settings=settings)
     open_source("actorproc+two://x/Name", settings=settings)
     asked = import_module("two_stores").asked
-    assert asked == [{"a": 1, "both": 2}] + [{"both": 2, "b": "@@3"}] * 2, "a file is read where options are parsed"
+    assert asked == [{"one_a": 1, "one_both": 2}] + [{"one_both": 2, "two_b": "@3"}] * 2
 
 
 @pytest.mark.parametrize(
@@ -163,3 +177,67 @@ def test_a_plugin_of_the_wrong_kind_is_refused(
     monkeypatch.syspath_prepend(str(installed_package(tmp_path / "site", "wrong-kind", points, wrong_kind=code)))
     with pytest.raises(UsageError, match=message):
         open_it()
+
+
+CLOUD = """
+from pydantic import BaseModel, Field
+from actorproc.spi import Backend, Hadoop
+class Options(BaseModel):
+    az_account: str
+    az_account_key: str | None = Field(None, repr=False)
+    az_container: str = ""
+class Store(Backend):
+    options, spellings = Options, ("abfss", "wasb")
+    get = put = put_if_absent = put_if_match = list = delete = None
+    def __init__(self, url, options):
+        self.url = url
+        self.hadoop_options = {f"fs.azure.account.key.{options.az_account}": options.az_account_key}
+    @classmethod
+    def of_url(cls, url, options, *, settings, clock):
+        return cls(url, options)
+    @property
+    def hadoop(self):
+        url, jars = self.url.replace("az://", "abfss://"), ["org.example:azure:{hadoop}"]
+        return Hadoop(url, self.hadoop_options, "com.example.Azure", jars, ["org.example:all"])
+Store.__abstractmethods__ = frozenset()
+"""
+
+
+@pytest.fixture
+def cloud(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A store of another cloud, beside one that cannot be imported."""
+    points = {"stores": {"az": "cloud_store:Store", "aaa": "no_module_of_this_name:Store"}}
+    monkeypatch.syspath_prepend(str(installed_package(tmp_path / "site", "cloud-store", points, cloud_store=CLOUD)))
+
+
+def test_spark_gets_url_options_and_jars_from_a_strangers_store(cloud: None) -> None:
+    settings = Settings.load(az_account="mine", az_account_key="hunter2")
+    assert spark_url("az://files/x", settings) == spark_url("wasb://files/x", settings) == "abfss://files/x"
+    assert store_url("abfss://files/x", settings) == Reader.spark("table", "abfss://files/x").url == "az://files/x"
+    assert not is_local("abfss://files/x", settings)
+    assert is_local("file:/x", settings)
+    session = session_options("local", app="x", urls=["abfss://files/x", "abfss://files/y"], settings=settings)
+    assert session["spark.hadoop.fs.azure.account.key.mine"] == "hunter2"
+    assert session["spark.jars.packages"].startswith("org.example:azure:3.")
+    assert session["spark.jars.excludes"] == "org.example:all"
+    assert "hunter2" not in str(redacted(session))
+    assert {"az_account": "mine", "az_account_key": "hunter2"}.items() <= settings_as_options(settings).items()
+
+
+def test_an_option_that_a_strangers_store_needs_is_asked_for(cloud: None) -> None:
+    with pytest.raises(UsageError, match="store az://files: store option az_account: is missing"):
+        open_store("az://files", Settings.load())
+    with pytest.raises(UsageError, match="az:// has the settings az_account, az_account_key"):
+        open_store("az://me:hunter2@files", Settings.load())
+
+
+def test_processor_takes_settings_of_a_strangers_store_as_keywords(cloud: None) -> None:
+    given: dict[str, Any] = {"az_account": "mine", "az_container": "like an argument"}
+    processor = Processor(Capture, source="log", container="az://files", name="N", **given)
+    assert processor.settings.store_options == given
+    with pytest.raises(UsageError, match="az_acount: there is no such setting; did you mean az_account"):
+        Processor(Capture, source="log", container="az://files", name="N", az_acount="mine")
+    assert shown_settings(["az_account=mine", "az_account_key=hunter2", "commit_rows=1"]) == [
+        "--set",
+        "az_account=mine",
+    ]

@@ -20,7 +20,7 @@ PAGE = (Path(__file__).parent.parent.parent / "docs" / "extend.md").read_text()
 
 
 def block(language: str) -> str:
-    [found] = re.findall(rf"^```{language}\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+    found, *_ = re.findall(rf"^```{language}\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
     return str(found)
 
 

@@ -121,7 +121,7 @@ async def test_a_plain_handler_that_hangs_on_every_host_is_shown_as_stuck() -> N
                     await anyio.sleep(0.05)
             finally:
                 hang.set()
-            while (await seen())[0] != "ok" or any(host.statistics().given_up for host in hosts):
+            while (await seen())[0] != "ok" or any(host.statistics().abandoned for host in hosts):
                 await anyio.sleep(0.01)
             assert (await seen())[3] == []
     assert await rows(store) == sorted(2 * [2 * n for n in range(10)])

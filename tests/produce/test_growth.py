@@ -115,11 +115,11 @@ async def test_earlier_releases_refuse_a_grown_log(monkeypatch: pytest.MonkeyPat
     source = LogSource(store)
     await source.open()
     await grow_log(store, 4)
-    monkeypatch.setattr(LogMetadata, "newest_format", 1)
-    monkeypatch.setattr(SegmentFooter, "newest_format", 1)
-    with pytest.raises(CorruptObject, match=r"has format 2, .* update actorproc here"):
+    monkeypatch.setattr(LogMetadata, "newest_format_version", 1)
+    monkeypatch.setattr(SegmentFooter, "newest_format_version", 1)
+    with pytest.raises(CorruptObject, match=r"has format version 2, .* update actorproc here"):
         await open_log(store)
-    with pytest.raises(CorruptObject, match=r"has format 2, .* update actorproc here"):
+    with pytest.raises(CorruptObject, match=r"has format version 2, .* update actorproc here"):
         await anext(source.read("0", "0"))  # a reader that was open before
 
 

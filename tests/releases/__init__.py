@@ -13,8 +13,8 @@ from actorproc import Batch, PartitionContext, PartitionHandler, Processor, Prod
 from actorproc.admin.compaction import merge, plan, switch
 from actorproc.admin.dead_letters import DeadLetters, LetterId, Selection
 from actorproc.config.settings import Settings
-from actorproc.output.schema import read_schema
-from actorproc.rows.schema import output_schema
+from actorproc.output.schema_document import read_schema
+from actorproc.rows.output_schema import output_schema
 from actorproc.storage.names import ProcessorLayout
 from actorproc.stores import open_store
 from tests.processor.doubling import QUICK

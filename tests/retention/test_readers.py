@@ -167,7 +167,7 @@ def test_a_checkpoint_is_where_spark_says_it_is(given: str, kept: str) -> None:
     "place", ["hdfs://host/checkpoints", "hdfs:/checkpoints", "dbfs:/checkpoints", "abfss://c@a.net/x", "s3:/bucket/x"]
 )
 def test_a_checkpoint_that_we_cannot_read_is_refused(place: str) -> None:
-    with pytest.raises(UsageError, match=f"^{place}: positions can be read in a folder, or on S3, not there"):
+    with pytest.raises(UsageError, match=f"^{place}: actorproc has no store there to read positions from"):
         Reader.spark("table", place)
 
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from actorproc.rows.encoder import RowEncoder
-from actorproc.rows.schema import parse_schema
+from actorproc.rows.output_schema import parse_schema
 
 NOON = datetime(2013, 1, 1, 12, 30, 15, 250, tzinfo=UTC)
 NAIVE = NOON.replace(tzinfo=None)

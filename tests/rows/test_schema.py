@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from actorproc.errors import SchemaError
-from actorproc.output.schema import agree_on_schema, read_schema
+from actorproc.output.schema_document import agree_on_schema, read_schema
 from actorproc.rows.ddl import schema_to_ddl
-from actorproc.rows.schema import check_change, output_schema, parse_schema
+from actorproc.rows.output_schema import check_change, output_schema, parse_schema
 from actorproc.storage.names import ProcessorLayout
 from actorproc.storage.store import Store
 from actorproc.stores.memory import MemoryStore

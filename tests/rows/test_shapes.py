@@ -15,7 +15,7 @@ from pydantic import BaseModel
 
 from actorproc.records import Batch
 from actorproc.rows.encoder import RowEncoder
-from actorproc.rows.schema import parse_schema
+from actorproc.rows.output_schema import parse_schema
 from tests.rows.encoding import encode, encoder
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from actorproc.errors import HandlerError
 from actorproc.rows.encoder import RowEncoder
-from actorproc.rows.schema import parse_schema
+from actorproc.rows.output_schema import parse_schema
 
 NOON = datetime(2013, 1, 1, 12, 30, 15, 250, tzinfo=UTC)
 TEXTS = pa.array([b"a", b"\xff", "\u00fc".encode(), b"b\xc3", None], pa.binary()).view(pa.string())

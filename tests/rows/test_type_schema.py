@@ -14,7 +14,7 @@ from pydantic import BaseModel, Field
 
 from actorproc import PartitionContext, RecordHandler
 from actorproc.errors import SchemaError
-from actorproc.rows.schema import parse_schema
+from actorproc.rows.output_schema import parse_schema
 from actorproc.testing import run_handler
 
 

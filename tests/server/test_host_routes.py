@@ -216,8 +216,8 @@ async def test_a_blocked_event_loop_is_reported_by_the_servers_own_thread(tmp_pa
     found: list[Any] = []
 
     def ask(url: str) -> None:
-        give_up = time.monotonic() + 20
-        while time.monotonic() < give_up and not found:
+        deadline = time.monotonic() + 20
+        while time.monotonic() < deadline and not found:
             problems = httpx.get(f"{url}readyz").json()["problems"]
             found.extend(p for p in problems if p["problem"] == "blocked")
             time.sleep(0.05)

@@ -128,7 +128,7 @@ def _report(results: list[Result], seconds: float) -> None:
     injected: Counter[str] = sum((result.injected for result in results), Counter())
     seen: Counter[str] = sum((result.seen for result in results), Counter())
     hours = sum(result.seconds for result in results) / 3600
-    settled = sorted(second for result in results for second in result.settled)
+    converged = sorted(second for result in results for second in result.converged)
     table = Table("what", "how often", title=f"{len(results)} seeds, {hours:.1f} cluster-hours", title_style="bold")
     table.columns[1].justify = "right"
     played = Counter(result.style for result in results)
@@ -144,10 +144,10 @@ def _report(results: list[Result], seconds: float) -> None:
     table.add_section()
     for name, label in _CHECKED.items():
         table.add_row(label, f"{seen[name]:,}")
-    if settled:
+    if converged:
         table.add_section()
-        table.add_row("seconds to settle after the last fault, median", f"{settled[len(settled) // 2]:.0f}")
-        table.add_row("the longest", f"{settled[-1]:.0f}")
+        table.add_row("seconds to converge after the last fault, median", f"{converged[len(converged) // 2]:.0f}")
+        table.add_row("the longest", f"{converged[-1]:.0f}")
     console.print(table)
     if seconds:
         console.print(f"{seconds:.0f} s; {hours * 3600 / seconds:,.0f} virtual seconds a second")

@@ -44,12 +44,12 @@ class Reference(PartitionHandler):
         """Override: called with the sequence up to which `ctx.commit` made everything durable."""
 
     def grant(self, record: Record, plan: PlannedResult, ctx: PartitionContext, emitted: int = 0) -> None:
-        """Emit the rows of the plan, except the first `emitted`, and settle the record."""
+        """Emit the rows of the plan, except the first `emitted`, and end the record."""
         rows = plan.rows[emitted:]
         ctx.emit_many(record, [tuple(row.values()) for row in rows] if plan.number % 3 else rows)
-        self.settle(record, plan, ctx)
+        self.end_record(record, plan, ctx)
 
-    def settle(self, record: Record, plan: PlannedResult, ctx: PartitionContext) -> None:
+    def end_record(self, record: Record, plan: PlannedResult, ctx: PartitionContext) -> None:
         """Fail or dead-letter the record, if that is its plan."""
         if plan.kind == "letter":
             ctx.dead_letter(record, "the record asked for it")
@@ -159,7 +159,7 @@ class Concurrent(Reference):
             await SYSTEM.sleep(plan.wait + LONGEST_WAIT * attempt.draw(plan.number, "wait") ** 6)
             if as_table:
                 ctx.emit_arrow(table_of([record.sequence] * len(plan.rows), plan.rows))
-                self.settle(record, plan, ctx)
+                self.end_record(record, plan, ctx)
             else:
                 self.grant(record, plan, ctx, emitted=1)
             if self.commits:
@@ -184,7 +184,7 @@ class Columns(Reference):
             for table in self._tables(piece, plans, Random(f"{attempt.name}/{middle}")):
                 ctx.emit_arrow(table)
             for record, plan in zip(piece, plans, strict=True):
-                self.settle(record, plan, ctx)
+                self.end_record(record, plan, ctx)
             if attempt.draw("commit") < 0.2:
                 await ctx.commit(piece[-1])
         self.end(attempt, ctx)

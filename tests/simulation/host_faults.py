@@ -11,10 +11,10 @@ import anyio
 
 from actorproc.errors import StoreError
 from actorproc.output.checkpoint import read_checkpoint
-from actorproc.output.dead_letters import letter_files, purge
+from actorproc.output.letter import letter_files, purge
 from actorproc.runtime.clock import SYSTEM
 from actorproc.simulation.clock import VirtualClock
-from actorproc.simulation.cluster import Cluster, NextRelease
+from actorproc.simulation.cluster import Cluster, NextVersion
 from actorproc.simulation.loop import call_outside, current_loop, start_outside
 from actorproc.simulation.process import Process
 from actorproc.storage.names import partition_of
@@ -63,7 +63,7 @@ class HostFaults:
             self._set_the_clock: 3,
             self._purge: 3,
             self._upgrade: 6,
-            self._install_this_release: 1,
+            self._install_this_version: 1,
         }
 
     def some(self, processes: list[Process] | None = None) -> Process | None:
@@ -131,15 +131,15 @@ class HostFaults:
 
     def _upgrade(self) -> None:
         """Stop a host, and start it again with the next version."""
-        behind = [process for process in self.cluster.processes if process.release is not NextRelease]
+        behind = [process for process in self.cluster.processes if process.version is not NextVersion]
         if process := self.some(behind):
-            self.cluster.releases[process.host.name] = NextRelease
+            self.cluster.versions[process.host.name] = NextVersion
             self.cluster.events["upgrade"] += 1
             start_outside(self._stop_or_kill(process))
 
-    def _install_this_release(self) -> None:
+    def _install_this_version(self) -> None:
         """The next process of a host runs this version, even if the group has gone on to the next one."""
-        self.cluster.releases.pop(self.random.choice(self.wanted), None)
+        self.cluster.versions.pop(self.random.choice(self.wanted), None)
 
     def _join(self) -> None:
         if len(self.wanted) < self._most:

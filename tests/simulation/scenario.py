@@ -1,4 +1,4 @@
-"""The scenario of a seed: periods of faults, after each of which the cluster must settle."""
+"""The scenario of a seed: periods of faults, after each of which the cluster must converge."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from random import Random
 
-from actorproc.handler.state import TIMERS
+from actorproc.handler.keyed_state import TIMERS
 from actorproc.simulation.clock import VirtualClock
 from actorproc.simulation.cluster import Cluster, InvariantViolation
 from actorproc.simulation.faults import LATENCY_ONLY, Faults
@@ -30,7 +30,7 @@ BETWEEN = (2.0, 60.0)
 """Seconds between two faults."""
 
 SETTLING = 420.0
-"""Seconds after the last fault within which the cluster must settle: a dead host is noticed (60), the survivors
+"""Seconds after the last fault within which the cluster must converge: a dead host is noticed (60), the survivors
 rebalance (2 x 19), leases move (5 + 30 + 17), hanging requests time out (60), failed partitions restart (60), and a
 position without rows is committed (60)."""
 
@@ -45,7 +45,7 @@ STREAMS = {name: kind.label for name, kind in KINDS.items()}
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """Counts of one seed. `settled`: seconds that the cluster took to settle after each period of faults."""
+    """Counts of one seed. `converged`: seconds that the cluster took to converge after each period of faults."""
 
     seed: int
     style: str
@@ -53,7 +53,7 @@ class Result:
     seconds: float
     injected: Counter[str]
     seen: Counter[str]
-    settled: list[float]
+    converged: list[float]
     fingerprint: int
 
 
@@ -141,25 +141,25 @@ class _Scenario:
         scenario, loop = cls(seed, hosts, partitions, style, stream, operators), current_loop()
         cluster, until = scenario._cluster, START + hours * 3600
         await scenario._begin()
-        settled = []
+        converged = []
         while loop.now < until:
             await scenario._trouble(longest=hours * 3600)
             if loop.now >= until:  # so that the last record arrives during faults
                 scenario._stream.end()
             await scenario._heal()
             await scenario._append_good_records()
-            settled.append(await cluster.settled(within=SETTLING))
+            converged.append(await cluster.converged(within=SETTLING))
         scenario._stream.end()
         await scenario._stream.landed()
         await scenario._append_good_records()
-        await cluster.settled(within=SETTLING)
+        await cluster.converged(within=SETTLING)
         if scenario._style.wakes:
             await cluster.run_for(FIRED)
         await cluster.finished()
         await scenario._check_state()
         seen = cluster.seen() + scenario._stream.seen
         injected = cluster.injected()
-        return Result(seed, style, stream, loop.now - START, injected, seen, settled, loop.fingerprint)
+        return Result(seed, style, stream, loop.now - START, injected, seen, converged, loop.fingerprint)
 
     async def _begin(self) -> None:
         await self._stream.begin()

@@ -20,7 +20,7 @@ def test_hosts_start_run_and_stop_while_a_third_of_all_requests_fail(seed: int) 
         cluster = Cluster(Numbers, numbers(4), check=judge_number, faults=THIRD, seed=seed)
         for name in "abc":
             cluster.start(name)
-        await cluster.settled(within=3600)
+        await cluster.converged(within=3600)
         assert set(owners(cluster)) == {"a", "b", "c"}
         assert not [event for event in cluster.events if event.startswith("ended")], "no host died of it"
         clock = VirtualClock("d")

@@ -91,7 +91,7 @@ def test_a_chain_of_two_processors_is_exactly_once_despite_faults(seed: int) -> 
         )
         for name in ("a", "b"):
             first.start(name)
-        await first.settled(within=300)
+        await first.converged(within=300)
         second = Cluster(Second, stream, check=check, faults=ROUGH, settings=settings, seed=f"{seed}/2")
         for name in ("c", "d"):
             second.start(name)
@@ -108,8 +108,8 @@ def test_a_chain_of_two_processors_is_exactly_once_despite_faults(seed: int) -> 
                 cluster.start(process.host.name)
             for cluster in (first, second):
                 await cluster.run_for(random.uniform(1, 10))
-        await first.settled(within=600)
-        await second.settled(within=600)
+        await first.converged(within=600)
+        await second.converged(within=600)
         await first.finished()
         await second.finished()
         assert second.seen()["rows"] == first.seen()["rows"] > 500

@@ -52,7 +52,7 @@ def test_every_record_has_one_result_despite_faults(seed: int, style: str, monke
     assert result.seen["dead_letters"] > 10
     assert result.seen["expired"] + result.seen["left"] > 0
     assert result.injected["crash"] + result.injected["pause"] > 0
-    assert max(result.settled) < 240
+    assert max(result.converged) < 240
     if result.stream == "log":
         assert result.seen["sent"] >= result.seen["acknowledged"] > 300
     if style.startswith("at most once"):
@@ -79,7 +79,7 @@ def test_hosts_of_two_releases_run_together_during_an_upgrade() -> None:
     result = simulate(6, hours=0.5, hosts=3, style="loop", stream="positions", operators=False)
     assert result.injected["upgrade"] > 1
     assert result.seen["formats"] == 1, "the last upgrade raised the format"
-    assert result.injected["ended: ReleaseRefused"] > 0
+    assert result.injected["ended: VersionRefused"] > 0
 
 
 def test_a_cluster_reads_neither_files_nor_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -103,7 +103,7 @@ def test_a_cluster_reads_neither_files_nor_environment(tmp_path: Path, monkeypat
             Cluster(Scaled, numbers(2))
         cluster = Cluster(Scaled, numbers(2), check=check, options={"factor": 3})
         cluster.start("a")
-        await cluster.settled(within=90)
+        await cluster.converged(within=90)
         await cluster.finished()
 
     (tmp_path / "actorproc.toml").write_text("[options]\nfactor = 7\nother = 1\n")
@@ -116,7 +116,7 @@ def test_a_cluster_without_faults_settles_at_once() -> None:
         cluster = Cluster(Numbers, numbers(10), check=judge_number)
         for name in "abc":
             cluster.start(name)
-        assert await cluster.settled(within=90) < 30
+        assert await cluster.converged(within=90) < 30
         assert sorted(owners(cluster).values()) == [3, 3, 4]
         moves = cluster.seen()["moves"]
         await cluster.run_for(600)
@@ -133,13 +133,13 @@ def test_a_crashed_host_is_removed_and_its_partitions_continue() -> None:
         source = numbers(6)
         cluster = Cluster(Numbers, source, check=judge_number)
         a, _ = cluster.start("a"), cluster.start("b")
-        await cluster.settled(within=90)
+        await cluster.converged(within=90)
         cluster.crash(a)
         for partition in range(6):
             source.append(str(partition), [b"7"])
         await cluster.run_for(55)
         assert owners(cluster) == {"a": 3, "b": 3}
-        assert await cluster.settled(within=90) < 40
+        assert await cluster.converged(within=90) < 40
         assert owners(cluster) == {"b": 6}
         await cluster.finished()
 
@@ -151,13 +151,13 @@ def test_a_graceful_stop_leaves_no_gap() -> None:
         source = numbers(8)
         cluster = Cluster(Numbers, source, check=judge_number)
         a, _ = cluster.start("a"), cluster.start("b")
-        await cluster.settled(within=90)
+        await cluster.converged(within=90)
         cluster.ask_to_stop(a)
         asked = current_loop().now
         while owners(cluster) != {"b": 8}:
             await cluster.run_for(0.05)
         gap = current_loop().now - asked
-        await cluster.settled(within=60)
+        await cluster.converged(within=60)
         await cluster.finished()
         return gap
 
@@ -172,7 +172,7 @@ def test_a_stop_that_comes_while_a_host_starts_is_not_forgotten(after: float) ->
         await cluster.run_for(after)
         await cluster.stop(a, within=30)
         cluster.start("b")
-        await cluster.settled(within=60)
+        await cluster.converged(within=60)
         await cluster.finished()
 
     run(story())
@@ -207,7 +207,7 @@ def test_moving_leases_repeat_no_record_and_keep_the_order() -> None:
             await cluster.run_for(30)
             cluster.start("d")
             await cluster.stop(a)
-        await cluster.settled(within=90)
+        await cluster.converged(within=90)
         await cluster.finished()
         assert cluster.seen()["moves"] > 8
 
@@ -242,7 +242,7 @@ def test_a_handoff_pauses_only_the_partitions_that_move() -> None:
         await cluster.run_for(40)
         assert owners(cluster) == {"a": 4, "b": 4}
         until = current_loop().now
-        await cluster.settled(within=240)
+        await cluster.converged(within=240)
         await cluster.finished()
         return marked, until
 
@@ -269,12 +269,12 @@ def test_a_host_that_was_paused_for_long_gets_its_share_again() -> None:
     async def story() -> None:
         cluster = Cluster(Loop, UnsteadySource(6), check=check_reference)
         a, _ = cluster.start("a"), cluster.start("b")
-        await cluster.settled(within=90)
+        await cluster.converged(within=90)
         cluster.pause(a)
         await cluster.run_for(100)
         assert owners(cluster) == {"b": 6}
         cluster.resume(a)
-        await cluster.settled(within=120)
+        await cluster.converged(within=120)
         assert owners(cluster) == {"a": 3, "b": 3}
         await cluster.finished()
 
@@ -289,7 +289,7 @@ def test_a_host_that_renews_again_starts_no_lease_it_lost(seed: int) -> None:
         source = numbers(6)
         cluster = Cluster(Numbers, source, check=judge_number, faults=replace(LATENCY_ONLY, silence=(1, 2)), seed=seed)
         a, b = cluster.start("a"), cluster.start("b")
-        await cluster.settled(within=90)
+        await cluster.converged(within=90)
         await cluster.run_for(60)
 
         def fenced() -> bool:
@@ -315,7 +315,7 @@ def test_a_host_that_renews_again_starts_no_lease_it_lost(seed: int) -> None:
             await cluster.run_for(1)
         a.view.interfere = None
         cluster.resume(b)
-        await cluster.settled(within=120)
+        await cluster.converged(within=120)
         await cluster.finished()
         assert cluster.seen()["expired"] == 1
 
@@ -326,12 +326,12 @@ def test_the_second_process_of_a_name_replaces_the_first() -> None:
     async def story() -> None:
         cluster = Cluster(Numbers, numbers(4), check=judge_number)
         first = cluster.start("a")
-        await cluster.settled(within=90)
+        await cluster.converged(within=90)
         cluster.start("a")
         with anyio.fail_after(60):
             await first.done.wait()
         assert cluster.events["ended: Fenced"] == 1
-        await cluster.settled(within=60)
+        await cluster.converged(within=60)
         await cluster.finished()
 
     run(story())
@@ -342,10 +342,10 @@ def test_new_partitions_are_assigned() -> None:
         source = numbers(2)
         cluster = Cluster(Numbers, source, check=judge_number, settings={"partition_refresh_interval": 30})
         cluster.start("a")
-        await cluster.settled(within=90)
+        await cluster.converged(within=90)
         source.add_partition("2")
         source.append("2", [b"1", b"2"])
-        await cluster.settled(within=90)
+        await cluster.converged(within=90)
         await cluster.finished()
         assert cluster.seen()["rows"] == 102
 
@@ -367,10 +367,10 @@ def test_a_failed_check_names_the_record() -> None:
 
 def test_a_cluster_without_hosts_does_not_settle() -> None:
     async def story() -> None:
-        await Cluster(Numbers, numbers(1), check=judge_number).settled(within=60)
+        await Cluster(Numbers, numbers(1), check=judge_number).converged(within=60)
 
     with pytest.raises(
-        InvariantViolation, match="has not settled within 60 s: partition 0 is committed up to -1, not 147"
+        InvariantViolation, match="has not converged within 60 s: partition 0 is committed up to -1, not 147"
     ):
         run(story())
 

@@ -13,12 +13,12 @@ import pytest
 import structlog
 from msgspec.structs import replace
 
-from actorproc.group.formats import FORMATS, Formats
+from actorproc.group.format_versions import FORMAT_VERSIONS, FormatVersions
 from actorproc.group.liveness import LivenessTracker
 from actorproc.handler.attempt import Attempt
 from actorproc.handler.context import PartitionContext
 from actorproc.handler.info import PartitionInfo
-from actorproc.output import dead_letters
+from actorproc.output import letter
 from actorproc.output.attachments import Attachment
 from actorproc.output.chain import Commit, OutputChain, letters_of
 from actorproc.partition.actor import PartitionActor
@@ -28,7 +28,7 @@ from actorproc.produce.appender import Appender
 from actorproc.records import Batch
 from actorproc.rows import sequence_order as sequenced
 from actorproc.simulation import Cluster, InvariantViolation, current_loop, run
-from actorproc.simulation.cluster import NextRelease
+from actorproc.simulation.cluster import NextVersion
 from actorproc.state.objects import Entries
 from actorproc.state.partition_state import PartitionState
 from actorproc.storage.parquet import parse_footer
@@ -93,16 +93,16 @@ def test_writing_in_a_host_that_cannot_read_the_group_is_found(monkeypatch: pyte
     async def story() -> None:
         """A host of this version joins one of the next version."""
         cluster = Cluster(Numbers, numbers(2), check=judge_number)
-        cluster.releases["b"] = NextRelease
+        cluster.versions["b"] = NextVersion
         cluster.start("b")
-        await cluster.settled(within=90)
+        await cluster.converged(within=90)
         cluster.start("a")
-        await cluster.settled(within=90)
+        await cluster.converged(within=90)
         await cluster.finished()
 
     run(story())
-    monkeypatch.setattr("actorproc.group.membership.highest_of", lambda _: FORMATS.highest + 1)
-    monkeypatch.setattr(Formats, "refusal", lambda *_: None)
+    monkeypatch.setattr("actorproc.group.membership.highest_of", lambda _: FORMAT_VERSIONS.highest + 1)
+    monkeypatch.setattr(FormatVersions, "refusal", lambda *_: None)
     with pytest.raises(InvariantViolation, match="which its member a does not read"):
         run(story())
 
@@ -138,12 +138,12 @@ def test_trusting_the_lease_for_too_long_is_found(monkeypatch: pytest.MonkeyPatc
         source = numbers(6)
         cluster = Cluster(Numbers, source, check=judge_number, settings={"commit_interval": 100})
         a, _, _ = (cluster.start(name) for name in "abc")
-        await cluster.settled(within=240)
+        await cluster.converged(within=240)
         a.view.cut(120)
         for n in range(120):
             source.append(str(n % 6), [b"%d" % n])
             await cluster.run_for(1)
-        await cluster.settled(within=240)
+        await cluster.converged(within=240)
         await cluster.finished()
         assert cluster.seen()["expired"] == 1
 
@@ -372,5 +372,5 @@ def test_appending_again_under_a_new_put_id_is_found(monkeypatch: pytest.MonkeyP
 
 @pytest.mark.slow
 def test_purging_dead_letters_that_no_checkpoint_has_passed_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dead_letters, "number_of", lambda key: -1)
+    monkeypatch.setattr(letter, "number_of", lambda key: -1)
     assert "was purged before a checkpoint passed it" in first_broken("columns", stream="positions")

@@ -25,10 +25,10 @@ def test_forgetting_the_records_behind_a_failed_one_is_found(monkeypatch: pytest
 @pytest.mark.slow
 def test_going_on_behind_a_failed_record_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its retry then sees the state of later records, and so do the rows."""
-    settled = OneByOne._settled
+    converged = OneByOne._settled
 
     def going_on(self: Any, sequence: int, again: bool) -> bool:
-        settled(self, sequence, again)
+        converged(self, sequence, again)
         self._attempt.stopped = None
         return False
 

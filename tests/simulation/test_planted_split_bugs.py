@@ -73,7 +73,7 @@ def test_ending_in_the_group_before_the_checkpoint_is_found(monkeypatch: pytest.
 def test_an_end_that_is_found_and_not_passed_on_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """The worker that commits the end dies, and the next one gives the partition back."""
     monkeypatch.setattr(OwnedPartitions, "ended", property(lambda self: []))
-    assert "has not settled" in broken(seeds=2)
+    assert "has not converged" in broken(seeds=2)
 
 
 def test_a_forgotten_partition_that_is_left_alone_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -82,7 +82,7 @@ def test_a_forgotten_partition_that_is_left_alone_is_found(monkeypatch: pytest.M
         source = numbers(2)
         cluster = Cluster(Numbers, source, check=judge_number)
         a = cluster.start("a")
-        await cluster.settled(within=90)
+        await cluster.converged(within=90)
         cluster.crash(a)
         source.append("0", [b"1"])
         for child in ("0a", "0b"):
@@ -90,7 +90,7 @@ def test_a_forgotten_partition_that_is_left_alone_is_found(monkeypatch: pytest.M
             source.append(child, [b"7"])
         source.forget("0")
         cluster.start("b")
-        await cluster.settled(within=240)
+        await cluster.converged(within=240)
         await cluster.finished()
         assert cluster.seen()["rows"] == 102
 
@@ -99,7 +99,7 @@ def test_a_forgotten_partition_that_is_left_alone_is_found(monkeypatch: pytest.M
 
     run(story())
     monkeypatch.setattr(PartitionActor, "_note_if_lost", never)
-    with pytest.raises(InvariantViolation, match="has not settled"):
+    with pytest.raises(InvariantViolation, match="has not converged"):
         run(story())
 
 

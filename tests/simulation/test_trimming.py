@@ -132,7 +132,7 @@ class Story:
             for process in self.cluster.processes:
                 process.view.interfere = None
                 self.cluster.resume(process)
-            await self.cluster.settled(within=600)
+            await self.cluster.converged(within=600)
             await self.cluster.run_for(60)
             tasks.cancel_scope.cancel()
         await self.cluster.finished()

@@ -27,7 +27,7 @@ from actorproc.records import Cursor
 from actorproc.retention.readers import decide, read_registry
 from actorproc.rows.ddl import schema_to_ddl
 from actorproc.rows.json_values import plain_rows, rows_to_json, to_json
-from actorproc.rows.schema import output_schema, parse_schema
+from actorproc.rows.output_schema import output_schema, parse_schema
 from actorproc.simulation.clock import VirtualClock
 from actorproc.simulation.loop import current_loop, run
 from actorproc.sources import LogSource, OutputSource, open_source

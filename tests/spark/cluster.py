@@ -108,8 +108,8 @@ def connect_server(folder: Path) -> Iterator[str]:
 
 
 def _until_registered(status: str, workers: int) -> None:
-    give_up = time.monotonic() + _REGISTER
-    while time.monotonic() < give_up:
+    deadline = time.monotonic() + _REGISTER
+    while time.monotonic() < deadline:
         with urllib.request.urlopen(status, timeout=10) as reply:
             if json.load(reply)["aliveworkers"] == workers:
                 return

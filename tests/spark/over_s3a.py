@@ -14,24 +14,25 @@ from pyspark.sql import SparkSession
 
 from actorproc.config.settings import Settings
 from actorproc.spark import read_output, stream_output
-from actorproc.spark.hadoop import s3a_options
+from actorproc.spark.hadoop import places
 from tests.spark.conftest import ROOT, new_session
 from tests.spark.sink import Sink
 
 
-def _session() -> SparkSession:
+def _session(checkpoints: str) -> SparkSession:
     snippet = (ROOT / "docs/spark.md").read_text().partition('"spark.jars.packages"')[2].partition("```")[0]
     jars = {
         "spark.jars.packages": ",".join(re.findall(r"[\w.]+:[\w.-]+:[\d.]+", snippet)),
         "spark.jars.excludes": re.findall(r'"spark.jars.excludes", "(.*?)"', snippet)[0],
     }
     # The checkpoint is Spark's own affair: it takes the session's credentials.
-    access = {f"spark.hadoop.{name}": value for name, value in s3a_options("s3a://", Settings.load()).items()}
+    [place] = places([checkpoints], Settings.load())
+    access = {f"spark.hadoop.{name}": value for name, value in place.options.items()}
     return new_session(settings=jars | access)
 
 
 def _main(container: str, checkpoints: str, folder: str) -> None:
-    spark = _session()
+    spark = _session(checkpoints)
     for native in (True, False):
         frame = stream_output(spark, container, "numbers", native=native)
         how = "native" if native else "source"

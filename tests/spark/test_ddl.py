@@ -8,7 +8,7 @@ import pytest
 
 from actorproc.errors import SchemaError
 from actorproc.rows.ddl import schema_to_ddl
-from actorproc.rows.schema import parse_schema
+from actorproc.rows.output_schema import parse_schema
 from tests.rows.test_schema import REFUSED, TAKEN
 
 

@@ -17,7 +17,7 @@ from actorproc.config.settings import Settings
 from actorproc.errors import SourceError, UsageError
 from actorproc.produce.growth import grow_log
 from actorproc.produce.producer import Producer
-from actorproc.rows.schema import nullable, output_schema, parse_schema
+from actorproc.rows.output_schema import nullable, output_schema, parse_schema
 from actorproc.spark.blocking_store import open_blocking
 from actorproc.spark.data_source import plan_tasks
 from actorproc.spark.dataset import Span
@@ -396,11 +396,21 @@ def test_complete_settings_ignore_the_environment_of_sparks_process(
     monkeypatch.setenv("ACTORPROC_STORE_PATIENCE", "1s")
     (tmp_path / "actorproc.toml").write_text('s3_endpoint = "http://elsewhere:9000"')
     there = asked(**settings_as_options(settings)).settings
-    assert (there.store_patience, there.s3_endpoint, there.s3_access_key) == (60, None, "mine")
-    assert asked(s3_access_key="x", s3_secret_key="y").settings.s3_endpoint == "http://elsewhere:9000", (
-        "else they say what is not given"
-    )
+    assert (there.store_patience, there.store_options) == (60, settings.store_options)
+    here = asked(s3_access_key="x", s3_secret_key="y").settings
+    assert here.store_options["s3_endpoint"] == "http://elsewhere:9000", "else they say what is not given"
     assert explicit_settings_as_options(Settings(poll_interval=2)) == {"poll_interval": "2.0"}
+
+
+def test_secrets_in_files_are_read_before_options_leave_the_driver(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("@two\n")
+    settings = Settings.load(s3_access_key="one", s3_secret_key=f"@{tmp_path}/secret")
+    sent = settings_as_options(settings)
+    assert (sent["s3_access_key"], sent["s3_secret_key"]) == ("one", "@@two")
+    assert explicit_settings_as_options(settings)["s3_secret_key"] == "@@two"
+    hadoop = open_store("s3://bucket", asked(**sent).settings).backend.hadoop
+    assert hadoop is not None
+    assert hadoop.options["fs.s3a.secret.key"] == "@two"
 
 
 def test_tasks_get_absolute_urls_and_partition_names_as_given(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -189,7 +189,9 @@ async def test_output_on_s3_is_read_without_a_jar_and_no_secret_shows(
     assert rows(frame) == fleet.expected()
     plan = frame._jdf.queryExecution().toString()
     frame.explain("formatted")
-    assert s3_server.secret_key not in plan + "".join(capfd.readouterr())
+    shown = plan + "".join(capfd.readouterr())
+    assert s3_server.secret_key not in shown
+    assert "s3_access_key" not in shown, "options are in no plan, whatever their names"
     with pytest.raises(errors.UsageError, match=r"Spark's own reader cannot read s3://.*s3a"):
         read_output(spark, url, "numbers", settings=fleet.settings, native=True)
 

@@ -197,7 +197,7 @@ async def test_an_object_that_was_deleted_stops_the_partition() -> None:
 
 async def test_a_checkpoint_with_state_is_refused_by_versions_without_it() -> None:
     class Earlier(Checkpoint, frozen=True):
-        newest_format = 1
+        newest_format_version = 1
 
     world = World(Counts)
     world.feed(10)

@@ -19,7 +19,7 @@ class Counter(Document, frozen=True):
 
 
 class NewerCounter(Counter, frozen=True):
-    newest_format: ClassVar[int] = 2
+    newest_format_version: ClassVar[int] = 2
 
 
 KEY = "counter.json"
@@ -63,9 +63,11 @@ def test_a_corrupt_document_is_refused_with_its_key(body: bytes) -> None:
 
 
 def test_a_document_of_a_newer_format_asks_for_an_update() -> None:
-    body = NewerCounter(3, format=2).to_json()
+    body = NewerCounter(3, format_version=2).to_json()
     assert NewerCounter.from_json(KEY, body).count == 3
-    with pytest.raises(CorruptObject, match=r"has format 2, and this actorproc reads up to 1: update actorproc"):
+    with pytest.raises(
+        CorruptObject, match=r"has format version 2, and this actorproc reads up to 1: update actorproc"
+    ):
         Counter.from_json(KEY, body)
 
 

@@ -11,7 +11,7 @@ from actorproc.admin.retained import RetainedLog, RetainedOutput
 from actorproc.admin.trim import plan_trim
 from actorproc.config.settings import Settings
 from actorproc.log.positions import first_base, last_base
-from actorproc.output.dead_letters import dead_letters, letter_files
+from actorproc.output.letter import dead_letters, letter_files
 from actorproc.output.row_reader import all_slices, partitions_with_state
 from actorproc.produce.producer import Producer
 from actorproc.sources import LogSource, OutputSource

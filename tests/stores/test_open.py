@@ -17,7 +17,7 @@ from botocore import exceptions as aws
 from actorproc.config.settings import Settings
 from actorproc.errors import StoreRefused, StoreUnavailable, UsageError
 from actorproc.sources import open_source
-from actorproc.stores import open_store, overlap
+from actorproc.stores import open_store, overlap, own_url
 from actorproc.stores.s3_errors import unanswered
 from tests.servers import S3Server, free_ports
 from tests.stores.proxy import hang_up, listening
@@ -30,10 +30,58 @@ async def _open(url: str, **settings: Any) -> None:
 
 def test_credentials_in_a_url_are_refused_and_not_shown() -> None:
     with pytest.raises(UsageError, match="credentials") as refused:
-        Settings.load(s3_endpoint="http://me:hunter2@localhost:9000")
+        open_store("s3://bucket/state", Settings.load(s3_endpoint="http://me:hunter2@localhost:9000"))
     with pytest.raises(UsageError, match="credentials") as also:
         open_store("s3://me:hunter2@bucket/state")
     assert "hunter2" not in f"{refused.value}{also.value}"
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"s3_access_key": "a"}, "s3_access_key and s3_secret_key come together"),
+        ({"s3_path_style": "perhaps"}, "store s3://bucket/state: store option s3_path_style = 'perhaps': must be a"),
+        ({"s3_secret_key": "@gone"}, "store option s3_secret_key = @gone: the file cannot be read"),
+        ({"s3_secret_key": ["hunter2"]}, "store option s3_secret_key: must be a valid string"),
+    ],
+)
+def test_a_wrong_option_is_named_by_the_store_that_has_it(given: dict[str, Any], message: str) -> None:
+    settings = Settings.load(**given)
+    open_store("memory://other", settings)
+    with pytest.raises(UsageError) as refused:
+        open_store("s3://bucket/state", settings)
+    assert message in str(refused.value)
+    assert "hunter2" not in str(refused.value)
+
+
+def test_a_secret_may_be_in_a_file(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("two\n")
+    settings = Settings.load(s3_access_key="@@one", s3_secret_key=f"@{tmp_path}/secret")
+    hadoop = open_store("s3://bucket", settings).backend.hadoop
+    assert hadoop is not None
+    assert hadoop.options == {"fs.s3a.access.key": "@one", "fs.s3a.secret.key": "two"}
+    assert "two" not in repr(hadoop)
+
+
+@pytest.mark.parametrize(
+    ("given", "own"),
+    [
+        ("s3a://bucket/x", "s3://bucket/x"),
+        ("s3n://bucket/a:b//c", "s3://bucket/a:b//c"),
+        ("S3A://bucket", "s3://bucket"),
+        ("s3://bucket/x", "s3://bucket/x"),
+        ("s3:/bucket/x", None),
+        ("file:/var/x", "file:///var/x"),
+        ("file:///var/x", "file:///var/x"),
+        ("file://x", "file://x"),
+        ("state", "state"),
+        ("a: b/c", "a: b/c"),
+        ("hdfs:/x", None),
+        ("abfss://c@account/x", None),
+    ],
+)
+def test_a_place_of_hadoop_is_spelled_as_our_own(given: str, own: str | None) -> None:
+    assert own_url(given) == own
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from proton import Message, ProtonException, ulong
 
 from actorproc.connectors.shared.amqp_decoding import APPLICATION_PROPERTIES, MESSAGE_ANNOTATIONS, ReceivedMessage
 from actorproc.connectors.shared.amqp_values import WHOLE, NoPlace, Value, text_or_bytes, to_bytes, to_key, to_text
-from actorproc.output.dead_letters import HISTORY
+from actorproc.output.letter import HISTORY
 from actorproc.records import Batch, Record
 from actorproc.runtime.error_text import format_error
 from actorproc.sources.queue_protocol import Deliveries

@@ -10,7 +10,7 @@ from typing import Any
 
 import anyio
 
-from actorproc.config.secrets import with_secrets
+from actorproc.config.options import with_secrets
 from actorproc.config.settings import Settings
 from actorproc.connectors.amqp.address import PASSWORD, AmqpAddress, parse_address
 from actorproc.connectors.amqp.link import UNAUTHORIZED, AmqpLink, Refused
@@ -28,7 +28,7 @@ QUIET = 1.0
 _ANSWER = 30.0  # seconds that the broker may take to accept a connection or a consumer
 _RETRY = 1.0  # seconds between two attempts at a queue that another consumer has
 
-log = get_logger(__name__)
+logger = get_logger(__name__)
 
 
 class AmqpSource(QueueSource, Appendable):
@@ -88,7 +88,7 @@ class AmqpSource(QueueSource, Appendable):
                 except Refused as error:
                     if not error.is_taken:
                         raise
-                    log.debug("queue.taken", partition=partition, error=str(error))
+                    logger.debug("queue.taken", partition=partition, error=str(error))
                 else:
                     yield _AmqpConsumer(link, partition, identity_by(self._address.identity))
                     return

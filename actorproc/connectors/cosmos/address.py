@@ -11,9 +11,9 @@ from urllib.parse import urlsplit
 from azure.cosmos.aio import CosmosClient
 from pydantic import BaseModel, ConfigDict, Field
 
+from actorproc.config.options import parse_options
 from actorproc.connectors.shared.entra_login import EntraLogin
 from actorproc.errors import UsageError
-from actorproc.sources.options import parse_options
 
 FORM = "cosmos://ACCOUNT/DATABASE/CONTAINER"
 KEY = "COSMOS_KEY"

@@ -37,7 +37,7 @@ from actorproc.sources.protocol import Chunk, End, Partition, Source, Start, fir
 
 T = TypeVar("T")
 
-log = get_logger(__name__)
+logger = get_logger(__name__)
 
 
 class CosmosSource(Source):
@@ -271,7 +271,7 @@ class CosmosSource(Source):
             except CLIENT_ERRORS as error:
                 if (final := final_error(what, error)) is not None:
                     raise final from error
-                log.info("cosmos.waiting", source=self.url, partition=partition, error=first_line(error))
+                logger.info("cosmos.waiting", source=self.url, partition=partition, error=first_line(error))
                 if (wait := retry_after(error)) is not None:
                     self.throttled += 1
                     await self._clock.sleep(wait)

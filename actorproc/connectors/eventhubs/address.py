@@ -12,9 +12,9 @@ from azure.eventhub import TransportType, parse_connection_string
 from azure.eventhub.aio import EventHubConsumerClient, EventHubProducerClient
 from pydantic import BaseModel, ConfigDict, Field
 
+from actorproc.config.options import parse_options
 from actorproc.connectors.shared.entra_login import EntraLogin
 from actorproc.errors import UsageError
-from actorproc.sources.options import parse_options
 
 FORM = "eventhubs+amqp://NAMESPACE/HUB[?group=NAME]"
 CONNECTION_STRING = "EVENTHUBS_CONNECTION_STRING"

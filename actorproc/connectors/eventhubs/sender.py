@@ -15,7 +15,7 @@ from actorproc.connectors.eventhubs.columns import OWN
 from actorproc.connectors.eventhubs.errors import first_line
 from actorproc.connectors.shared.amqp_decoding import FIELDS
 from actorproc.connectors.shared.amqp_values import text_or_bytes
-from actorproc.output.dead_letters import HISTORY
+from actorproc.output.letter import HISTORY
 from actorproc.records import Batch, Record
 from actorproc.runtime.error_text import format_error
 

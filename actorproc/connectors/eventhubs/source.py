@@ -41,7 +41,7 @@ _ASK_EACH = 10.0  # seconds between two such questions, each of which takes a co
 _LISTED = 5.0  # seconds for which a list of partitions is good: a start asks for it several times
 _CREATED = 1.0  # seconds for which the time of the hub's creation is good: partitions are opened together
 
-log = get_logger(__name__)
+logger = get_logger(__name__)
 
 
 @dataclass(slots=True)
@@ -210,7 +210,7 @@ class EventHubsSource(Source, Appendable):
                 if (final := final_error(what, error)) is not None:
                     raise final from error
                 self._told = None  # the hub may have been created again
-                log.info("eventhubs.reconnecting", source=self.url, partition=partition, error=first_line(error))
+                logger.info("eventhubs.reconnecting", source=self.url, partition=partition, error=first_line(error))
                 await patience.pause(SourceError(f"{what} cannot be read: {first_line(error)}"), error)
 
     async def _chunks(
@@ -264,7 +264,7 @@ class EventHubsSource(Source, Appendable):
     def _after_loss(self, partition: str, sequence: int, first: int, end: int) -> int:
         if (policy := self._settings.on_out_of_range) != "fail":
             at = first if policy == "earliest" else end
-            log.warning("source.records_lost", source=self.url, partition=partition, records=at - sequence, at=at)
+            logger.warning("source.records_lost", source=self.url, partition=partition, records=at - sequence, at=at)
             return at
         raise RecordsLost(
             f"{self._name(partition)}: {first - sequence:,} events before sequence number {first} were "

@@ -28,7 +28,7 @@ from actorproc.sources.protocol import Chunk
 
 T = TypeVar("T")
 
-log = get_logger(__name__)
+logger = get_logger(__name__)
 
 _POLL = 0.1  # seconds for which the thread waits for a message; assignments wait as long
 _CONNECT = 1.0  # seconds for which the thread waits for a new topic
@@ -161,7 +161,7 @@ class SharedConsumer:
                     self._read_round()
                     self.rounds += 1
                 except Exception as error:
-                    log.exception("kafka.thread_failed")
+                    logger.exception("kafka.thread_failed")
                     self._begin_anew(SourceError(f"the Kafka consumer has failed: {format_error(error)}"))
         finally:
             self._consumer.close()
@@ -220,7 +220,7 @@ class SharedConsumer:
                 try:
                     nbytes += self._put_with_errors(feed, run) if has_errors else self._put(feed, run)
                 except Exception as error:
-                    log.exception("kafka.thread_failed", partition=feed.name)
+                    logger.exception("kafka.thread_failed", partition=feed.name)
                     feed.fail(SourceError(f"partition {feed.name} cannot be read: {format_error(error)}"))
         self._round = max(1, min(_ROUND, _ROUND_BYTES * len(messages) // max(nbytes, 1)))
 

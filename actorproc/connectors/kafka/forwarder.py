@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from actorproc.config.secrets import with_secrets
+from actorproc.config.options import with_secrets
 from actorproc.errors import HandlerError
 from actorproc.handler.base import CloseReason, Decision, PartitionHandler
 from actorproc.handler.context import PartitionContext

@@ -10,7 +10,7 @@ from itertools import count
 import anyio
 from confluent_kafka import KafkaException
 
-from actorproc.config.secrets import with_secrets
+from actorproc.config.options import with_secrets
 from actorproc.config.settings import Settings
 from actorproc.connectors.kafka.brokers import Brokers, BrokersAway
 from actorproc.connectors.kafka.columns import Key
@@ -36,7 +36,7 @@ _ASKED_AGAIN, _ASKED_AFTER = 2, 1.0
 """So often, and after so many seconds, the brokers are asked again for a topic that they do not know: one that has just
 started may not know all topics yet."""
 
-log = get_logger(__name__)
+logger = get_logger(__name__)
 
 
 class KafkaSource(Source, Replayable):
@@ -134,7 +134,7 @@ class KafkaSource(Source, Replayable):
                 if self._clock.monotonic() > end:
                     raise
                 if attempt == 1:
-                    log.warning("source.unavailable", error=str(error), patience=self._settings.store_patience)
+                    logger.warning("source.unavailable", error=str(error), patience=self._settings.store_patience)
                 await self._clock.sleep(backoff.delay(attempt, self._clock.random))
 
     async def close(self) -> None:
@@ -181,7 +181,7 @@ class KafkaSource(Source, Replayable):
             await self._clock.sleep(_ASKED_AFTER)
             found, missing = await self._brokers.topics(self._topic_ids)
         for topic in sorted(missing - self._missing):
-            log.error("kafka.topic_missing", source=self.url, topic=topic)
+            logger.error("kafka.topic_missing", source=self.url, topic=topic)
         self._missing = missing
         return found
 
@@ -287,7 +287,7 @@ class KafkaSource(Source, Replayable):
     def _after_loss(self, partition: str, offset: int, low: int, high: int) -> int:
         if (policy := self._settings.on_out_of_range) != "fail":
             at = low if policy == "earliest" else high
-            log.warning("source.records_lost", source=self.url, partition=partition, records=at - offset, at=at)
+            logger.warning("source.records_lost", source=self.url, partition=partition, records=at - offset, at=at)
             return at
         raise RecordsLost(
             f"partition {partition} of {self.url}: {low - offset:,} records before offset {low} were removed at the "

@@ -13,8 +13,8 @@ from aiobotocore.session import AioSession
 from botocore.exceptions import BotoCoreError
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from actorproc.config.options import parse_options
 from actorproc.errors import UsageError
-from actorproc.sources.options import parse_options
 
 FORM = "kinesis://REGION/STREAM"
 _CONNECTIONS = 100

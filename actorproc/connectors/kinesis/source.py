@@ -27,7 +27,7 @@ from actorproc.sources.replay_target import Appendable
 _PAGE_BYTES = 10 * 2**20  # of a read, at most
 _LEAST_BYTES = 64 * 2**10  # that a read may take after one that found less
 
-log = get_logger(__name__)
+logger = get_logger(__name__)
 
 
 class KinesisSource(Source, Appendable):
@@ -189,7 +189,7 @@ class KinesisSource(Source, Appendable):
                 f"since {_text(oldest)}: those between may have been removed before they were read (on_out_of_range = "
                 "fail). Make the stream's retention longer than any pause of its processor"
             )
-        log.warning("source.records_lost", source=self.url, partition=partition, since=_text(place.seen))
+        logger.warning("source.records_lost", source=self.url, partition=partition, since=_text(place.seen))
         return place.at_first() if policy == "earliest" else await place_after_newest(self._stream, partition)
 
     # Writing

@@ -43,7 +43,7 @@ _BASE64 = 3 / 4  # bytes of a record per byte of an answer
 _HOUR = 3_600_000  # milliseconds
 _ALL = HashRange(0, 2**128)
 
-log = get_logger(__name__)
+logger = get_logger(__name__)
 
 
 class Shard(NamedTuple):
@@ -250,7 +250,7 @@ class Stream:
                     raise _IteratorExpired from None
                 if (final := final_error(what, error)) is not None:
                     raise final from error
-                log.info("kinesis.waiting", source=self._address.url, what=what, error=first_line(error))
+                logger.info("kinesis.waiting", source=self._address.url, what=what, error=first_line(error))
                 if is_throttled(error):
                     throttled, self.throttled = throttled + 1, self.throttled + 1
                     await self._clock.sleep(_THROTTLED.delay(throttled, self._clock.random))

@@ -9,7 +9,7 @@ from actorproc.formats.protobuf.files import parsed_protobuf
 from actorproc.formats.registry.client import RegistrySchema
 from actorproc.formats.registry.decoder import RegistryFormat
 from actorproc.handler.decoder import Decoder
-from actorproc.rows.schema import nullable
+from actorproc.rows.output_schema import nullable
 
 
 class ProtobufFormat(RegistryFormat):

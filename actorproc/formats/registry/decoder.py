@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
+from dataclasses import asdict
 from typing import ClassVar
 
 import anyio
@@ -216,6 +217,10 @@ class RegistryDecoder(GroupedDecoder):
         if schema is None:
             raise UsageError(f"{setting} = 'registry:{subject}': {self._registry.url} has no such subject or version")
         return schema
+
+    async def subjects(self, limit: int) -> tuple[list[dict[str, object]], int]:
+        found, count = await self._registry.subjects(limit)
+        return list(map(asdict, found)), count
 
     async def close(self) -> None:
         await self._registry.close()

@@ -23,7 +23,7 @@ from pyarrow.dataset import dataset
 from actorproc import JsonRows, PartitionContext, PartitionHandler, Processor, Settings
 from actorproc.admin.dead_letters import DeadLetters, Selection
 from actorproc.errors import UsageError
-from actorproc.output.dead_letters import HISTORY
+from actorproc.output.letter import HISTORY
 from actorproc.records import Batch
 from actorproc.storage.names import ProcessorLayout
 from actorproc.stores import open_store

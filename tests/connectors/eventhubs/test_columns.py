@@ -22,7 +22,7 @@ from actorproc.connectors.eventhubs.columns import _headers_of, to_batch
 from actorproc.connectors.eventhubs.decoding import _handed_over, undecoded
 from actorproc.connectors.eventhubs.sender import to_event
 from actorproc.connectors.shared.amqp_decoding import ReceivedMessage
-from actorproc.output.dead_letters import HISTORY
+from actorproc.output.letter import HISTORY
 from actorproc.records import Batch, Record
 from actorproc.sources.refusals import RecordParts
 from tests.partition.test_refused_records import reasons

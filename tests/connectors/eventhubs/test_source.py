@@ -24,7 +24,7 @@ import pytest
 from actorproc import JsonRows, PartitionContext, PartitionHandler, Processor, Settings
 from actorproc.admin.dead_letters import DeadLetters, Selection
 from actorproc.errors import RecordsLost, SourceError, UsageError
-from actorproc.output.dead_letters import HISTORY
+from actorproc.output.letter import HISTORY
 from actorproc.records import Batch
 from actorproc.runtime.budget import ByteBudget, ReadBudget
 from actorproc.storage.names import ProcessorLayout

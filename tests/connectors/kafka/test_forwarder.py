@@ -14,7 +14,7 @@ import pytest
 from actorproc import Processor, Record, Settings
 from actorproc.admin.resets import Resets
 from actorproc.errors import UsageError
-from actorproc.output.dead_letters import dead_letters
+from actorproc.output.letter import dead_letters
 from actorproc.storage.store import Store
 from actorproc.stores.memory import MemoryStore
 from actorproc.testing import MemorySource

@@ -19,7 +19,7 @@ from tests.connectors.kafka.server import OCI_POOL, OCI_TOKEN, OCI_USER, PASSWOR
 
 pytest.importorskip("confluent_kafka", reason="confluent-kafka is not installed")
 
-from actorproc.config.secrets import with_secrets
+from actorproc.config.options import with_secrets
 from actorproc.connectors.kafka import KafkaSource
 from actorproc.connectors.kafka.presets import PRESETS, parse_url
 from tests.connectors.kafka.topics import Topic

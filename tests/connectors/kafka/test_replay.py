@@ -10,7 +10,7 @@ import pytest
 from actorproc import Batch, PartitionContext, PartitionHandler, Processor, Settings
 from actorproc.admin.dead_letters import DeadLetters, LetterId, Replayed, Selection
 from actorproc.errors import StoreUnavailable, UsageError
-from actorproc.output.dead_letters import HISTORY
+from actorproc.output.letter import HISTORY
 from actorproc.sources.replay_target import Outcome
 from actorproc.storage.names import ProcessorLayout
 from actorproc.storage.store import Store, StoreLimits

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Self, TypeVar
 
 import anyio
 import anyio.to_thread
 from pydantic import BaseModel, ConfigDict, Field
 
 from actorproc.errors import ConditionFailed, StoreRefused, StoreUnavailable
-from actorproc.spi import Backend, Clock, Entry, Listing, NotModified, Settings, Stored, parse_options
+from actorproc.spi import Backend, Clock, Entry, Listing, NotModified, Settings, Stored
 
 T = TypeVar("T")
 
@@ -29,12 +29,12 @@ _NOW = "(julianday('now') - 2440587.5) * 86400"
 class Options(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
-    busy_timeout: float = Field(5.0, gt=0)
-    token: str = Field("", repr=False)
+    acmedb_busy_timeout: float = Field(5.0, gt=0)
+    acmedb_token: str = Field("", repr=False)
 
 
 class AcmeStore(Backend):
-    options = tuple(Options.model_fields)
+    options = Options
 
     def __init__(self, path: Path, options: Options) -> None:
         self.url = f"acmedb://{path}"
@@ -42,9 +42,8 @@ class AcmeStore(Backend):
         self._turn = anyio.Lock()  # waits without a limit here; `busy_timeout` is for other processes
 
     @classmethod
-    def of_url(cls, url: str, options: Mapping[str, Any], *, settings: Settings, clock: Clock) -> Self:
-        path = Path(url.removeprefix("acmedb://")).absolute()
-        return cls(path, parse_options(url, Options, options, of="store"))
+    def of_url(cls, url: str, options: Options, *, settings: Settings, clock: Clock) -> Self:
+        return cls(Path(url.removeprefix("acmedb://")).absolute(), options)
 
     @property
     def route(self) -> None:
@@ -100,7 +99,7 @@ class AcmeStore(Backend):
 
     def _transact(self, work: Callable[..., T], args: tuple[object, ...], mode: str) -> T:
         try:
-            where, wait = f"{self._path.as_uri()}?mode={mode}", self._options.busy_timeout
+            where, wait = f"{self._path.as_uri()}?mode={mode}", self._options.acmedb_busy_timeout
             with closing(sqlite3.connect(where, uri=True, timeout=wait, isolation_level=None)) as database:
                 database.execute("BEGIN IMMEDIATE")
                 answer = work(database, *args)
@@ -112,10 +111,10 @@ class AcmeStore(Backend):
     def _create(self, database: sqlite3.Connection) -> None:
         for statement in filter(str.strip, _TABLES.split(";")):
             database.execute(statement)
-        given = self._options.token
+        given = self._options.acmedb_token
         database.execute("INSERT INTO token SELECT ? WHERE NOT EXISTS (SELECT * FROM token)", (given,))
         if database.execute("SELECT text FROM token").fetchone()[0] != given:
-            raise StoreRefused(f"{self.url}: another token is needed; set store_options.token")
+            raise StoreRefused(f"{self.url}: another token is needed; set acmedb_token")
 
 
 def _row(database: sqlite3.Connection, key: str) -> tuple[bytes, str] | None:

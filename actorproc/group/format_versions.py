@@ -7,13 +7,13 @@ from collections.abc import Iterable, Mapping
 from importlib.metadata import version
 from typing import NamedTuple
 
-RELEASE = version("actorproc")
+VERSION = version("actorproc")
 """The version of this actorproc. For people only: hosts compare format versions."""
 
 _IN_NAME = re.compile(r"-f(\d{1,9})-")
 
 
-class Formats(NamedTuple):
+class FormatVersions(NamedTuple):
     """The format versions that one host understands.
 
     A document carries the lowest format version whose readers understand it, as its `version`.
@@ -33,25 +33,25 @@ class Formats(NamedTuple):
         """
         if written > self.highest:
             return (
-                f"the group writes format version {written}, and this actorproc ({RELEASE}) reads up to "
+                f"the group writes format version {written}, and this actorproc ({VERSION}) reads up to "
                 f"{self.highest}: install a later version on this host"
             )
         behind = sorted(host for host, incarnation in others.items() if highest_of(incarnation) < self.lowest)
         if behind:
             return (
-                f"this actorproc ({RELEASE}) writes format version {self.lowest} or later, which these hosts cannot "
+                f"this actorproc ({VERSION}) writes format version {self.lowest} or later, which these hosts cannot "
                 f"read: {', '.join(behind)}. Update them first"
             )
         return None
 
 
-FORMATS = Formats(lowest=1, highest=4)
+FORMAT_VERSIONS = FormatVersions(lowest=1, highest=4)
 """Of this version. A change that earlier versions would misread raises `highest`; see CONTRIBUTING.md."""
 
 
-def incarnation_name(nonce: str, formats: Formats, expiration: float) -> str:
+def incarnation_name(nonce: str, format_versions: FormatVersions, expiration: float) -> str:
     """Id of one life of a host: `1f0c...-f2-60s`. Each listing shows other hosts the facts in it."""
-    return f"{nonce}-f{formats.highest}-{expiration:g}s"
+    return f"{nonce}-f{format_versions.highest}-{expiration:g}s"
 
 
 def highest_of(incarnation: str) -> int:

@@ -10,7 +10,7 @@ from msgspec import field
 from actorproc.errors import SchemaError
 from actorproc.handler.state_schema import differences
 from actorproc.rows.ddl import parse_ddl, schema_to_ddl, type_ddl
-from actorproc.rows.schema import check_change, parse_schema
+from actorproc.rows.output_schema import check_change, parse_schema
 from actorproc.storage.document import Document, SharedDocument
 from actorproc.storage.names import ProcessorLayout
 from actorproc.storage.store import Store

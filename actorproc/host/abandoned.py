@@ -1,4 +1,4 @@
-"""Remembers the partitions that this host gave up because a call does not end, for as long as the call lasts."""
+"""Remembers the partitions that this host abandoned because a call does not end, for as long as the call lasts."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class _Call(NamedTuple):
         return in_thread or (self.actor is not None and self.slot.actor is self.actor)
 
 
-class GivenUp:
+class Abandoned:
     """Calls that do not end, by partition. Without it nobody would hear of them: the next owner starts anew."""
 
     def __init__(self, threads: HandlerThreads) -> None:
@@ -35,7 +35,7 @@ class GivenUp:
         self._calls: dict[str, _Call] = {}
 
     def note(self, slot: PartitionSlot) -> None:
-        """The partition is being given up. An earlier call of it that still lasts is the one to report."""
+        """The partition is being abandoned. An earlier call of it that still lasts is the one to report."""
         self._calls = {partition: call for partition, call in self._calls.items() if call.lasts}
         trouble = slot.trouble()
         if trouble is not None and slot.partition not in self._calls:
