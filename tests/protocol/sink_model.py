@@ -1,41 +1,37 @@
 """Delivery of committed rows to a database as an explicit-state model: every interleaving, within small bounds.
 
-One partition. Its chain is the outbox: commit n always means the same rows. Objects:
+The chain of a partition is the outbox: commit n always means the same rows. Objects (sink_objects.py):
+- **entry** of the sink in readers.json, changed by compare-and-swap together with `lowest`: term (processor id, life,
+  epoch, token), start (a number), generation and held (a trim goes by it until a document of this life and generation
+  is there), redos (epoch of each redeliver, and where it begins), paused;
+- **document** of the partition's owner in the container: its claim, life, generation, position. Compare-and-swap;
+- **row** of the partition in the database: term, position (next commit), put-id of the commit before, fence.
 
-- **entry** of the sink in readers.json, which changes by compare-and-swap together with `lowest`: `term` (processor
-  id, life, epoch, token), `start` (a number), `generation` and `held` (a trim goes by it until a document of the same
-  life and generation is there), `redo` (where the redeliver of this epoch begins), `paused`;
-- **document** of the owner in the container: its claim, life, generation and position. Compare-and-swap;
-- **row** of the partition in the database: term, position (next commit), put-id of the commit before it, fence. It
-  changes in the transaction of the rows.
+*Register*: write the entry with life + 1 and a start: `lowest`, or the next number (`resolve`). *Open*:
+1. read the entry; paused: wait. Claim the document (`claim`). Read the row. Read the entry again: changed, open anew
+   (`again`). A row of this processor with a term that is neither the entry's nor older: stop (`newer`, `token`);
+2. a row of another processor or life, or none, is at start (`id`). One of ours is at its position; stop if the chain
+   has another commit before that (`put`). If it has not seen redelivers, it is at the lowest of its position and of
+   their numbers (`redo`, `least`). Below `lowest`: stop (`below`). A stop is loud, and ends only by an operator;
+3. a position below the one that trims go by: write it into the entry as held, with a new generation (`back`);
+4. write it into the document, if it is still claimed; else open anew (`confirm`, `gen`).
+*Deliver* commits that are settled (`settled`), reading the boundary after the files (`void`), no reset behind others
+(`order`), in one transaction with refused rows (`same`) and the new row (`together`), if the row is as it was read,
+all of it (`whole`). It deletes first: a reset, rows above its target; the first delivery of a term, refused rows of
+its commits and later ones (`retry`), with replace also rows from where its first commit begins (`clear`); of the own
+processor only (`mine`). Refused: open anew. No reply: open anew, read the row (`doubt`). Then the document
+(`behind`).
+*Trim*: ask entry and document, decide `lowest` by compare-and-swap (`swap`). *Pause*: paused in the entry, then raise
+the fence in the row (`fence`, `grow`); done. *Resume*: the entry only. *Redeliver* from n: one write of the entry:
+epoch + 1, n among redos, held = min(n, position that trims go by) (`hold`), start = min(start, n) (`lower`). *Delete
+and add again*, which alone heals a restored container: life + 1.
 
-Registering writes the entry: life + 1, `start` = earliest kept or next number (`resolve`). An owner then
-1. *opens*: reads the entry; paused: it waits. Claims the document (`claim`). Reads the row. Reads the entry again;
-   changed: opens anew (`again`). Its position is the row's if processor and life are the entry's, else `start` (`id`);
-   with an older epoch min(position, `redo`) (`redo`). Stops, loudly, if the row has a term that is not older and not
-   the entry's (`newer`, `token`), if the chain has another commit before the position (`put`), or if the position is
-   below `lowest` (`below`). A position below the one that trims go by is first written into the entry as `held` of a
-   new generation (`back`). Writes its position into the document, if that is still its own (`confirm`, `gen`);
-2. *delivers* settled commits (`settled`), files read before the boundary (`void`), none after a reset joined to those
-   before it (`order`): one transaction with rows, refused rows (`same`) and row (`together`), conditional on the whole
-   row as it was read (`whole`). The first delivery of a term deletes own refused rows of its commits and later ones
-   (`retry`), with `replace` also own rows from where its first commit begins (`clear`); a reset deletes rows above its
-   target, of the own processor only (`mine`);
-3. *goes on* from the position it wrote. Refused: opens anew. No reply: opens anew, reads where it is (`doubt`). The
-   document follows (`behind`).
-A *trim* asks entry and document, then decides `lowest` by compare-and-swap (`swap`). *Pause*: the entry says so, then
-the fence in the row grows (`fence`, `grow`), then it is done. *Resume* changes the entry only. *Redeliver* is one
-write of the entry: epoch + 1, `redo` = the lower of this and of one that has not taken effect (`least`). *Delete and
-add again*: life + 1. What heals a restored container is a new life.
-
-What can happen at any step: two owners sleep, die, open again; a transaction is lost or arrives late; a late create; a
-trim; operators; backups of the database are restored (an empty one is a swapped database); with all hosts stopped, a
-backup of the container is restored, and other commits get the same numbers; the processor is deleted and begins anew.
-
-Checked in every state: each commit below the position is in the sink once, once more for each redeliver that repeats
-it; with `replace` the sink has what the chain leads to once it has caught up; a refused row is kept as of the last
-attempt; no trim decides above what the sink needs, unless the database went back and nobody can have seen it; a
-redeliver begins where it was told; nothing lands in a pause; no delivery joins two chains; rows of others stay.
+At any step: two owners sleep, die, open; a transaction is lost, or late; a late create; trims; operators; the
+database is restored from a backup (an empty one: swapped); the container is, with hosts stopped, and numbers are
+given again; the processor begins anew. In every state: a commit below the position is in the sink once, once more for
+each redeliver; with replace the sink has what the chain leads to, once it has caught up; refused rows are kept as of
+the last attempt; no trim decides above what the sink needs, unless the database went back unseen; a redeliver begins
+where it was told; nothing lands in a pause; no delivery joins two chains; rows of others stay.
 
 Change the protocol here first, then the docs, then the code. `python -m tests.protocol.sink_model [quick]`
 """
@@ -64,6 +60,7 @@ from tests.protocol.sink_objects import (
     counts,
     needs,
     ours,
+    redos,
 )
 
 Step = tuple[str, State]
@@ -101,9 +98,13 @@ class Rules:
     below: bool = True
     """An owner whose position is below `lowest` stops, loudly."""
     redo: bool = True
-    """A row of an older epoch is at min(position, `redo`)."""
+    """A row that has not seen a redeliver is at its position or where that begins, whichever is lower."""
     least: bool = True
-    """A redeliver keeps the lower `redo` of one that has not taken effect."""
+    """The entry keeps where each redeliver begins, and the lowest counts of those that the row has not seen."""
+    hold: bool = True
+    """A redeliver writes no `held` above the position that trims go by."""
+    lower: bool = True
+    """A redeliver from below `start` lowers it: there may be no row yet."""
     void: bool = True
     """The boundary is read after a file: below it the file is void."""
     id: bool = True
@@ -261,13 +262,11 @@ class Model:
             first = Entry(Term(token=s.history), at, at)
             yield f"the sink is registered from {at}", _with(s, entry=first, version=c.version + 1)
             return
-        row = s.database.row
-        if s.left.redelivers and row is not None and row.term is not None and ours(row, entry):
-            for n in range(c.lowest, min(row.position, len(c.put_ids))):
-                yield f"redeliver --from {n}", self._redeliver(s, entry, row.term, n)
+        for n in range(c.lowest, len(c.put_ids)) if s.left.redelivers else ():
+            yield f"redeliver --from {n}", self._redeliver(s, entry, n)
         if s.left.deletes:
             term = entry.term._replace(life=entry.term.life + 1, epoch=0, token=s.history)
-            new = _with(_spend(s, "deletes"), entry=Entry(term, c.lowest, c.lowest), version=c.version + 1, asked=None)
+            new = _with(_spend(s, "deletes"), entry=Entry(term, c.lowest, c.lowest), version=c.version + 1, asked=())
             yield f"the sink is deleted and added again from {c.lowest}", new._replace(seen=True)
         if s.left.anew:
             term = Term(entry.term.processor + 1, token=s.history)
@@ -277,7 +276,7 @@ class Model:
             asked = _with(_spend(s, "pauses"), entry=entry._replace(paused=True), version=c.version + 1)
             yield "pause: the entry says so", asked._replace(paused="asked")
         if s.paused == "asked":
-            fenced = row or Row()
+            fenced = s.database.row or Row()
             if self.rules.fence:
                 fenced = fenced._replace(fence=fenced.fence + 1 if self.rules.grow else 1)
             yield "pause: done", s._replace(database=s.database._replace(row=fenced), paused="done")
@@ -285,14 +284,16 @@ class Model:
             resumed = _with(s, entry=entry._replace(paused=False), version=c.version + 1)
             yield "resume", resumed._replace(paused="")
 
-    def _redeliver(self, s: State, entry: Entry, in_sink: Term, n: int) -> State:
+    def _redeliver(self, s: State, entry: Entry, n: int) -> State:
         c = s.container
-        pending = in_sink.epoch < entry.term.epoch
-        redo = min(n, entry.redo) if pending and self.rules.least else n
-        asked = n if c.asked is None else min(n, c.asked)
         term = entry.term._replace(epoch=entry.term.epoch + 1, token=s.history)
-        new = entry._replace(term=term, generation=entry.generation + 1, held=redo, redo=redo)
-        return _with(_spend(s, "redelivers"), entry=new, version=c.version + 1, asked=asked)
+        held = c.document.position if counts(c.document, entry) else entry.held
+        new = entry._replace(
+            term=term, start=min(n, entry.start) if self.rules.lower else entry.start,
+            generation=entry.generation + 1, held=min(n, held) if self.rules.hold else n,
+            redos=(*entry.redos, (term.epoch, n)),
+        )  # fmt: skip
+        return _with(_spend(s, "redelivers"), entry=new, version=c.version + 1, asked=(*c.asked, (term.epoch, n)))
 
     def _back(self, s: State) -> Iterator[Step]:
         """Backups of the database and of the container, and how they are restored."""
@@ -309,8 +310,8 @@ class Model:
         if s.left.losses and s.saved is not None and s.saved != c:
             row, entry = s.database.row, s.saved.entry
             assert entry is not None
-            done = row is not None and row.term == entry.term
-            back = s.saved._replace(asked=None if done else s.saved.asked)
+            done = row.term.epoch if row is not None and row.term is not None and ours(row, entry) else 0
+            back = s.saved._replace(asked=tuple(x for x in s.saved.asked if x[0] > done))
             held = back.document.position if counts(back.document, entry) else entry.held
             seen = s.seen and needs(back, s.database) >= held
             lost = _spend(s, "losses")._replace(container=back, history=1, cut=len(back.put_ids), seen=seen)
@@ -375,8 +376,9 @@ class Model:
                 before, position = row.position - 1, row.position
                 if rules.put and before >= c.boundary and c.put_ids[before : before + 1] != (row.put_id,):
                     return f"w{w.name} finds another commit {before} in the chain: stops", _gone(s, w)
-                if term[:2] == wanted[:2] and term.epoch < wanted.epoch:
-                    position = min(row.position, entry.redo) if rules.redo else entry.redo
+                if term[:2] == wanted[:2] and (unseen := redos(term, entry)):
+                    position = min(unseen) if rules.least else unseen[-1]
+                    position = min(position, row.position) if rules.redo else position
         label = f"w{w.name} is to go on at {position}"
         if position < c.lowest:
             if rules.below:
@@ -472,10 +474,11 @@ class Model:
         wrong = delivery.wrong
         if s.paused == "done":
             wrong = "a transaction lands while the sink is paused"
-        if c.asked is not None and c.entry is not None and term == c.entry.term:
-            if delivery.since > c.asked or not first:
-                wrong = f"a redeliver from {c.asked} begins at {delivery.since}"
-            s = _with(s, asked=None)
+        if c.entry is not None and term[:2] == c.entry.term[:2]:
+            begun = [n for epoch, n in c.asked if epoch <= term.epoch]
+            if begun and (delivery.since > min(begun) or not first):
+                wrong = f"a redeliver from {min(begun)} begins at {delivery.since}"
+            s = _with(s, asked=tuple(x for x in c.asked if x[0] > term.epoch))
         return s._replace(wrong=wrong or None)
 
     def _replaced(self, tag: Tag, term: Term, since: int) -> bool:
@@ -532,22 +535,25 @@ _TWICE = _case(0, 1, opens=2, trims=1, redelivers=2)
 _FELL = _case(0, 1, 2, opens=2, redelivers=1, backups=1, restores=1)
 _VOID = _case(0, 1, opens=2, trims=1, void=1, restores=1)
 _REDO = replace(_REPLACING, left=Left(opens=2, redelivers=1))
+_NOW = replace(_case(0, 1, opens=2, redelivers=1), now=True)
 _REFUSED = replace(_case(0, 1, opens=2, late=1, redelivers=1), refuses=True)
 _ADDED = _case(0, opens=3, saves=1, losses=1, deletes=1)
-_AGAIN = replace(_case(0, 1, opens=3, saves=1, losses=1, redelivers=2), joined=1)
+_AGAIN = replace(_case(0, 1, opens=2, saves=1, losses=1, redelivers=2), joined=1)
 
 HOLDS = {
     "two owners, late transactions": _case(0, 1, opens=3, late=1),
     "a trim": _TRIM,
     "from now": replace(_case(0, 1, 2, opens=2, late=1), now=True),
-    "a backup, a void file": replace(_VOID, left=Left(opens=3, trims=1, void=1, backups=1, restores=1)),
+    "from now, a redeliver": _NOW,
+    "a backup, a void file": replace(_VOID, left=Left(opens=2, trims=1, void=1, backups=1, restores=1)),
     "added again": _case(0, 1, opens=3, trims=1, deletes=1),
     "the processor begins anew": _case(0, 1, opens=3, late=1, anew=1),
     "refused rows, a redeliver": _REFUSED,
+    "refused rows, a redeliver that replaces": replace(_REFUSED, replaces=True),
     "a reset that replaces": _REPLACING,
     "a redeliver that replaces": _REDO,
     "pause and resume, twice": _case(0, 1, opens=2, late=1, pauses=2),
-    "two redelivers": replace(_TWICE, left=Left(opens=3, trims=1, redelivers=2)),
+    "two redelivers": _TWICE,
     "a restored container": _LOST,
 }
 """All rules kept, small enough for every run."""
@@ -555,7 +561,12 @@ HOLDS = {
 HOLDS_LONG = {
     "three commits, a redeliver, a backup": _FELL,
     "a restored container, added again": replace(_LOST, left=Left(opens=3, saves=1, losses=1, deletes=1)),
+    "a restored container, added again, replaces": replace(
+        _case(0, 1, _RESET, 1, opens=2, saves=1, losses=1, deletes=1), replaces=True
+    ),
     "a restored container, redelivers": _AGAIN,
+    "two redelivers, three owners": replace(_TWICE, left=Left(opens=3, trims=1, redelivers=2)),
+    "backups, a trim, three owners": _case(0, 1, opens=3, trims=1, backups=1, restores=1, redelivers=1),
     "a restored container, a trim": replace(_LOST, left=Left(opens=2, saves=1, losses=1, trims=2)),
 }
 
@@ -575,6 +586,8 @@ BREAKS = {
     "going on above what was trimmed": _without(_SWAP, below=False),
     "a redeliver from its number, wherever the row is": _without(_FELL, redo=False),
     "the second of two redelivers wins": _without(_TWICE, least=False),
+    "a redeliver that lets trims go on": _without(_TWICE, hold=False),
+    "a redeliver from below the start": _without(_NOW, lower=False),
     "delivering a void file": _without(_VOID, void=False),
     "going on from another's row": _without(HOLDS["the processor begins anew"], id=False),
     "keeping refused rows beforehand": _without(_REFUSED, same=False),

@@ -19,7 +19,8 @@ class Entry(NamedTuple):
     start: int
     held: int
     generation: int = 0
-    redo: int = 0
+    redos: tuple[tuple[int, int], ...] = ()
+    """Of each redeliver its epoch, and where it begins."""
     paused: bool = False
 
 
@@ -92,7 +93,7 @@ class Owner(NamedTuple):
 
 
 class Container(NamedTuple):
-    """`put_ids`: of the chain's commits. `asked` (for the checks): a redeliver that has not taken effect."""
+    """`put_ids`: of the chain's commits. `asked` (for the checks): redelivers without effect, epoch and number."""
 
     put_ids: tuple[int, ...] = ()
     boundary: int = 0
@@ -101,7 +102,7 @@ class Container(NamedTuple):
     entry: Entry | None = None
     document: Document = Document()
     void: int | None = None
-    asked: int | None = None
+    asked: tuple[tuple[int, int], ...] = ()
 
 
 class Left(NamedTuple):
@@ -153,5 +154,9 @@ def needs(c: Container, database: Database) -> int:
     assert entry is not None
     if row is None or row.term is None or not ours(row, entry):
         return entry.start
-    position = row.position if row.term.epoch >= entry.term.epoch else min(row.position, entry.redo)
-    return position if c.asked is None else min(position, c.asked)
+    return min([row.position, *redos(row.term, entry), *(first for _, first in c.asked)])
+
+
+def redos(term: Term, entry: Entry) -> list[int]:
+    """Where those redelivers begin that a row with this term has not seen."""
+    return [first for epoch, first in entry.redos if epoch > term.epoch]

@@ -464,7 +464,7 @@ _RESET = (None, None, 1, None)
 _RANGES = (None, None, 1, None, None)
 
 _COMPACT = _case(_FOUR, compactions=2, late=1, strangers=1, loads=3)
-_TRIM = _case(_FOUR, compactions=1, trims=1, late=1, loads=3)
+_TRIM = _case(_FOUR, compactions=1, trims=1, loads=3)
 _REPLACE = replace(_case(_RANGES, compactions=2, late=1, loads=3), replaces=True)
 _LATE = replace(_case(_THREE, compactions=1, late=1, loads=2), begins=False)
 _PROCESSORS = replace(_case((None, None), (None, None), loads=3), processors=(0, 1))
@@ -474,7 +474,7 @@ HOLDS = {
     "a compaction, a trim": _TRIM,
     "two partitions": _case(_THREE, (None,), compactions=1, trims=1, late=1, loads=2),
     "two processors": _PROCESSORS,
-    "registered late": replace(_case(_FOUR, compactions=2, trims=1, late=1, loads=3), begins=False),
+    "registered late": replace(_case(_FOUR, compactions=2, trims=1, late=1, loads=2), begins=False),
     "a reset that repeats": _case(_RANGES, compactions=2, loads=3),
     "a reset that replaces": _REPLACE,
     "a reset that replaces, a stranger": replace(_case(_RANGES, compactions=1, strangers=1, loads=4), replaces=True),
