@@ -178,6 +178,8 @@ class Model:
     processors: tuple[int, ...] = (0, 0)
     begins: bool = True
     """The table is registered before the first commit."""
+    now: bool = False
+    """It starts with the next commit."""
     rules: Rules = ALL
 
     def start(self) -> State:
@@ -238,7 +240,7 @@ class Model:
 
     def steps(self, s: State) -> Iterator[Step]:
         if not s.registered:
-            starts = tuple(x.boundary.lowest for x in s.partitions)
+            starts = tuple(x.tip if self.now else x.boundary.lowest for x in s.partitions)
             places = tuple(Place(first) for first in starts)
             yield (
                 "the table is registered",
@@ -475,6 +477,7 @@ HOLDS = {
     "two partitions": _case(_THREE, (None,), compactions=1, trims=1, late=1, loads=2),
     "two processors": _PROCESSORS,
     "registered late": replace(_case(_FOUR, compactions=2, trims=1, late=1, loads=2), begins=False),
+    "registered late, from now": replace(_case(_FOUR, compactions=2, late=1, loads=3), begins=False, now=True),
     "a reset that repeats": _case(_RANGES, compactions=2, loads=3),
     "a reset that replaces": _REPLACE,
     "a reset that replaces, a stranger": replace(_case(_RANGES, compactions=1, strangers=1, loads=4), replaces=True),
