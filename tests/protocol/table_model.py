@@ -6,7 +6,9 @@ and per partition `position` (next commit to take) and `seen` (version of the bo
 on). An entry in readers.json registers the table: the start is a number, as for every sink.
 
 A **transaction of a committer**: load the table: counters and files of one snapshot. Per partition, list the files,
-read the boundary. Plan:
+read the boundary. A table that does not fit (its `position` has another commit before it than the chain, by put-id, or
+`seen` is above the boundary's version): the container went back. Stop, as compaction, trim and deletion do, till
+somebody mends the table (`fits`). Plan:
 1. files of ours with nothing but commits below `lowest` are removed;
 2. if the commit at the position is a reset, and the table replaces: files of which every row is taken back are removed,
    others that have such rows are replaced by a copy without these (`cut`). The plan ends before the next reset, so a
@@ -25,7 +27,8 @@ and a transaction has landed that saw the boundary without it (`seen`), both by 
 
 What can happen at any step: two committers, each may sleep or die, and a transaction may land late; commits, compaction
 (also of what the table has not taken), trims, deletions; late creates; a stranger (OPTIMIZE) replaces files of the
-table by one of its own. Several partitions; two processors that feed one table; a table that is registered late.
+table by one of its own. Several partitions; two processors that feed one table; a table that is registered late. With
+hosts stopped, a backup of the container is restored, and not of the table.
 
 Checked in every state: each commit from `lowest` (or the start) to the position is in the table once, without those
 that a reset has taken back if it replaces; no commit is trimmed before it was taken; each file that the table names is
@@ -80,10 +83,11 @@ class Partition(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Of a partition, in the table. `seen` is -1 before the first transaction."""
+    """Of a partition, in the table. `seen` is -1 before the first transaction; `put_id`: of the commit before."""
 
     position: int = 0
     seen: int = -1
+    put_id: int = 0
 
 
 class Table(NamedTuple):
@@ -119,6 +123,8 @@ class Left(NamedTuple):
     trims: int = 0
     late: int = 0
     strangers: int = 0
+    saves: int = 0
+    losses: int = 0
     loads: int = 4
 
 
@@ -128,6 +134,11 @@ class State(NamedTuple):
     committers: tuple[Committer, ...] = ()
     registered: bool = False
     starts: tuple[int, ...] = ()
+    saved: tuple[Partition, ...] | None = None
+    cut: tuple[int, ...] | None = None
+    """Numbers from which on the container, restored, has other commits."""
+    lost: bool = False
+    """The table has what the restored container has not."""
     left: Left = Left()
     wrong: str | None = None
 
@@ -161,6 +172,8 @@ class Rules:
     """A reset is the first commit of its transaction."""
     cut: bool = True
     """A file that has rows which are taken back, and others, is replaced by a copy without them."""
+    fits: bool = True
+    """Nobody acts on a table whose last commit is another one in the chain, or that saw a later boundary."""
     apart: bool = True
     """A range that has a reset begins with it."""
 
@@ -191,7 +204,7 @@ class Model:
     # What must hold
 
     def broken(self, s: State) -> str | None:
-        if s.wrong or not s.registered:
+        if s.wrong or s.lost or not s.registered:
             return s.wrong
         for p, partition in enumerate(s.partitions):
             if why := self._partition_wrong(s, p, partition):
@@ -251,13 +264,41 @@ class Model:
                 files = partition.files | {File(p, (partition.tip,))}
                 after = partition._replace(tip=partition.tip + 1, files=files)
                 yield f"commit {partition.tip} of p{p}", _with(s, p, after)
-            yield from self._compact(s, p, partition)
-            yield from self._trim(s, p, partition)
-            yield from self._delete(s, p, partition)
             yield from self._strange(s, p)
+        lost = "acting on a table of a lost chain" if s.lost else None
+        for label, state in self._ours(s):
+            yield label, state._replace(wrong=state.wrong or lost)
         yield from self._load(s)
+        yield from self._go_back(s)
+
+    def _ours(self, s: State) -> Iterator[Step]:
+        """What we do to files and table."""
+        for p, partition in enumerate(s.partitions):
+            if self._fits(s, p, s.table.places[self._place(p)]):
+                yield from self._compact(s, p, partition)
+                yield from self._trim(s, p, partition)
+                yield from self._delete(s, p, partition)
         for committer in s.committers:
-            yield from self._commit(s, committer)
+            if all(self._fits(s, p, place) for p, place in enumerate(committer.places)):  # else it waits for people
+                yield from self._commit(s, committer)
+
+    def _fits(self, s: State, p: int, place: Place) -> bool:
+        if not self.rules.fits or place.seen < 0:
+            return True
+        x, last = s.partitions[p], place.position - 1
+        return place.seen <= x.boundary.version and last < x.tip and _put_id(s, p, last) == place.put_id
+
+    def _go_back(self, s: State) -> Iterator[Step]:
+        """The container is restored from a backup; the table is in a catalog elsewhere, and stays."""
+        if s.left.saves:
+            yield "backup of the container", _spend(s, "saves")._replace(saved=s.partitions)
+        if s.left.losses and s.saved is not None:
+            ahead = [
+                place.position > x.tip or place.seen > x.boundary.version
+                for x, place in zip(s.saved, s.table.places, strict=True)
+            ]
+            back = _spend(s, "losses")._replace(partitions=s.saved, cut=tuple(x.tip for x in s.saved))
+            yield "with all hosts stopped, the container is restored", back._replace(committers=(), lost=any(ahead))
 
     def _compact(self, s: State, p: int, x: Partition) -> Iterator[Step]:
         if not s.left.compactions:
@@ -347,6 +388,7 @@ class Model:
                 yield f"{name} lists p{p}", _put(s, c, c._replace(listed=listed))
                 return
             change = self._plan(p, c, c.listed, x.boundary)
+            change = change._replace(place=change.place._replace(put_id=_put_id(s, p, change.place.position - 1)))
             onward = c._replace(listed=None, changes=(*c.changes, change))
             if len(onward.changes) == len(mine):
                 if all(self._idle(c, done) for done in onward.changes):
@@ -433,6 +475,10 @@ class Model:
         return explore(self.start(), self.steps, self.broken)
 
 
+def _put_id(s: State, p: int, n: int) -> int:
+    return int(s.cut is not None and n >= s.cut[p])
+
+
 def _with(s: State, p: int, to: Partition) -> State:
     return s._replace(partitions=(*s.partitions[:p], to, *s.partitions[p + 1 :]))
 
@@ -469,6 +515,7 @@ _COMPACT = _case(_FOUR, compactions=2, late=1, strangers=1, loads=3)
 _TRIM = _case(_FOUR, compactions=1, trims=1, loads=3)
 _REPLACE = replace(_case(_RANGES, compactions=2, late=1, loads=3), replaces=True)
 _LATE = replace(_case(_THREE, compactions=1, late=1, loads=2), begins=False)
+_BACK = _case(_THREE, compactions=1, saves=1, losses=1, loads=2)
 _PROCESSORS = replace(_case((None, None), (None, None), loads=3), processors=(0, 1))
 
 HOLDS = {
@@ -478,6 +525,7 @@ HOLDS = {
     "two processors": _PROCESSORS,
     "registered late": replace(_case(_FOUR, compactions=2, trims=1, late=1, loads=2), begins=False),
     "registered late, from now": replace(_case(_FOUR, compactions=2, late=1, loads=3), begins=False, now=True),
+    "a restored container": _BACK,
     "a reset that repeats": _case(_RANGES, compactions=2, loads=3),
     "a reset that replaces": _REPLACE,
     "a reset that replaces, a stranger": replace(_case(_RANGES, compactions=1, strangers=1, loads=4), replaces=True),
@@ -504,6 +552,7 @@ BREAKS = {
     "deleting what the table names": _without(_COMPACT, named=False),
     "deleting what a sleeper may name": _without(_TRIM, seen=False),
     "trimming what the table has not taken": _without(_TRIM, asks=False),
+    "acting on a table of a lost chain": _without(_BACK, fits=False),
     "a reset within a transaction": _without(_REPLACE, begin=False),
     "removing whole files at a reset": _without(_REPLACE, cut=False),
     "compacting across a reset": _without(_REPLACE, apart=False),
