@@ -84,7 +84,7 @@ async def _status(
 
     def status(partition: str) -> SinkPartitionStatus:
         progress = found[partition]
-        ours = progress if progress is not None and progress.life == entry.life else None
+        ours = progress if progress is not None and progress.term == entry.term else None
         held = needed(entry, partition, progress)
         return SinkPartitionStatus(
             partition, None if ours is None else ours.position, ends[partition], held,
@@ -115,33 +115,27 @@ async def resume(store: Store, layout: ProcessorLayout, name: str) -> None:
 
 async def deliver_again(
     store: Store, layout: ProcessorLayout, name: str, start: int, partitions: Sequence[str] = ()
-) -> Mapping[str, int]:
+) -> Sequence[str]:
     """Let the owners deliver the commits from number `start` on once more.
 
     Args:
         partitions: only these; default: all.
 
     Returns:
-        The first commit that comes again, by partition. Partitions whose sink is not beyond it are left out.
+        The partitions.
 
     Raises:
         UsageError: commits were trimmed, or there is no such sink or partition.
     """
-    registry = await read_registry(store, layout.readers)
     known = await partitions_with_state(store, layout)
     if unknown := sorted(set(partitions) - set(known), key=natural):
         raise UsageError(f"no partition {unknown[0]!r}; there are: {', '.join(sorted(known, key=natural)) or 'none'}")
-    if (entry := registry.sinks.get(name)) is None:
-        raise UsageError(f"there is no sink {name!r}; there are: {', '.join(sorted(registry.sinks)) or 'none'}")
-    found = await read_progress(store, layout, name, list(partitions or known))
-    beyond = {p: progress for p, progress in found.items() if progress is not None and progress.position > start}
-    pending = {p: progress.epoch < entry.part(p).epoch for p, progress in beyond.items()}
-    starts = dict.fromkeys(beyond, start)
-    if starts:
-        await redeliver(store, layout, name, starts, pending)
+    found = await read_progress(store, layout, name, sorted(partitions or known, key=natural))
+    if found:
+        await redeliver(store, layout, name, start, found)
         to = {"sink": name, "from": str(start)} | ({"partition": " ".join(partitions)} if partitions else {})
-        await record_now(store, layout.audit, "redeliver", to, f"partitions that deliver again: {len(starts)}")
-    return starts
+        await record_now(store, layout.audit, "redeliver", to, f"partitions that deliver again: {len(found)}")
+    return list(found)
 
 
 async def delete(store: Store, layout: ProcessorLayout, name: str) -> SinkEntry:

@@ -30,7 +30,8 @@ class CommittedFile:
     """A fetched file with the rows of some commits.
 
     `before`: rows of the partition before this file. `next`: the number after its commits. `counts` and `times`: the
-    row count and time of each commit, in seconds since 1970 by its host's clock.
+    row count and time of each commit, in seconds since 1970 by its host's clock. `put_id`: of the last commit; "": a
+    compacted file does not tell.
     """
 
     key: str
@@ -39,6 +40,7 @@ class CommittedFile:
     before: int
     counts: np.ndarray
     times: np.ndarray
+    put_id: str = ""
 
     @property
     def end(self) -> int:
@@ -107,7 +109,9 @@ class ChainFollower:
                 return CommittedFile(key, stored.body, found.next, found.rows_before_file, found.rows, found.times)
             commit = Commit.from_footer(key, footer)
             counts, times = np.array([commit.rows], np.int64), np.array([commit.time])
-            return CommittedFile(key, stored.body, number + 1, commit.totals.rows - commit.rows, counts, times)
+            return CommittedFile(
+                key, stored.body, number + 1, commit.totals.rows - commit.rows, counts, times, commit.put_id
+            )
 
     async def first(self) -> ChainPosition:
         """The first commit that was not trimmed."""

@@ -317,7 +317,7 @@ class Committer:
             self.state.committed(self._number, commit.put_id, delta)
         await self._chain.publish(self._number, lines)
         self.state.expire(time)
-        self._deliveries.committed(self._number, table)
+        self._deliveries.committed(self._number, table, commit.put_id)
         self._number += 1
         statistics.commits += 1
         statistics.counts += Counts(rows=commit.rows, dead_letters=len(letters))

@@ -85,6 +85,13 @@ class Reader(msgspec.Struct, frozen=True, omit_defaults=True):
                 return "moved by hand"
 
 
+class Redo(msgspec.Struct, frozen=True, array_like=True):
+    """A redelivery of one partition, from commit `start` on."""
+
+    term: str
+    start: int
+
+
 class SinkPart(msgspec.Struct, frozen=True, omit_defaults=True):
     """One partition of a sink: numbers of commits. See tests/protocol/sink_model.py."""
 
@@ -94,10 +101,8 @@ class SinkPart(msgspec.Struct, frozen=True, omit_defaults=True):
     """The sink's progress counts for a trim only with this generation: its position may fall."""
     held: int = 0
     """A trim stays below it until the progress has the generation."""
-    epoch: int = 0
-    """Counts the redeliveries."""
-    redo: int = 0
-    """Where the last redelivery starts."""
+    redos: tuple[Redo, ...] = ()
+    """All redeliveries, oldest first. The sink's row tells which of them have begun."""
 
 
 class SinkEntry(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -105,8 +110,10 @@ class SinkEntry(msgspec.Struct, frozen=True, omit_defaults=True):
 
     url: str
     """Of the target, without credentials."""
-    life: str
-    """Of this registration: what the target keeps for another one is not ours."""
+    life: int
+    """Counts the registrations of this name."""
+    term: str
+    """Random."""
     parts: dict[str, SinkPart] = {}
     paused: bool = False
 
@@ -116,22 +123,26 @@ class SinkEntry(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 WITH_SINKS = 2
-"""Format of a registry that has sinks: an earlier release would drop them."""
+"""Format version of a registry that has sinks: an earlier release would drop them."""
 
 
 class Registry(Document, frozen=True):
     """The readers and sinks by name; and `lowest`: the numbers by partition below which nothing is retained."""
 
-    newest_format = WITH_SINKS
+    newest_format_version = WITH_SINKS
 
     readers: dict[str, Reader]
     lowest: dict[str, int]
     sinks: dict[str, SinkEntry] = msgspec.field(default_factory=dict)
+    sink_lives: dict[str, int] = msgspec.field(default_factory=dict)
+    """Registrations of each name so far, deleted ones included."""
 
     def to_json(self) -> bytes:
         """See `Document.to_json`. A stored reader has its name only as the key."""
         readers = {name: replace(reader, name="") for name, reader in self.readers.items()}
-        return Document.to_json(replace(self, readers=readers, format=WITH_SINKS if self.sinks else 1))
+        return Document.to_json(
+            replace(self, readers=readers, format_version=WITH_SINKS if self.sinks or self.sink_lives else 1)
+        )
 
     @classmethod
     def from_json(cls, key: str, body: bytes | str) -> Self:

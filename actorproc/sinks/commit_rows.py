@@ -22,6 +22,8 @@ class CommitRows:
     first: int
     rows: pa.Table
     counts: list[int]
+    put_id: str
+    """Of the last commit; "": not known."""
 
     @property
     def next(self) -> int:
@@ -35,13 +37,13 @@ class RecentCommits:
     def __init__(self, most: int) -> None:
         self._most = most
         self._bytes = 0
-        self._commits: deque[tuple[int, pa.Table]] = deque()
+        self._commits: deque[tuple[int, pa.Table, str]] = deque()
 
-    def add(self, number: int, rows: pa.Table) -> None:
+    def add(self, number: int, rows: pa.Table, put_id: str) -> None:
         if self._commits and number != self._commits[-1][0] + 1:
             self._commits.clear()
             self._bytes = 0
-        self._commits.append((number, rows))
+        self._commits.append((number, rows, put_id))
         self._bytes += rows.nbytes
         while self._commits and self._bytes > self._most:
             self._bytes -= self._commits.popleft()[1].nbytes
@@ -55,13 +57,13 @@ class RecentCommits:
         """The commits from `number` on, up to some `most_rows` rows; None if they are not here."""
         if not self._commits or not self._commits[0][0] <= number <= self._commits[-1][0]:
             return None
-        tables, rows = list[pa.Table](), 0
-        for each, table in self._commits:
+        tables, rows, last = list[pa.Table](), 0, ""
+        for each, table, put_id in self._commits:
             if each < number or (tables and rows + table.num_rows > most_rows):
                 continue
             tables.append(table)
-            rows += table.num_rows
-        return CommitRows(number, pa.concat_tables(tables), [table.num_rows for table in tables])
+            rows, last = rows + table.num_rows, put_id
+        return CommitRows(number, pa.concat_tables(tables), [table.num_rows for table in tables], last)
 
 
 class StoredCommits:
@@ -112,7 +114,8 @@ def _rows_of(file: CommittedFile, schema: pa.Schema, number: int, most_rows: int
     except (pa.ArrowException, OSError) as error:
         raise CorruptObject.unreadable(file.key, error) from None
     rows = pa.Table.from_batches(batches) if batches else schema.empty_table()
-    return CommitRows(number, fitted(rows, schema), taken)
+    put_id = file.put_id if number + len(taken) == file.next else ""
+    return CommitRows(number, fitted(rows, schema), taken, put_id)
 
 
 def fitted(rows: pa.Table, schema: pa.Schema) -> pa.Table:

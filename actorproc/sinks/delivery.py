@@ -16,6 +16,7 @@ import pyarrow as pa
 from msgspec.structs import replace
 
 from actorproc.errors import ActorprocError
+from actorproc.output.chain import OutputChain
 from actorproc.output.follower import ChainFollower
 from actorproc.retention.boundary import read_boundary
 from actorproc.retention.readers import Registry, SinkEntry
@@ -26,6 +27,7 @@ from actorproc.sinks.commit_rows import CommitRows, RecentCommits, StoredCommits
 from actorproc.sinks.entries import SinkProgress, hold_back, needed, progress_document
 from actorproc.sinks.options import SinkOptions
 from actorproc.sinks.protocol import Delivery, Sink, SinkMoved, SinkRefused, SinkRow
+from actorproc.sinks.terms import is_in_term, next_commit, row_after
 from actorproc.storage.document import SharedDocument
 from actorproc.storage.names import ProcessorLayout
 from actorproc.storage.store import Conflict, Store
@@ -110,9 +112,9 @@ class SinkDelivery:
         """The partition was opened, and its chain ends before commit `tip`."""
         self._tip = tip
 
-    def committed(self, number: int, rows: pa.Table) -> None:
+    def committed(self, number: int, rows: pa.Table, put_id: str) -> None:
         """Commit `number` is settled. Never waits."""
-        self._recent.add(number, rows)
+        self._recent.add(number, rows, put_id)
         self._tip = number + 1
         self._news.set()
 
@@ -163,7 +165,8 @@ class SinkDelivery:
             raise _Anew from None
         sink = self._sink = await self._opened()
         row = await sink.read(self._partition)
-        position, part = self._look(entry, row), entry.part(self._partition)
+        position, part = next_commit(entry, self._partition, row, self._home), entry.part(self._partition)
+        await self._check_same_chain(entry, row)
         if position < (lowest := await self._lowest()):
             raise SinkRefused(
                 f"sink {self.name} needs commit {position} of partition {self._partition} next, and commits below "
@@ -177,7 +180,7 @@ class SinkDelivery:
             if changed is None:
                 raise _Anew
             entry, part = changed, changed.part(self._partition)
-        confirmed = replace(self._progress.current or SinkProgress(), life=entry.life, gen=part.gen, position=position)
+        confirmed = replace(self._progress.current or SinkProgress(), term=entry.term, gen=part.gen, position=position)
         try:
             await self._progress.swap(confirmed)
         except Conflict:
@@ -185,23 +188,21 @@ class SinkDelivery:
         self._entry, self._row, self._position = entry, row, position
         self._note(position=position)
 
-    def _look(self, entry: SinkEntry, row: SinkRow | None) -> int:
-        part = entry.part(self._partition)
-        if row is None:
-            return part.start
-        home = row.life.rpartition("#")[0]
-        if home != self._home:
+    async def _check_same_chain(self, entry: SinkEntry, row: SinkRow | None) -> None:
+        """Stop if the commit before the position is another one: the container was restored, and has gone on."""
+        if row is None or not is_in_term(entry, self._partition, row, self._home) or not row.put_id:
+            return
+        boundary = await read_boundary(self._store, self._layout.boundary(self._partition))
+        before = row.position - 1
+        if before < boundary.originals:
+            return
+        commit = await OutputChain(self._store, self._layout, self._partition).read(before)
+        if commit is None or commit.put_id != row.put_id:
             raise SinkRefused(
-                f"the sink has rows of partition {self._partition} from {home}, another processor of this name: give "
-                "one of the two sinks another name"
+                f"sink {self.name} has commit {before} of partition {self._partition}, and the container has another "
+                "one, or none: it was restored from a backup. Remove the rows in the sink that it does not have, then "
+                f"`actorproc sinks delete {self.name}`, and start again"
             )
-        if row.life != self._life(entry):
-            return part.start
-        return row.position if row.epoch >= part.epoch else min(row.position, part.redo)
-
-    def _life(self, entry: SinkEntry) -> str:
-        """Of this registration, as the sink keeps it: with its home, so that another container is not taken for it."""
-        return f"{self._home}#{entry.life}"
 
     async def _read_entry(self) -> SinkEntry:
         registry = await self._registry.read()
@@ -251,10 +252,8 @@ class SinkDelivery:
         return replace_rows(recent, self._schema)
 
     async def _send(self, entry: SinkEntry, found: CommitRows) -> None:
-        part, was = entry.part(self._partition), self._row
-        life = self._life(entry)
-        ours = was if was is not None and was.life == life else None
-        now = SinkRow(life, max(part.epoch, ours.epoch if ours else 0), was.fence if was else 0, found.next)
+        was = self._row
+        now = row_after(entry, self._partition, was, self._home, found.next, found.put_id)
         await self._write(Delivery(self._partition, found.rows, self._position, found.counts, was, now))
         self._row, self._position = now, found.next
         self._note(position=found.next, rows=self._statistics.rows + found.rows.num_rows)
@@ -277,11 +276,9 @@ class SinkDelivery:
     async def _write_progress(self, entry: SinkEntry) -> None:
         """Note what is delivered. Looks at the entry, which operators change."""
         self._written_at = self._clock.monotonic()
-        part, row = entry.part(self._partition), self._row
         wanted = replace(
-            self._progress.current or SinkProgress(), owner=self._owner, life=entry.life, gen=part.gen,
-            position=self._position, epoch=row.epoch if row and row.life == self._life(entry) else 0, fenced=False,
-            error=None,
+            self._progress.current or SinkProgress(), owner=self._owner, term=entry.term,
+            gen=entry.part(self._partition).gen, position=self._position, fenced=False, error=None,
         )  # fmt: skip
         if wanted != self._progress.current:
             try:
@@ -295,13 +292,9 @@ class SinkDelivery:
         """Raise the fence, so that nothing that is under way lands; then wait until the sink is resumed."""
         found = self._progress.current or SinkProgress()
         if not found.fenced:
-            was, life = self._row, self._life(entry)
-            if was is not None and was.life == life:
-                now = replace(was, fence=was.fence + 1)
-            else:
-                epoch = entry.part(self._partition).epoch
-                now = SinkRow(life, epoch, (was.fence if was else 0) + 1, self._position)
-            await self._write(Delivery(self._partition, self._schema.empty_table(), self._position, (), was, now))
+            was = self._row or SinkRow("", 0, "", 0, 0)
+            now = replace(was, fence=was.fence + 1)  # nothing else: a delivery of this term has still to begin
+            await self._write(Delivery(self._partition, self._schema.empty_table(), self._position, (), self._row, now))
             self._row = now
             try:
                 await self._progress.swap(replace(found, fenced=True))
@@ -344,4 +337,4 @@ class SinkDelivery:
 
 def replace_rows(found: CommitRows, schema: pa.Schema) -> CommitRows:
     """The commits with their rows in the columns of `schema`."""
-    return CommitRows(found.first, fitted(found.rows, schema), found.counts)
+    return CommitRows(found.first, fitted(found.rows, schema), found.counts, found.put_id)

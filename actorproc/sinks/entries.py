@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from msgspec.structs import replace
 
 from actorproc.errors import UsageError
-from actorproc.retention.readers import Registry, SinkEntry, SinkPart, read_registry
+from actorproc.retention.readers import Redo, Registry, SinkEntry, SinkPart, read_registry
 from actorproc.storage.document import Document, SharedDocument
 from actorproc.storage.names import ProcessorLayout, named_partitions
 from actorproc.storage.store import Store
@@ -22,12 +22,11 @@ class SinkProgress(Document, frozen=True):
 
     owner: str = ""
     """Of the opening that writes it."""
-    life: str = ""
+    term: str = ""
+    """Of the registration."""
     gen: int = 0
-    """It counts for trims only with the entry's life and generation."""
+    """It counts for trims only with the entry's term and generation."""
     position: int = 0
-    epoch: int = 0
-    """Of the last delivery that has landed."""
     fenced: bool = False
     """The sink is paused, and its row was fenced."""
     error: str | None = None
@@ -35,7 +34,7 @@ class SinkProgress(Document, frozen=True):
 
     def counts(self, entry: SinkEntry, part: SinkPart) -> bool:
         """Whether a trim may go by it."""
-        return (self.life, self.gen) == (entry.life, part.gen)
+        return (self.term, self.gen) == (entry.term, part.gen)
 
 
 def progress_document(store: Store, layout: ProcessorLayout, sink: str, partition: str) -> SharedDocument[SinkProgress]:
@@ -70,8 +69,10 @@ async def register_sink(
         parts = {
             p: SinkPart(start=max(n, lowest), held=max(n, lowest)) for p, n, lowest in _with_lowest(registry, starts)
         }
-        entry = SinkEntry(url, store.clock.nonce(), parts)
-        return replace(registry, sinks={**registry.sinks, name: entry})
+        life = registry.sink_lives.get(name, 0) + 1
+        entry = SinkEntry(url, life, store.clock.nonce(), parts)
+        lives = {**registry.sink_lives, name: life}
+        return replace(registry, sinks={**registry.sinks, name: entry}, sink_lives=lives)
 
     found = await _change(store, layout, change)
     return found.sinks[name]
@@ -88,13 +89,12 @@ async def pause_sink(store: Store, layout: ProcessorLayout, name: str, *, paused
 
 
 async def redeliver(
-    store: Store, layout: ProcessorLayout, name: str, starts: Mapping[str, int], pending: Mapping[str, bool]
+    store: Store, layout: ProcessorLayout, name: str, start: int, partitions: Mapping[str, SinkProgress | None]
 ) -> SinkEntry:
-    """Let the owners deliver again from these commits on.
+    """Let the owners deliver the commits from number `start` on once more. They begin with their next delivery.
 
     Args:
-        starts: number of the first commit by partition.
-        pending: partitions whose last redelivery has not begun yet: the lower start counts.
+        partitions: with their progress.
 
     Raises:
         UsageError: commits were trimmed.
@@ -102,18 +102,19 @@ async def redeliver(
 
     def change(found: Registry | None) -> Registry:
         registry, entry = _known(found, name)
-        gone = {p: n for p, n in starts.items() if n < registry.lowest.get(p, 0)}
-        if gone:
-            lowest = {registry.lowest[p] for p in gone}
+        if gone := [p for p in partitions if start < registry.lowest.get(p, 0)]:
+            lowest = ", ".join(str(registry.lowest[p]) for p in sorted(gone))
             raise UsageError(
-                f"partitions {named_partitions(list(gone))} cannot be delivered again from there: their commits below "
-                f"{', '.join(map(str, sorted(lowest)))} were trimmed"
+                f"{named_partitions(sorted(gone))}: nothing can be delivered again from commit {start} on: those below "
+                f"{lowest} were trimmed"
             )
         parts = dict(entry.parts)
-        for partition, number in starts.items():
-            part = entry.part(partition)
-            redo = min(number, part.redo) if pending.get(partition, True) and part.epoch else number
-            parts[partition] = replace(part, gen=part.gen + 1, held=redo, epoch=part.epoch + 1, redo=redo)
+        for partition, progress in partitions.items():
+            part, held = entry.part(partition), needed(entry, partition, progress)
+            redos = (*part.redos, Redo(store.clock.nonce(), start))
+            parts[partition] = SinkPart(
+                start=min(part.start, start), gen=part.gen + 1, held=min(start, held), redos=redos
+            )
         return replace(registry, sinks={**registry.sinks, name: replace(entry, parts=parts)})
 
     return (await _change(store, layout, change)).sinks[name]

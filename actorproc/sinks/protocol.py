@@ -32,16 +32,19 @@ class Guarantee(StrEnum):
 class SinkRow(msgspec.Struct, frozen=True):
     """What a sink keeps for each partition, in the transaction of the rows."""
 
-    life: str
-    """Of the sink's registration. A row of another life says nothing about this one."""
-    epoch: int
-    """Counts the redeliveries that have begun."""
+    home: str
+    """Container and processor: another one of the same name is not taken for this one. "": there was only a pause."""
+    life: int
+    """Counts the registrations of the sink. A row of an earlier one says nothing about this one."""
+    term: str
+    """Of the registration, or of the latest redelivery that has begun. Random, since a restored container counts to
+    the same numbers again."""
     fence: int
     """Counts the pauses."""
     position: int
     """Number of the next commit."""
     put_id: str = ""
-    """Of the last commit, which shows a container that was restored from a backup."""
+    """Of the commit before `position`: it shows a container that was restored from a backup."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,10 +21,10 @@ class Deliveries:
         for delivery in self.each:
             delivery.begin(tip)
 
-    def committed(self, number: int, rows: pa.Table) -> None:
+    def committed(self, number: int, rows: pa.Table, put_id: str) -> None:
         """Commit `number` is settled. Never waits."""
         for delivery in self.each:
-            delivery.committed(number, rows)
+            delivery.committed(number, rows, put_id)
 
     async def run(self) -> None:
         """Deliver until cancelled."""

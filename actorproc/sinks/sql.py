@@ -19,6 +19,7 @@ from typing import Any, ClassVar, TypeVar
 
 import anyio
 import pyarrow as pa
+from msgspec.structs import astuple
 from pydantic import Field
 
 from actorproc.sinks.options import SinkOptions, sink_options
@@ -32,7 +33,7 @@ POSITIONS = "actorproc_sink_positions"
 PARTITION = pa.field("_partition", pa.string())
 """Column that tells from which partition a row comes: `_sequence` is unique within it."""
 
-_COLUMNS = ("life", "epoch", "fence", "position", "put_id")
+_COLUMNS = ("home", "life", "term", "fence", "position", "put_id")
 
 
 class SqlOptions(SinkOptions):
@@ -90,8 +91,8 @@ class SqlSink(Sink):
             text, number = self.position_types["text"], self.position_types["number"]
             connection.cursor().execute(
                 f"CREATE TABLE IF NOT EXISTS {POSITIONS} (sink {text} NOT NULL, part {text} NOT NULL, "
-                f"life {text} NOT NULL, epoch {number} NOT NULL, fence {number} NOT NULL, position {number} NOT NULL, "
-                f"put_id {text} NOT NULL, PRIMARY KEY (sink, part))"
+                f"home {text} NOT NULL, life {number} NOT NULL, term {text} NOT NULL, fence {number} NOT NULL, "
+                f"position {number} NOT NULL, put_id {text} NOT NULL, PRIMARY KEY (sink, part))"
             )
             self.prepare(connection, schema)
 
@@ -125,10 +126,10 @@ class SqlSink(Sink):
 
     def _move(self, cursor: Any, delivery: Delivery) -> None:
         mark, was, now = self.placeholder, delivery.was, delivery.now
-        after = (now.life, now.epoch, now.fence, now.position, now.put_id)
+        after = astuple(now)
         where = (self._key, delivery.partition)
         if was is None:
-            marks = ", ".join([mark] * 7)
+            marks = ", ".join([mark] * (2 + len(_COLUMNS)))
             cursor.execute(
                 f"INSERT INTO {POSITIONS} (sink, part, {', '.join(_COLUMNS)}) SELECT {marks} "
                 f"WHERE NOT EXISTS (SELECT 1 FROM {POSITIONS} WHERE sink = {mark} AND part = {mark})",
@@ -138,7 +139,7 @@ class SqlSink(Sink):
             cursor.execute(
                 f"UPDATE {POSITIONS} SET {', '.join(f'{name} = {mark}' for name in _COLUMNS)} "
                 f"WHERE sink = {mark} AND part = {mark} AND {' AND '.join(f'{name} = {mark}' for name in _COLUMNS)}",
-                (*after, *where, was.life, was.epoch, was.fence, was.position, was.put_id),
+                (*after, *where, *astuple(was)),
             )
         if cursor.rowcount != 1:
             raise SinkMoved(f"sink {self._key}, partition {delivery.partition}: its row is not {was}")

@@ -22,7 +22,7 @@ Rows = Callable[[], Awaitable[Sequence[int]]]
 """Reads the column `n` of all rows that the target has."""
 
 _WAIT = 60.0
-_LIFE = "check#1"
+_HOME = "memory://check"
 
 SCHEMA = pa.schema([pa.field("n", pa.int64()), pa.field("text", pa.string()), SEQUENCE])
 
@@ -207,7 +207,7 @@ class _Check:
         row = await self._row("a")
         late = self._delivery("a", row, 1)
         new = self._delivery("a", row, 1)
-        new = Delivery("a", new.rows, 0, new.counts, row, SinkRow("check#2", 0, 0, 1))
+        new = Delivery("a", new.rows, 0, new.counts, row, SinkRow(_HOME, 2, "second", 0, 1))
         await self._lands(self._other, new)
         await self._is_refused(self._one, late)
         await self._compare()
@@ -226,7 +226,7 @@ class _Check:
         self._note("all types of output_schema")
         rows = _all_types().set_column(0, "n", pa.array(range(self._next, self._next + 3), pa.int64()))
         self._next += 3
-        await self._lands(sink, Delivery("types", rows, 0, (3,), None, SinkRow(_LIFE, 0, 0, 1)))
+        await self._lands(sink, Delivery("types", rows, 0, (3,), None, SinkRow(_HOME, 1, "first", 0, 1)))
         await self._compare()
 
     def done(self) -> CheckedSink:
@@ -250,7 +250,7 @@ class _Check:
             pa.array(numbers, pa.int64()),
         ]
         since = was.position if was is not None else 0
-        now = SinkRow(_LIFE, 0, was.fence if was is not None else 0, since + 1)
+        now = SinkRow(_HOME, 1, "first", was.fence if was is not None else 0, since + 1, f"put-{since}")
         return Delivery(partition, pa.Table.from_arrays(columns, schema=SCHEMA), since, (count,), was, now)
 
     async def _deliver(self, sink: Sink, partition: str, was: SinkRow | None, count: int) -> SinkRow:
@@ -288,4 +288,4 @@ class _Check:
 
 
 def _with_fence(row: SinkRow | None) -> SinkRow:
-    return SinkRow(_LIFE, 0, 1, 0) if row is None else replace(row, fence=row.fence + 1)
+    return SinkRow("", 0, "", 1, 0) if row is None else replace(row, fence=row.fence + 1)

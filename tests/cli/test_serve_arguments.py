@@ -12,6 +12,7 @@ from tests.cli.conftest import Run
 
 GIVEN = {
     "handler": "flights_app:Delays", "source": "my log", "container": "state", "source_option": ["a=b=c", "d="],
+    "sink": ["db=sqlite:x.db"], "sink_option": ["db.table=t"],
     "name": "N", "host": "h", "workers": "2", "start": "2013-01-01T00:00Z", "start_from": "kafka-group:x y",
     "until_end": True, "option": ['list=["a", "b"]', "empty="], "spark": "app:f", "spark_checkpoint": "spark/c",
     "http": "[::1]:8600", "hooks": "app:Hooks", "config": "my.toml", "settings": ["commit_interval=1s", "decode='"],

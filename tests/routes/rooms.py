@@ -12,7 +12,7 @@ PACKAGE = ROOT / "actorproc"
 GROUPS = {
     "core": (
         "counts", "errors", "records", "runtime", "config", "rows", "storage", "group", "retention", "handler", "state",
-        "output", "log", "sources", "codecs", "partition", "host", "processor", "plugins", "testing", "spi",
+        "output", "log", "sources", "sinks", "codecs", "partition", "host", "processor", "plugins", "testing", "spi",
     ),
     "for people": ("__init__", "__main__", "cli", "server", "admin", "demo"),
     "wings": ("connectors", "formats", "spark", "simulation", "produce"),

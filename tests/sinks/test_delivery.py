@@ -310,6 +310,7 @@ def test_hosts_come_and_go_while_the_database_fails(seed: int) -> None:
                         world.database.is_away = not world.database.is_away
             world.database.is_away, world.database.lose_replies = False, 0
             tasks.start_soon(host)
+            await anyio.sleep(1)
             await world.delivered(limit=3000)
             assert world.database.repeated == []
             for processor in running:

@@ -46,7 +46,7 @@ async def test_every_type_comes_back_as_it_was(server: Postgres) -> None:
     rows = pa.table(columns).append_column("_sequence", pa.array(range(3), pa.int64()))
     async with sink(server, "typed") as found:
         await found.open(rows.schema)
-        await found.write(Delivery("0", rows, 0, (3,), None, SinkRow("x", 0, 0, 1)))
+        await found.write(Delivery("0", rows, 0, (3,), None, SinkRow("x", 1, "t", 0, 1)))
     kept = await query(server, "SELECT * FROM typed ORDER BY _sequence")
     expected: dict[str, list[Any]] = {name: list(values) for name, (_, values) in ALL_TYPES.items()}
     expected["map"] = [{"k": 1}, {}, None]
@@ -68,7 +68,7 @@ async def test_a_value_that_the_table_refuses_leaves_nothing(server: Postgres, t
     async with sink(server, name) as found:
         await found.open(schema)
         with pytest.raises(SinkRefused):
-            await found.write(Delivery("0", rows, 0, (2,), None, SinkRow("x", 0, 0, 1)))
+            await found.write(Delivery("0", rows, 0, (2,), None, SinkRow("x", 1, "t", 0, 1)))
         assert await found.read("0") is None
     assert await query(server, f"SELECT * FROM {name}") == []
 
@@ -93,7 +93,7 @@ async def test_a_killed_server_leaves_a_delivery_whole_or_undone(server: Postgre
     await found.open(schema)
     for number in range(6):
         rows = pa.table({"n": range(20_000), "_sequence": range(20_000)}, schema)
-        now = SinkRow("x", 0, 0, number + 1)
+        now = SinkRow("x", 1, "t", 0, number + 1)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(SYSTEM.run_in_thread, _kill_after, server, number * 0.01)
             with suppress(psycopg.Error):
