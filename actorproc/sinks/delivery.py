@@ -319,7 +319,7 @@ class SinkDelivery:
         delay = _BACKOFF.delay(self._failures, self._clock.random)
         if isinstance(error, SinkRefused):
             delay = max(delay, _BACKOFF.most)
-        say = self._logger.error if self._throttle.due("", self._clock.monotonic()) else self._logger.debug
+        say = self._logger.warning if self._throttle.due("", self._clock.monotonic()) else self._logger.debug
         say("sink.failed", error=text, again_in=round(delay, 1))
         await self._publish(text)
         await self._clock.sleep(delay)

@@ -337,3 +337,19 @@ def test_refused_rows_stop_the_sink_and_not_the_partition() -> None:
         assert "a value does not fit" in (status.error or "")
 
     story(work)
+
+
+def test_a_restored_container_that_has_gone_on_stops_loudly() -> None:
+    async def work(world: World) -> None:
+        world.feed(20)
+        await world.until_end()
+        for name, row in world.database.positions.items():  # as if another container had made the last commit
+            world.database.positions[name] = replace(row, put_id="another")
+        world.feed(20)
+        async with world.host() as host:
+            await anyio.sleep(30)
+            errors = [sink.error or "" for found in host.statistics().partitions for sink in found.sinks]
+        assert all("it was restored from a backup" in error for error in errors)
+        assert len(world.database.rows) == 20
+
+    story(work)
