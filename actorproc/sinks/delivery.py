@@ -180,7 +180,10 @@ class SinkDelivery:
             if changed is None:
                 raise _Anew
             entry, part = changed, changed.part(self._partition)
-        confirmed = replace(self._progress.current or SinkProgress(), term=entry.term, gen=part.gen, position=position)
+        confirmed = replace(
+            found, owner=self._owner, term=entry.term, gen=part.gen, position=position,
+            fenced=found.fenced and entry.paused,  # the next pause raises the fence again
+        )  # fmt: skip
         try:
             await self._progress.swap(confirmed)
         except Conflict:

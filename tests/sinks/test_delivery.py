@@ -220,6 +220,21 @@ def test_a_paused_sink_gets_nothing_until_it_is_resumed() -> None:
     story(work)
 
 
+def test_each_pause_raises_the_fence() -> None:
+    async def work(world: World) -> None:
+        async with world.host():
+            world.feed(20)
+            await world.delivered()
+            for count in (1, 2):
+                await operate.pause(world.store, LAYOUT, "db")
+                await anyio.sleep(20)
+                assert {row.fence for row in world.database.positions.values()} == {count}
+                await operate.resume(world.store, LAYOUT, "db")
+                await anyio.sleep(20)
+
+    story(work)
+
+
 def test_a_restored_backup_heals_by_itself() -> None:
     async def work(world: World) -> None:
         world.feed(20)
