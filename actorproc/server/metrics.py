@@ -64,6 +64,7 @@ class HostCollector(Collector):
         yield InfoMetricFamily("actorproc_host", "The host.", value=labels | {"incarnation": host.incarnation or ""})
         yield from self._of_host(host, blocked, labels)
         yield from self._of_partitions(host, labels)
+        yield from self._of_sinks(host, labels)
         yield from self._of_messaging(host)
         if self._per_partition:
             yield from self._each(host.partitions, labels)
@@ -113,6 +114,21 @@ class HostCollector(Collector):
         yield _gauge("actorproc_lag_seconds", "Of the partition furthest behind.", labels, max(seconds, default=0.0))
         yield _gauge("actorproc_lag_unknown_partitions", "Partitions whose lag is not known.", labels, unknown)
 
+    def _of_sinks(self, host: Statistics, labels: _Labels) -> Iterator[Metric]:
+        sinks = [sink for partition in host.partitions for sink in partition.sinks]
+        lag, failing = Counter[str](), Counter[str]()
+        for sink in sinks:
+            lag[sink.name] += sink.lag or 0
+            failing[sink.name] += sink.state == "failing"
+        if sinks:
+            yield _by(
+                "actorproc_sink_lag_commits", "Commits that the sink lacks.", labels, "sink", lag, GaugeMetricFamily
+            )
+            yield _by(
+                "actorproc_sink_failing_partitions", "It takes no rows of them.", labels, "sink", failing,
+                GaugeMetricFamily,
+            )  # fmt: skip
+
     def _of_messaging(self, host: Statistics) -> Iterator[Metric]:
         labels = {
             "messaging_system": _SYSTEMS.get(self._source.partition("://")[0], "actorproc"),
@@ -156,11 +172,13 @@ def _counter(name: str, text: str, labels: _Labels, value: float) -> Metric:
     return family
 
 
-def _by(name: str, text: str, labels: _Labels, label: str, values: Mapping[Any, float]) -> Metric:
-    family = CounterMetricFamily(name, text, labels=[*labels, label])
+def _by(
+    name: str, text: str, labels: _Labels, label: str, values: Mapping[Any, float], kind: Any = CounterMetricFamily
+) -> Metric:
+    family = kind(name, text, labels=[*labels, label])
     for key, value in values.items():
         family.add_metric([*labels.values(), key], value)
-    return family
+    return family  # type: ignore[no-any-return]
 
 
 def _histogram(name: str, text: str, labels: _Labels, durations: Durations) -> Metric:

@@ -130,7 +130,7 @@ class SinkDelivery:
         """Wait until the sink has everything that is committed, or is paused, or `stopped` says so."""
         while not stopped():
             now = self.statistics()
-            if now.state == "paused" or now.lag == 0:
+            if now.state == "paused" or (now.state == "running" and now.lag == 0):
                 return
             await self._clock.sleep(_LOOK_EVERY)
 
@@ -163,6 +163,8 @@ class SinkDelivery:
             await self._progress.swap(replace(found, owner=self._owner))  # claim
         except Conflict:
             raise _Anew from None
+        if self._statistics.position is None:  # until the sink tells, which may be away
+            self._note(position=needed(entry, self._partition, found))
         sink = self._sink = await self._opened()
         row = await sink.read(self._partition)
         position, part = next_commit(entry, self._partition, row, self._home), entry.part(self._partition)

@@ -18,6 +18,7 @@ from actorproc.config.settings import Settings
 from actorproc.errors import UsageError
 from actorproc.group.nudge import Nudges
 from actorproc.retention.boundary import raise_boundary
+from actorproc.server.metrics import HostCollector
 from actorproc.simulation.clock import VirtualClock
 from actorproc.simulation.loop import run
 from actorproc.sinks.protocol import SinkRefused
@@ -366,5 +367,28 @@ def test_a_restored_container_that_has_gone_on_stops_loudly() -> None:
             errors = [sink.error or "" for found in host.statistics().partitions for sink in found.sinks]
         assert all("it was restored from a backup" in error for error in errors)
         assert len(world.database.rows) == 20
+
+    story(work)
+
+
+def test_metrics_tell_how_far_a_sink_is_behind() -> None:
+    async def work(world: World) -> None:
+        world.database.is_away = True
+        async with world.host() as host:
+            world.feed(20)
+            await anyio.sleep(60)
+            collector = HostCollector(
+                lambda: (host.statistics(), 0.0),
+                source="x",
+                wall=lambda: 0.0,
+                max_process_time=300,
+                per_partition=False,
+            )
+            found = {
+                family.name: {sample.labels.get("sink"): sample.value for sample in family.samples}
+                for family in collector.collect()
+            }
+        assert found["actorproc_sink_failing_partitions"] == {"db": 2}
+        assert found["actorproc_sink_lag_commits"]["db"] >= 2
 
     story(work)
