@@ -58,7 +58,7 @@ class FleetWatch:
         self._to_read: deque[str] = deque()
         self.history: dict[str, deque[int | None]] = {}
         """Lags of each partition, the latest last; a sample for each heartbeat of its owner."""
-        self.lags: deque[int] = deque(maxlen=HISTORY)
+        self.lags: deque[int | None] = deque(maxlen=HISTORY)
         """Lags of the processor, the latest last; a sample for each look that found a new heartbeat."""
 
     async def look(self, at: str | None = None) -> Fleet:
@@ -246,7 +246,7 @@ class FleetWatch:
             if view.owner in hosts:
                 self.history.setdefault(view.partition, deque(maxlen=HISTORY)).append(view.lag)
         if fresh:
-            self.lags.append(fleet.lag or 0)
+            self.lags.append(fleet.lag)
 
 
 def _progress(report: PartitionReport) -> dict[str, Any]:

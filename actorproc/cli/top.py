@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from msgspec.structs import replace
 from rich.box import SIMPLE_HEAD
@@ -58,6 +58,10 @@ def explain_one(opened: OpenedProcessor, partition: str, source_url: str | None)
     print_line(run_async(work))
 
 
+def _known(lags: Iterable[int | None]) -> list[int]:
+    return [lag for lag in lags if lag is not None]
+
+
 def run(opened: OpenedProcessor, every: float, once: bool) -> None:
     """Show the fleet again and again."""
 
@@ -65,11 +69,11 @@ def run(opened: OpenedProcessor, every: float, once: bool) -> None:
         async with opened as (store, layout, settings):
             watch = FleetWatch(store, layout, settings.lease_expiration_interval)
             if once or not console.is_terminal:
-                console.print(_screen(await watch.look(), list(watch.lags)))
+                console.print(_screen(await watch.look(), _known(watch.lags)))
                 return
             with Live(console=console, auto_refresh=False, screen=True) as live:
                 while True:
-                    live.update(_screen(await watch.look(), list(watch.lags)), refresh=True)
+                    live.update(_screen(await watch.look(), _known(watch.lags)), refresh=True)
                     await SYSTEM.sleep(every)
 
     try:

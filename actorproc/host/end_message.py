@@ -29,7 +29,7 @@ def end_not_reached(ends: Ends, failed: Mapping[str, str], stopped_by: str | Non
         stopped_by: a signal, or `stop()`; None: the run has ended by itself.
     """
     left = sorted(ends.waiting | ends.unknown.keys(), key=natural)
-    count = len(ends.found) + len(ends.unknown)
+    count = len(ends.found.keys() | ends.unknown.keys())
     have = "has not reached the end it" if len(left) == 1 else "have not reached the end they"
     lines = [f"{len(left)} of {count} partition{'' if count == 1 else 's'} {have} had at the start"]
     could_not = "it could do nothing more: all partitions that it had left failed"

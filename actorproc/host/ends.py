@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from actorproc.errors import CorruptObject, SourceError
+from actorproc.errors import CorruptObject, SourceError, StoreError
 from actorproc.runtime.tasks import gather
 from actorproc.sources.protocol import End, Parents, Source, list_partitions, with_deadline
 from actorproc.storage.store import StoreLimits
+
+UNREADABLE = (CorruptObject, SourceError, StoreError)
+"""Why the source, or what another host has committed, cannot be read now. The built-in log raises all of them."""
 
 
 class Ends:

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Set
 from typing import Any
 
-from actorproc.errors import CorruptObject, SourceError, StoreError
 from actorproc.group.heartbeat import Heartbeat, Incarnation, read_heartbeats
 from actorproc.group.membership import GroupDocument, read_group
 from actorproc.host.end_message import named
-from actorproc.host.ends import Ends
+from actorproc.host.ends import UNREADABLE, Ends
 from actorproc.output.chain import OutputChain
 from actorproc.records import Cursor
 from actorproc.runtime.tasks import gather
@@ -17,8 +16,6 @@ from actorproc.sources.protocol import earliest_position, is_certainly_at_end
 from actorproc.sources.queue_protocol import QueueSource
 from actorproc.storage.names import ProcessorLayout
 from actorproc.storage.store import Store
-
-_UNREADABLE = (CorruptObject, SourceError, StoreError)
 
 
 class EndsElsewhere:
@@ -61,7 +58,7 @@ class EndsElsewhere:
                 self.seen_to = await self._run_by_others(await self._group(), partitions)
             else:
                 await self._look_at_commits(partitions)
-        except _UNREADABLE as error:
+        except UNREADABLE as error:
             self._logger.warning("processor.end_unknown", partition=named(partitions), error=str(error))
 
     async def _look_at_commits(self, partitions: Set[str]) -> None:
@@ -101,7 +98,7 @@ class EndsElsewhere:
             if tip is None:
                 return None
             return tip.ended or (not tip.ahead and await self._is_past(partition, tip.cursor))
-        except _UNREADABLE as error:
+        except UNREADABLE as error:
             self._logger.warning("processor.end_unknown", partition=partition, error=str(error))
             return False
 
@@ -135,7 +132,7 @@ class EndsElsewhere:
         """Note which of them a live owner has reported as failed for good, in three heartbeats."""
         try:
             group, owners = await self._group(), await self._heartbeats()
-        except _UNREADABLE:
+        except UNREADABLE:
             return  # the supervisor reads the group, too, and logs the error
         reports = {}
         for partition in partitions:

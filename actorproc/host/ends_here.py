@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from actorproc.errors import SourceError
-from actorproc.host.ends import Ends
+from actorproc.host.ends import UNREADABLE, Ends
 from actorproc.host.owned_partitions import OwnedPartitions
 from actorproc.partition.actor import PartitionActor
 from actorproc.sources.protocol import earliest_position, is_certainly_at_end
@@ -51,7 +51,7 @@ class EndsHere:
         source, partition = self._ends.source, actor.partition
         return source.reached(done.cursor, end) and is_certainly_at_end(source, partition, done.cursor, end)
 
-    async def _shortfall(self, actor: PartitionActor) -> SourceError | None:
+    async def _shortfall(self, actor: PartitionActor) -> Exception | None:
         """The error if the source says that it has nothing more, and records that it had at the start were not read.
 
         Or if the source cannot tell now. The partition fails with it, and is started again.
@@ -68,7 +68,7 @@ class EndsHere:
             if before is None and cursor.sequence < 0 and cursor.position != await earliest_position(source, partition):
                 return None  # a position without a sequence may be anywhere, at the end too
             now = (await self._ends.read(partition)).sequence
-        except SourceError as error:
+        except UNREADABLE as error:
             return error
         if now is None or upto >= now:
             return None

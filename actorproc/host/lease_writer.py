@@ -1,4 +1,4 @@
-"""Writes into the group what becomes of the leases of this host: handed over, ended, given up, or left behind."""
+"""Writes into the group what becomes of leases: handed over, ended, vanished, abandoned, or in need of an epoch."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ GROUP_UNUSABLE = (StoreError, CorruptObject)
 
 
 class LeaseWriter:
-    """A write that fails is logged. The next look at the group repeats it, or the next message of the partition.
+    """Turns messages about partitions into writes of the group's document.
+
+    A write that fails is logged. The next look at the group repeats it, or the next message of the partition.
 
     Args:
         look: has the supervisor look at the group, which has changed.

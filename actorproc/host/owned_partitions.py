@@ -303,19 +303,20 @@ class OwnedPartitions(Mapping[str, PartitionSlot]):
     async def _turn(self, slot: PartitionSlot) -> AsyncIterator[None]:
         """Wait until the actors of an earlier lease of the partition have ended: their handler may still run."""
         turn, limit = self._turns[slot.partition], self._settings.max_process_time
-        with anyio.move_on_after(limit) as patience:
-            await turn.acquire()
-        if patience.cancelled_caught:
+        while True:
+            with anyio.move_on_after(limit):
+                await turn.acquire()
+                break
             why = f"an earlier call of the handler or of the source has not ended for max_process_time = {limit:g} s"
-            slot.block(why)
             self._logger.error(
                 "partition.stuck", partition=slot.partition, epoch=slot.epoch, error=why,
                 why="the partition goes on here only when that call, or this process, ends",
             )  # fmt: skip
-            self._context.hooks.add("stuck", slot.partition, slot.epoch, reason=why)
-            self._abandon(slot, why)
-            await turn.acquire()
-            slot.blocked = None
+            if slot.blocked is None:
+                self._context.hooks.add("stuck", slot.partition, slot.epoch, reason=why)
+            slot.block(why)
+            self._abandon(slot, why)  # again and again: the group may not have been written, or had no other host
+        slot.blocked = None
         try:
             yield
         finally:

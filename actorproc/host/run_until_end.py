@@ -69,7 +69,7 @@ class RunUntilEnd:
                 break
             await changes.wait(max(SHORTEST_WAIT, min(poll_at, report_at) - self._clock.monotonic()))
         self.ends.waiting -= self._elsewhere.seen_to - partitions.keys()
-        if not self.ends.waiting:
+        if not (self.ends.waiting or self.ends.unknown):
             self._logger.info("processor.reached_end", partitions=len(self.ends.found))
         self._has_ended = True
         supervisor.stop()

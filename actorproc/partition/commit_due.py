@@ -35,7 +35,8 @@ class CommitDue:
 
     def moved(self) -> None:
         """The cursor has passed the last commit."""
-        self._moved_at = self._moved_at or self._clock.monotonic()
+        if self._moved_at is None:
+            self._moved_at = self._clock.monotonic()
 
     def clear(self) -> None:
         """Nothing waits any more."""

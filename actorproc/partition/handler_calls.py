@@ -132,10 +132,10 @@ class HandlerCalls:
             ctx._finish()
         elif self.handler._quick and self.clock.cores == 1 and attempt.batch.nbytes <= _SHORT:
             self._begin(attempt)  # on one core a thread only adds the cost of changing to it
-            self._call_in_thread(attempt, work, ctx)
+            self._call_plain(attempt, work, ctx)
         else:
             await self._threads.run(
-                self.info.partition, partial(self._begin, attempt), self._call_in_thread, attempt, work, ctx,
+                self.info.partition, partial(self._begin, attempt), self._call_plain, attempt, work, ctx,
                 no_thread=self.retries.no_thread,
             )  # fmt: skip
 
@@ -145,7 +145,7 @@ class HandlerCalls:
         self._count += 1
         self.retries.called()
 
-    def _call_in_thread(self, attempt: Attempt, work: Work, ctx: PartitionContext) -> None:
+    def _call_plain(self, attempt: Attempt, work: Work, ctx: PartitionContext) -> None:
         with user_code("the handler"):
             _check_nothing(work(attempt.batch, ctx))
         ctx._finish()

@@ -60,7 +60,8 @@ class Lag:
         if self._end is None:
             before = self._opened_at.sequence
             if before < 0:
-                before = self._source.sequence_before(self._statistics.partition, self._opened_at.position) or -1
+                found = self._source.sequence_before(self._statistics.partition, self._opened_at.position)
+                before = -1 if found is None else found
             self._note(self._source.records_between(before, reached.sequence) if reached.sequence > before else 0)
 
     def _note(self, records: int | None) -> None:

@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import anyio
 import pyarrow as pa
 
 from actorproc.config.settings import Settings
@@ -95,13 +96,14 @@ class Wakes:
 
     async def fire_all_due(self) -> None:
         """Fire the timers that are due now, except those that have failed more than `max_attempts` times."""
-        clock, most = self._calls.clock, self._settings.max_attempts
+        most = self._settings.max_attempts
         with self._timers.wall_clock_stopped():  # a timer that sets itself again would be due for ever
             while self._allowed and not self._draining.is_set():
                 if not await self.fire():
                     if all(failure.tries > most for failure in self._timers.failures.values()):
                         return
-                    await clock.sleep(self.next_in())
+                    with anyio.move_on_after(self.next_in()):
+                        await self._draining.wait()
 
     async def fire_all(self, goes_on: Callable[[Key], bool]) -> None:
         """Call `on_wake` for each timer, whatever its time, before the partition ends.

@@ -43,7 +43,7 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     hosts: list[HostView]
     partitions: list[PartitionView]
     errors: list[ErrorGroup]
-    lags: list[int]
+    lags: list[int | None]
     wishes: Wishes
     problem: str | None = None
     """Why the latest look failed. The shown view is older then."""
