@@ -147,7 +147,7 @@ def test_a_stop_does_not_wait_for_a_blocked_function(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(actorproc.spark.query_runner, "_STOP_TIMEOUT", 0.01)
     said: list[str] = []
     monkeypatch.setattr(
-        actorproc.spark.query_runner, "log", SimpleNamespace(warning=lambda event, **_: said.append(event))
+        actorproc.spark.query_runner, "logger", SimpleNamespace(warning=lambda event, **_: said.append(event))
     )
     run(running.run())
     (thread,) = stopped_by
