@@ -145,6 +145,7 @@ def artemis(folder: Path) -> Iterator[AmqpBroker]:
     settings = _SETTINGS.format(match="single.#", more=_SINGLE)
     settings += _SETTINGS.format(match="parked.#", more=_PARKED).removeprefix("<address-settings>")
     text = text.replace("<address-settings>", settings, 1)
+    text = re.sub(r"<max-disk-usage>\d+<", "<max-disk-usage>100<", text)  # a full disk blocks its producers in silence
     configuration.write_text(text)
     environment = {"JAVA_ARGS": f"{_FLAGS} -Dhawtio.disableProxy=true"}
     broker = AmqpBroker("artemis", port, folder, [str(instance / "bin" / "artemis"), "run"], environment)
