@@ -157,6 +157,9 @@ class BatchRun:
         if failures and not self._repeats:
             failures = dict.fromkeys(rest.sequences, error) | failures
         if failures:  # they may be why it raised: the other records are tried without them
+            if error not in failures.values():
+                self._calls.retries.log_failed(attempt.number, rest.sequences, error)
+                self._parts.check_goes_on(part, error)
             await self._failed_alone(part, failures, attempt, others=True)
             return
         seeking = part.isolating

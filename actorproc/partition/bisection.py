@@ -100,6 +100,14 @@ class Parts:
         is_new = part.isolating and len(part.batch) == 1 and not part.is_found
         return is_new and decision is None and self._max_attempts > 1 and self._repeats
 
+    def check_goes_on(self, part: Part, error: Exception) -> None:
+        """The attempt as a whole failed, beside single records, whose failures decide which records are tried again.
+
+        Raises:
+            HandlerError: the handler's `on_error` returned `Decision.STOP`, or failed itself.
+        """
+        self._decision(error, part.batch, part.attempt)
+
     def failed_alone(
         self,
         part: Part,

@@ -56,6 +56,27 @@ async def test_on_error_may_stop_the_partition() -> None:
         await Run(Handler())(numbers(1))
 
 
+async def test_a_stop_for_the_batch_is_not_hidden_by_a_record_that_failed() -> None:
+    """A transaction of the handler is in doubt: only a new start can find out, whatever else failed."""
+
+    class Doubt(Exception):
+        pass
+
+    class Handler(Doubler):
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            self.seen.append(batch.sequences)
+            ctx.fail(batch[0], ValueError("bad"), again=False)
+            raise Doubt
+
+        def on_error(self, error: Exception, failed: Batch, attempt: int) -> Decision | None:
+            return Decision.STOP if isinstance(error, Doubt) else None
+
+    handler = Handler()
+    with pytest.raises(errors.HandlerError, match="Doubt"):
+        await Run(handler)(numbers(1, 2, 3))
+    assert len(handler.seen) == 1
+
+
 @pytest.mark.parametrize("fault", ["user", "infrastructure"])
 async def test_a_stop_is_the_fault_of_its_cause(fault: errors.Fault) -> None:
     class Away(errors.HandlerError):
