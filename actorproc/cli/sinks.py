@@ -19,7 +19,7 @@ app = typer.Typer(
     \b
       actorproc sinks list --name Delays --container state
       actorproc sinks pause warehouse --name Delays --container state
-      actorproc sinks redeliver warehouse --from 1200 --name Delays --container state
+      actorproc sinks redeliver warehouse --from 12 --name Delays --container state
 
     Sinks are set where hosts start: actorproc serve --sink NAME=URL, or [sinks.NAME] in the file.
     """,
