@@ -18,8 +18,8 @@ app = typer.Typer(
 
     \b
       actorproc sinks list --name Delays --container state
-      actorproc sinks pause warehouse --name Delays --container state
-      actorproc sinks redeliver warehouse --from 12 --name Delays --container state
+      actorproc sinks pause db --name Delays --container state
+      actorproc sinks redeliver db --from 1200 --name Delays --container state
 
     Sinks are set where hosts start: actorproc serve --sink NAME=URL, or [sinks.NAME] in the file.
     """,
@@ -58,7 +58,7 @@ def show(
     """Show one sink by partition.
 
     \b
-      actorproc sinks show warehouse --name Delays --container state
+      actorproc sinks show db --name Delays --container state
     """
     from actorproc.cli.terminal import print_json, print_line, print_table, rows_of
     from actorproc.errors import UsageError
@@ -88,7 +88,7 @@ def pause(sink: Sink, name: Name, container: Container, config: Config = None, s
     """Stop the deliveries to a sink; its commits are kept. `sinks list` says when all owners have stopped.
 
     \b
-      actorproc sinks pause warehouse --name Delays --container state
+      actorproc sinks pause db --name Delays --container state
     """
     from actorproc.admin.sinks import pause
 
@@ -100,7 +100,7 @@ def resume(sink: Sink, name: Name, container: Container, config: Config = None, 
     """Let a paused sink go on where it is.
 
     \b
-      actorproc sinks resume warehouse --name Delays --container state
+      actorproc sinks resume db --name Delays --container state
     """
     from actorproc.admin.sinks import resume
 
@@ -139,7 +139,7 @@ def delete(sink: Sink, name: Name, container: Container, config: Config = None, 
     """Forget a sink: no commits are kept for it. Stop its hosts first, or take it out of their settings.
 
     \b
-      actorproc sinks delete warehouse --name Delays --container state
+      actorproc sinks delete db --name Delays --container state
 
     The target stays as it is. A sink that is set again under this name begins anew, beside the rows that are there.
     """
