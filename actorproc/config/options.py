@@ -66,5 +66,9 @@ def with_secret(name: str, value: Any) -> Any:
         return value[1:]
     try:
         return Path(value[1:]).read_text(encoding="utf-8-sig").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise SettingsError(f"{name} = {value}: the file cannot be read: {error}") from None
+    except (OSError, ValueError) as error:  # neither the value nor the error is shown: it may be a secret
+        why = error.strerror if isinstance(error, OSError) else "it is not text"
+        raise SettingsError(
+            f"{name}: begins with @, and the file that it names cannot be read: {why}. Write @@ for a value that "
+            "itself begins with @"
+        ) from None

@@ -124,7 +124,10 @@ def test_an_unknown_option_names_the_known_ones(source: str, known: str) -> None
         ({"s3_access_key": "alone"}, "s3_access_key and s3_secret_key come together"),
         ({"s3_path_style": "perhaps"}, "source option s3_path_style = 'perhaps'"),
         ({"s3_endpoint": "http://me:hunter2@host"}, "credentials"),
-        ({"s3_secret_key": "@gone"}, "source option s3_secret_key = @gone: the file cannot be read"),
+        (
+            {"s3_secret_key": "@gone"},
+            "source option s3_secret_key: begins with @, and the file that it names cannot be read",
+        ),
         ({"s3_acces_key": "x"}, "did you mean s3_access_key?"),
         ({"store_timeout": "1"}, "there is no source option 'store_timeout'"),
     ],

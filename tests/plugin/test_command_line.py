@@ -104,7 +104,10 @@ def test_options_of_a_strangers_store_arrive_and_files_are_read(acme: Run, files
     assert refused.returncode
     assert "another token is needed" in refused.stderr
     (files / "actorproc.toml").write_text('acmedb_token = "@gone"\n')
-    assert "store option acmedb_token = @gone: the file cannot be read" in acme("output", *PLACE, code=2).stderr
+    assert (
+        "store option acmedb_token: begins with @, and the file that it names cannot be read"
+        in acme("output", *PLACE, code=2).stderr
+    )
 
 
 def test_a_log_in_a_strangers_store_has_options_of_its_own(acme: Run, files: Path) -> None:

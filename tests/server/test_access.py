@@ -44,7 +44,7 @@ def test_an_address_that_others_reach_needs_a_token(host: str) -> None:
 
 def test_a_missing_or_short_token_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(SettingsError, match=r"http_token = @t: the file cannot be read"):
+    with pytest.raises(SettingsError, match=r"http_token: begins with @, and the file that it names cannot be read"):
         Tokens(Settings(http_token="@t"))
     for given in ("@t", "short"):
         Path("t").write_text("short")

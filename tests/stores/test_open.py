@@ -41,7 +41,10 @@ def test_credentials_in_a_url_are_refused_and_not_shown() -> None:
     [
         ({"s3_access_key": "a"}, "s3_access_key and s3_secret_key come together"),
         ({"s3_path_style": "perhaps"}, "store s3://bucket/state: store option s3_path_style = 'perhaps': must be a"),
-        ({"s3_secret_key": "@gone"}, "store option s3_secret_key = @gone: the file cannot be read"),
+        (
+            {"s3_secret_key": "@gone"},
+            "store option s3_secret_key: begins with @, and the file that it names cannot be read",
+        ),
         ({"s3_secret_key": ["hunter2"]}, "store option s3_secret_key: must be a valid string"),
     ],
 )
