@@ -13,7 +13,7 @@ from actorproc.errors import CorruptObject
 from actorproc.output.chain import Commit
 from actorproc.output.compacted_file import CompactedCommits, batches_of
 from actorproc.records import Cursor
-from actorproc.rows.casting import nulls
+from actorproc.rows.casting import fitted
 from actorproc.storage.parquet import footer_from, growing_columns, open_parquet, open_writer, sealed
 
 _GROUP_BYTES = 64 * 2**20  # of rows in Arrow memory: the size of a row group, and of the writer's buffer
@@ -53,7 +53,7 @@ class FileMerger:
             if unknown := [name for name in file.schema_arrow.names if name not in self._schema.names]:
                 raise CorruptObject(key, f"has columns that the dataset does not have: {', '.join(unknown)}")
             for batch in batches_of(file, 0, footer.rows, _GROUP_ROWS // 8):
-                self._wait(self._fitted(batch))
+                self._wait(fitted(batch, self._schema))
         except (pa.ArrowException, OSError) as error:
             raise CorruptObject.unreadable(key, error) from None
         if compacted:
@@ -81,18 +81,6 @@ class FileMerger:
         writer.add_key_value_metadata(sealed(contents.metadata()))
         writer.close()
         return self._sink.getvalue(), contents
-
-    def _fitted(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        there = dict(zip(batch.schema.names, batch.columns, strict=True))
-        columns = []
-        for field in self._schema:
-            column = there.get(field.name)
-            if column is None:
-                column = nulls(batch.num_rows, field.type)
-            elif not column.type.equals(field.type):
-                column = column.cast(field.type)
-            columns.append(column)
-        return pa.RecordBatch.from_arrays(columns, schema=self._schema)
 
     def _wait(self, batch: pa.RecordBatch) -> None:
         self._waiting.append(batch)

@@ -1,4 +1,4 @@
-"""Options of a source or a store, checked against the model that declares them. Their values may stand in files."""
+"""Options of a source, a store or a sink, checked against their model. Their values may stand in files."""
 
 from __future__ import annotations
 
@@ -15,12 +15,17 @@ T = TypeVar("T", bound=BaseModel)
 
 
 def parse_options(
-    url: str, kind: type[T], given: Mapping[str, Any], *, of: Literal["source", "store"] = "source", **defaults: Any
+    url: str,
+    kind: type[T],
+    given: Mapping[str, Any],
+    *,
+    of: Literal["source", "store", "sink"] = "source",
+    **defaults: Any,
 ) -> T:
     """The options as they are now: files that `@PATH` names may have changed since, as a rotated key does.
 
     Args:
-        url: of the source or store, for the message.
+        url: of the source, store or sink, for the message.
         kind: declares the options. Others are refused, unless its `extra` is "allow".
         defaults: of options that are not given.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import date
 from decimal import Decimal
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -12,6 +12,8 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from actorproc.runtime.error_text import safe_repr
+
+Rows = TypeVar("Rows", pa.Table, pa.RecordBatch)
 
 _ASCII = 0x7F
 
@@ -232,6 +234,15 @@ def _cast_struct(array: pa.StructArray, kind: pa.StructType) -> pa.StructArray:
             raise pa.ArrowInvalid(f".{field.name}: it is NOT NULL")
         children.append(child if field.nullable else _filled(child))
     return pa.StructArray.from_arrays(children, fields=list(kind), mask=array.is_null())
+
+
+def fitted(rows: Rows, schema: pa.Schema) -> Rows:
+    """Stored rows in the columns of a later schema of their output: columns that they do not have are null."""
+    there, columns = set(rows.schema.names), []
+    for field in schema:
+        column = rows[field.name] if field.name in there else nulls(rows.num_rows, field.type)
+        columns.append(column if column.type.equals(field.type) else column.cast(field.type))
+    return type(rows).from_arrays(columns, schema=schema)
 
 
 def nulls(count: int, kind: pa.DataType) -> pa.Array:

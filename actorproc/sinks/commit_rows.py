@@ -10,7 +10,7 @@ import pyarrow as pa
 from actorproc.errors import CorruptObject
 from actorproc.output.compacted_file import batches_of
 from actorproc.output.follower import ChainFollower, CommittedFile
-from actorproc.rows.casting import nulls
+from actorproc.rows.casting import fitted
 from actorproc.runtime.clock import Clock
 from actorproc.storage.parquet import open_parquet
 
@@ -116,13 +116,3 @@ def _rows_of(file: CommittedFile, schema: pa.Schema, number: int, most_rows: int
     rows = pa.Table.from_batches(batches) if batches else schema.empty_table()
     put_id = file.put_id if number + len(taken) == file.next else ""
     return CommitRows(number, fitted(rows, schema), taken, put_id)
-
-
-def fitted(rows: pa.Table, schema: pa.Schema) -> pa.Table:
-    """The rows in the columns of a later schema of the output: columns that they do not have are null."""
-    there = set(rows.schema.names)
-    columns = [
-        rows[field.name].cast(field.type) if field.name in there else nulls(rows.num_rows, field.type)
-        for field in schema
-    ]
-    return pa.Table.from_arrays(columns, schema=schema)

@@ -20,10 +20,11 @@ from actorproc.output.chain import OutputChain
 from actorproc.output.follower import ChainFollower
 from actorproc.retention.boundary import read_boundary
 from actorproc.retention.readers import Registry, SinkEntry
+from actorproc.rows.casting import fitted
 from actorproc.runtime.backoff import Backoff
 from actorproc.runtime.error_text import format_error
 from actorproc.runtime.logger import LogThrottle
-from actorproc.sinks.commit_rows import CommitRows, RecentCommits, StoredCommits, fitted
+from actorproc.sinks.commit_rows import CommitRows, RecentCommits, StoredCommits
 from actorproc.sinks.entries import SinkProgress, hold_back, needed, progress_document
 from actorproc.sinks.options import SinkOptions
 from actorproc.sinks.protocol import Delivery, Sink, SinkMoved, SinkRefused, SinkRow
@@ -159,10 +160,7 @@ class SinkDelivery:
         entry = await self._read_entry()
         self._owner = self._clock.nonce()
         found = await self._progress.read() or SinkProgress()
-        try:
-            await self._progress.swap(replace(found, owner=self._owner))  # claim
-        except Conflict:
-            raise _Anew from None
+        await self._swap(replace(found, owner=self._owner))  # claim
         if self._statistics.position is None:  # until the sink tells, which may be away
             self._note(position=needed(entry, self._partition, found))
         sink = self._sink = await self._opened()
@@ -186,10 +184,7 @@ class SinkDelivery:
             found, owner=self._owner, term=entry.term, gen=part.gen, position=position,
             fenced=found.fenced and entry.paused,  # the next pause raises the fence again
         )  # fmt: skip
-        try:
-            await self._progress.swap(confirmed)
-        except Conflict:
-            raise _Anew from None
+        await self._swap(confirmed)
         self._entry, self._row, self._position = entry, row, position
         self._note(position=position)
 
@@ -254,7 +249,7 @@ class SinkDelivery:
         boundary = await read_boundary(self._store, self._layout.boundary(self._partition))
         if self._position < boundary.originals:
             return await stored.since(self._position, self._most_rows)
-        return replace_rows(recent, self._schema)
+        return replace_fields(recent, rows=fitted(recent.rows, self._schema))
 
     async def _send(self, entry: SinkEntry, found: CommitRows) -> None:
         was = self._row
@@ -286,10 +281,7 @@ class SinkDelivery:
             gen=entry.part(self._partition).gen, position=self._position, fenced=False, error=None,
         )  # fmt: skip
         if wanted != self._progress.current:
-            try:
-                await self._progress.swap(wanted)
-            except Conflict:
-                raise _Anew from None
+            await self._swap(wanted)
         if await self._read_entry() != entry:
             raise _Anew
 
@@ -301,13 +293,17 @@ class SinkDelivery:
             now = replace(was, fence=was.fence + 1)  # nothing else: a delivery of this term has still to begin
             await self._write(Delivery(self._partition, self._schema.empty_table(), self._position, (), self._row, now))
             self._row = now
-            try:
-                await self._progress.swap(replace(found, fenced=True))
-            except Conflict:
-                raise _Anew from None
+            await self._swap(replace(found, fenced=True))
         self._succeeded("paused")
         while await self._read_entry() == entry:
             await self._clock.sleep(DOCUMENT_EVERY)
+
+    async def _swap(self, progress: SinkProgress) -> None:
+        """Write the progress, unless another owner has claimed it."""
+        try:
+            await self._progress.swap(progress)
+        except Conflict:
+            raise _Anew from None
 
     # Failing
 
@@ -338,8 +334,3 @@ class SinkDelivery:
             self._written_at = self._clock.monotonic()
             with suppress(ActorprocError, Conflict):
                 await self._progress.swap(replace(found, error=error))
-
-
-def replace_rows(found: CommitRows, schema: pa.Schema) -> CommitRows:
-    """The commits with their rows in the columns of `schema`."""
-    return CommitRows(found.first, fitted(found.rows, schema), found.counts, found.put_id)

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from actorproc import plugins
-from actorproc.config.options import with_secrets
 from actorproc.config.validation import did_you_mean, has_credentials, without_credentials
 from actorproc.errors import UsageError
 from actorproc.runtime.clock import Clock
@@ -43,5 +42,5 @@ def make_sink(name: str, given: str | Mapping[str, Any], *, processor: str, cloc
         )
     return plugins.make(
         plugins.SINKS, scheme, Sink, f"sink {name}",  # type: ignore[type-abstract]  # nothing is made of it here
-        url, with_secrets(f"sink {name}: option", options), SinkPlace(name, processor, clock),
+        url, options, SinkPlace(name, processor, clock),
     )  # fmt: skip

@@ -89,7 +89,7 @@ class Sink(ABC):
 
     Every method but `close` may raise `SinkError`, and whatever the sink's client raises counts as one. A sink is
     registered under the scheme of its URL, as a class or function of (url, options, place); `options` has the values
-    that the user gave, by name.
+    that the user gave, by name: `parse_options` reads them.
     """
 
     guarantee: ClassVar[Guarantee]

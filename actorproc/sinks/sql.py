@@ -22,7 +22,8 @@ import pyarrow as pa
 from msgspec.structs import astuple
 from pydantic import Field
 
-from actorproc.sinks.options import SinkOptions, sink_options
+from actorproc.config.options import parse_options
+from actorproc.sinks.options import SinkOptions
 from actorproc.sinks.protocol import Delivery, Guarantee, Sink, SinkMoved, SinkPlace, SinkRow
 
 T = TypeVar("T")
@@ -53,7 +54,7 @@ class SqlSink(Sink):
     position_types: ClassVar[Mapping[str, str]] = {"text": "text", "number": "bigint"}
 
     def __init__(self, url: str, given: Mapping[str, Any], place: SinkPlace) -> None:
-        self.options: SqlOptions = sink_options(self.option_model, place.name, url, given)
+        self.options: SqlOptions = parse_options(url, self.option_model, given, of="sink")
         self.url = url
         self.place = place
         self.table = self.options.table or place.processor

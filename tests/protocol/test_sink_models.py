@@ -9,7 +9,7 @@ from types import ModuleType
 import pytest
 
 from tests.protocol import sink_keyed_model, sink_model, table_model
-from tests.protocol.search import Found
+from tests.protocol.test_models import holds, left_out
 
 MODELS = [sink_model, sink_keyed_model, table_model]
 
@@ -28,19 +28,6 @@ def marks(model: ModuleType, table: str, name: str) -> list[pytest.MarkDecorator
     if table == "HOLDS_LONG" or name in model.BREAKS_LONG:
         return [pytest.mark.long]
     return [pytest.mark.slow] if table == "HOLDS" and name != next(iter(model.HOLDS)) else []
-
-
-def left_out(model: ModuleType) -> list[list[str]]:
-    """The rules that each search of BREAKS does without."""
-    return [
-        [rule.name for rule in fields(search.rules) if not getattr(search.rules, rule.name)]
-        for search in model.BREAKS.values()
-    ]
-
-
-def holds(found: Found) -> bool:
-    assert found.why is None, "\n".join([found.why or "", *found.trace])
-    return found.complete
 
 
 @pytest.mark.parametrize(("model", "name"), searches("HOLDS"))
