@@ -83,6 +83,7 @@ PROGRAMS = (
     Program("aiokafka", "aiokafka"),
     Program("Faust", "faust", share=0.05),
     Program("actorproc, ctx.emit of dicts", "ours", "emit", bar=0.65),
+    Program("actorproc, ctx.decode_lists of dicts", "ours", "lists", bar=0.7),
     Program("actorproc, RecordHandler[Event], tuples", "ours", "typed", bar=0.75),
     Program("actorproc, JsonRows", "ours", "rows", bar=0.8),
     Program("actorproc, columns", "ours", "columns", bar=0.8),

@@ -75,6 +75,25 @@ class EmitTuples(PartitionHandler):
             ctx.emit(record, (event["carrier"], event["origin"], event["minutes"], event["id"]))
 
 
+class Lists(PartitionHandler):
+    output_schema = SCHEMA
+
+    async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+        for records, events in ctx.decode_lists(batch):
+            rows = [
+                {"carrier": e["carrier"], "origin": e["origin"], "minutes": e["minutes"], "id": e["id"]} for e in events
+            ]
+            ctx.emit_each(records, rows)
+
+
+class TypedLists(PartitionHandler):
+    output_schema = SCHEMA
+
+    async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+        for records, events in ctx.decode_lists(batch, Event):
+            ctx.emit_each(records, [(e.carrier, e.origin, e.minutes, e.id) for e in events])
+
+
 class PerRecord(RecordHandler):
     output_schema = SCHEMA
 
@@ -245,6 +264,8 @@ CASES: list[tuple[str, Work, Work, float]] = [
     ("(objects and dicts by hand)", bare_objects, bare_rows, 0.0),
     ("ctx.emit of dicts", product(Emit), bare_rows, 0.65),
     ("ctx.emit of tuples", product(EmitTuples), bare_rows, 0.65),
+    ("ctx.decode_lists, dicts", product(Lists), bare_rows, 0.75),
+    ("ctx.decode_lists of Event, tuples", product(TypedLists), bare_rows, 0.75),
     ("RecordHandler, dicts", product(PerRecord), bare_rows, 0.75),
     ("RecordHandler[Event], dicts", product(PerTyped), bare_rows, 0.75),
     ("RecordHandler[Event], tuples", product(PerTypedTuples), bare_rows, 0.75),

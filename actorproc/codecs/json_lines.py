@@ -37,13 +37,6 @@ def join_lines(values: pa.Array) -> pa.Buffer | None:
     return pc.binary_join(pa.ListArray.from_arrays(pa.array([0, len(values)], pa.int32()), values), b"\n").buffers()[2]
 
 
-def line_starts(values: pa.Array) -> npt.NDArray[np.int64]:
-    """Where each line of `join_lines(values)` starts, and where the next one would."""
-    bounds = _bounds(values)
-    starts: npt.NDArray[np.int64] = bounds - bounds[0] + np.arange(len(bounds))
-    return starts
-
-
 def _bounds(values: pa.Array) -> npt.NDArray[np.int32]:
     """Where the buffer of a binary column has the start of each value, and the end of the last one."""
     return np.frombuffer(values.buffers()[1], np.int32)[values.offset : values.offset + len(values) + 1]

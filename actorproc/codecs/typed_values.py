@@ -13,7 +13,6 @@ from msgspec import inspect
 from pydantic import BaseModel
 
 from actorproc.codecs.json_limits import check_depth, deep_values
-from actorproc.codecs.json_lines import join_lines, line_starts
 from actorproc.codecs.pydantic_values import ModelValues
 from actorproc.errors import DecodeError
 from actorproc.handler.decoder import Values
@@ -34,14 +33,13 @@ class TypedValues(Values[T]):
 
     def __init__(self, kind: type[T]) -> None:
         self._decode: Callable[[bytes], T]
-        self._decode_lines: Callable[[pa.Buffer], list[T]] | None = None
         if isinstance(kind, type) and issubclass(kind, BaseModel):
             self._decode = ModelValues(kind).from_json
         else:
             decoder = msgspec.json.Decoder(kind)
             if (stranger := _stranger(inspect.type_info(kind), set())) is not None:
                 raise TypeError(f"{stranger.__name__} is a plain class")  # msgspec would refuse each value
-            self._decode, self._decode_lines = decoder.decode, decoder.decode_lines
+            self._decode = decoder.decode
 
     def parse(self, value: bytes | None) -> T:
         """Parse one value.
@@ -64,17 +62,17 @@ class TypedValues(Values[T]):
         return next(self._parse_some(values, max(1, len(values))), [])
 
     def _parse_some(self, values: pa.Array, size: int) -> Iterator[list[T] | None]:
-        if self._decode_lines is None or (lines := join_lines(values)) is None or deep_values(values):
+        if deep_values(values):
             yield from repeat(None, math.ceil(len(values) / size))
             return
-        starts = line_starts(values)
+        each = values.to_numpy(zero_copy_only=False).tolist()  # of bytes; faster than `to_pylist`
         for at in range(0, len(values), size):
-            upto = min(at + size, len(values))
             try:
-                parsed = self._decode_lines(lines[starts[at] : starts[upto]])
-            except Exception:  # noqa: BLE001  # the type's own code may raise anything
-                parsed = []
-            yield parsed if len(parsed) == upto - at else None  # each line gave at least one, so now one each
+                parsed = list(map(self._decode, each[at : at + size]))
+            except Exception:  # noqa: BLE001  # one value does not fit; the type's own code may raise anything
+                yield None
+            else:
+                yield parsed
 
 
 def _stranger(kind: inspect.Type, seen: set[int]) -> type | None:

@@ -112,6 +112,17 @@ class PartitionContext(HandlerCall):
         Args:
             kind: decode into a `msgspec.Struct`, dataclass, TypedDict or pydantic model; Any: into plain objects.
         """
+        for records, values in self.decode_lists(batch, kind):
+            yield from zip(records, values, strict=True)
+
+    def decode_lists(self, batch: Batch, kind: Any = Any) -> Iterator[tuple[Batch | list[Record], list[Any]]]:
+        """Yield records and their decoded values in lists of up to 512, for `emit_each`: faster than one by one.
+
+        A record whose value does not decode fails as in `decode`, and is in no list.
+
+        Args:
+            kind: as of `decode`.
+        """
         try:
             values = values_of(self.decoder, kind)
         except TypeError as error:
@@ -120,15 +131,19 @@ class PartitionContext(HandlerCall):
         for start, decoded in zip(count(0, PIECE), values.parse_pieces(batch.data.column("value"), PIECE)):
             piece = batch[start : start + PIECE]
             if decoded is not None:
-                yield from zip(piece, decoded, strict=True)
+                yield piece, decoded
                 continue
+            good = list[Record]()
+            decoded = []
             for record in piece:
                 try:
-                    value = values.parse(record.value)
+                    decoded.append(values.parse(record.value))
                 except ValueError as why:
                     refuse(record, why)
                 else:
-                    yield record, value
+                    good.append(record)
+            if good:
+                yield good, decoded
 
     def decode_key(self, record: Record, kind: Any = Any) -> Any:
         """The record's key, decoded as the setting `decode_key` says.

@@ -38,6 +38,13 @@ class Emit(Watched):
             ctx.emit(record, row)
 
 
+class Lists(Watched):
+    async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+        for records, events in ctx.decode_lists(batch):
+            rows = [{"carrier": e["carrier"], "minutes": e["minutes"], "id": e["id"]} for e in events]
+            ctx.emit_each(records, rows)
+
+
 class Event(msgspec.Struct):
     carrier: str
     minutes: float
@@ -97,7 +104,7 @@ _PARSE = pyarrow.json.ParseOptions(
 )
 
 HANDLERS: dict[str, type[Any]] = {
-    "emit": Emit, "typed": Typed, "keyed": Keyed, "totals": Totals, "rows": Rows, "columns": Columns,
+    "emit": Emit, "lists": Lists, "typed": Typed, "keyed": Keyed, "totals": Totals, "rows": Rows, "columns": Columns,
     "forward": Forward,
 }  # fmt: skip
 
