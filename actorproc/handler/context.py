@@ -14,7 +14,7 @@ import pyarrow as pa
 from actorproc.errors import DecodeError, HandlerError, HandlerMisuse, SchemaError
 from actorproc.handler.attempt import CUT_OFF, RETURNED, Attempt
 from actorproc.handler.call import HandlerCall
-from actorproc.handler.decoder import Decoder, columns_of, values_of
+from actorproc.handler.decoder import Decoder, Values, columns_of, values_of
 from actorproc.handler.info import PartitionInfo
 from actorproc.handler.record_map import map_records
 from actorproc.records import Batch, Record
@@ -132,18 +132,8 @@ class PartitionContext(HandlerCall):
             piece = batch[start : start + PIECE]
             if decoded is not None:
                 yield piece, decoded
-                continue
-            good = list[Record]()
-            decoded = []
-            for record in piece:
-                try:
-                    decoded.append(values.parse(record.value))
-                except ValueError as why:
-                    refuse(record, why)
-                else:
-                    good.append(record)
-            if good:
-                yield good, decoded
+            elif (good := _one_by_one(piece, values, refuse))[0]:
+                yield good
 
     def decode_key(self, record: Record, kind: Any = Any) -> Any:
         """The record's key, decoded as the setting `decode_key` says.
@@ -349,6 +339,20 @@ class PartitionContext(HandlerCall):
         if self._attempt.closed is None:
             self._attempt.closed, self._trusted = why, None
             self._attempt.state.closed = self._refusal
+
+
+def _one_by_one(
+    piece: Batch, values: Values[Any], refuse: Callable[[Record, Exception], None]
+) -> tuple[list[Record], list[Any]]:
+    good, decoded = list[Record](), list[Any]()
+    for record in piece:
+        try:
+            decoded.append(values.parse(record.value))
+        except ValueError as why:
+            refuse(record, why)
+        else:
+            good.append(record)
+    return good, decoded
 
 
 def _no_record(given: object, how: str = "the record comes first, as in ctx.emit(record, row)") -> HandlerMisuse:
