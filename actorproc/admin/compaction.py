@@ -19,6 +19,7 @@ from actorproc.errors import CorruptObject, SourceError
 from actorproc.output.checkpoint import read_checkpoint
 from actorproc.output.output_files import OutputFiles, key_of, originals
 from actorproc.retention.boundary import Boundary, CompactedRange, change_boundary, read_boundary
+from actorproc.retention.readers import read_registry
 from actorproc.runtime.tasks import gather
 from actorproc.storage.backend import Entry
 from actorproc.storage.listing import DataFile
@@ -42,6 +43,8 @@ class FileGroup(NamedTuple):
     """Bytes of all files."""
     time: float
     """When its newest commit was created."""
+    within: bool = False
+    """Whether the merged file is put into the folder of the output, where a table can name it."""
 
     @classmethod
     def of(cls, partition: str, files: Sequence[DataFile]) -> FileGroup:
@@ -87,6 +90,7 @@ async def plan(
     Holds the listings of `_LISTED` partitions in memory.
     """
     before = await store_now(store, layout) - older_than
+    within = (await read_registry(store, layout.readers)).has_table_within
     where = OutputFiles(layout)
     checkpoints = await gather(partitions, lambda partition: read_checkpoint(store, layout, partition))
     plans = []
@@ -95,10 +99,25 @@ async def plan(
         for partition, (files, boundary) in (await where.listed(store, some)).items():
             checkpoint = known.number if (known := checkpoints[partition]) else 0
             compactable, lost = _compactable(store, layout, partition, files, boundary, checkpoint, before)
-            groups = tuple(FileGroup.of(partition, group) for group in grouped(compactable, target_size))
+            groups = [FileGroup.of(partition, group) for group in grouped(compactable, target_size)]
+            if within:
+                groups = _within(layout, partition, compactable, groups)
             size = sum(file.size for file in files)
-            plans.append(CompactionPlan(partition, boundary, groups, len(files), size, lost))
+            plans.append(CompactionPlan(partition, boundary, tuple(groups), len(files), size, lost))
     return plans
+
+
+def _within(
+    layout: ProcessorLayout, partition: str, files: Sequence[DataFile], groups: Sequence[FileGroup]
+) -> list[FileGroup]:
+    """The groups, merged into the folder of the output. Compacted files outside of it are moved there."""
+    grouped = {file.key for group in groups for file in group.compacted}
+    moved = [
+        FileGroup.of(partition, [file])
+        for file in files
+        if file.key.startswith(layout.compacted) and file.key not in grouped
+    ]
+    return [group._replace(within=True) for group in sorted([*groups, *moved], key=lambda group: group.first)]
 
 
 async def store_now(store: Store, layout: ProcessorLayout) -> float:
@@ -190,11 +209,12 @@ async def merge(store: Store, layout: ProcessorLayout, group: FileGroup, schema:
                 return None
             await store.clock.run_in_thread(partial(merger.add, compacted=file.compacted), file.key, stored.body)
     body, contents = await store.clock.run_in_thread(merger.finish)
-    await store.put(layout.compacted_file(group.partition, group.first, put_id), body)
+    await store.put(layout.compacted_file(group.partition, group.first, put_id, within=group.within), body)
     rows = int(contents.rows.sum())
     return CompactedRange(
-        group.first, group.next, put_id, rows, len(body), contents.last.sequence, group.time, since=0.0
-    )
+        group.first, group.next, put_id, rows, len(body), contents.last.sequence, group.time, since=0.0,
+        within=group.within,
+    )  # fmt: skip
 
 
 async def _files(store: Store, layout: ProcessorLayout, group: FileGroup) -> list[DataFile] | None:
@@ -202,7 +222,9 @@ async def _files(store: Store, layout: ProcessorLayout, group: FileGroup) -> lis
     numbers = group.originals
     listed = await originals(store, layout, group.partition, numbers.start, len(numbers)) if numbers else []
     found = [*group.compacted, *listed]
-    if [file.number for file in listed] != list(numbers) or FileGroup.of(group.partition, found) != group:
+    if [file.number for file in listed] != list(numbers) or FileGroup.of(group.partition, found) != group._replace(
+        within=False
+    ):
         return None
     return found
 
@@ -250,11 +272,7 @@ async def switch(
 
 def _fits(layout: ProcessorLayout, found: Boundary, group: FileGroup) -> bool:
     """Whether the boundary still refers to the files of the group."""
-    inside = [
-        layout.compacted_file(group.partition, r.first, r.put_id)
-        for r in found.ranges
-        if group.first <= r.first < group.next
-    ]
+    inside = [key_of(layout, group.partition, r.first, r) for r in found.ranges if group.first <= r.first < group.next]
     return (
         found.lowest <= group.first
         and inside == [file.key for file in group.compacted]
@@ -264,20 +282,26 @@ def _fits(layout: ProcessorLayout, found: Boundary, group: FileGroup) -> bool:
 
 async def sweep(store: Store, layout: ProcessorLayout, partition: str, keep: float) -> list[Entry]:
     """Delete compacted files that have been unused for `keep` seconds: replaced, or left by a job that died."""
-    folder = layout.compacted_dir(partition)
-    listing = await store.list(folder)
+    folders = [layout.compacted_dir(partition, within=within) for within in (False, True)]
+    listings = await gather(folders, store.list)
+    now = max(listing.now for listing in listings.values())
+    entries = [
+        entry
+        for folder, listing in listings.items()
+        for entry in listing.entries
+        if number_before_id(folder, entry.key) is not None  # not a foreign object
+    ]
     gone: list[Entry] = []
 
     def announced(found: Boundary) -> Boundary:
-        named = {layout.compacted_file(partition, r.first, r.put_id) for r in found.ranges}
+        named = {key_of(layout, partition, r.first, r) for r in found.ranges}
         gone[:] = [
             entry
-            for entry in listing.entries
-            if number_before_id(folder, entry.key) is not None  # not a foreign object
-            and entry.key not in named
-            and listing.now - entry.modified >= keep
+            for entry in entries
+            if entry.key not in named
+            and now - entry.modified >= keep
             # A replaced file is read by those who planned before its replacement.
-            and ((holder := found.range_of(number_of(entry.key))) is None or listing.now - holder.since >= keep)
+            and ((holder := found.range_of(number_of(entry.key))) is None or now - holder.since >= keep)
         ]
         return replace(found, sweeps=found.sweeps + 1) if gone else found
 

@@ -57,7 +57,7 @@ async def repair(result: Verification) -> list[Damage]:
 async def _partitions(store: Store, layout: ProcessorLayout) -> list[str]:
     """All partitions of which anything is stored."""
     names = set(await documents(store, layout.checkpoints)) | set(await documents(store, layout.boundaries))
-    for folder in (layout.output, layout.compacted, layout.dead_letters):
+    for folder in (layout.output, layout.compacted, layout.dead_letters):  # the first has those within
         names |= {partition_of(entry.key) for entry in (await store.list(folder)).entries if "/partition=" in entry.key}
     return sorted(names, key=natural)
 

@@ -17,6 +17,7 @@ from actorproc.output.chain import Commit, OutputChain
 from actorproc.output.checkpoint import Checkpoint, read_checkpoint
 from actorproc.output.compacted_file import CompactedCommits, batches_of
 from actorproc.output.letter import read_letters
+from actorproc.output.output_files import key_of
 from actorproc.records import SEQUENCE, Cursor
 from actorproc.retention.boundary import NOTHING_TRIMMED, CompactedRange, read_boundary
 from actorproc.state.reading import read_state
@@ -92,7 +93,7 @@ class PartitionCheck:
         return reached
 
     async def _compacted(self, held: CompactedRange) -> CompactedCommits | None:
-        key = self._layout.compacted_file(self._partition, held.first, held.put_id)
+        key = key_of(self._layout, self._partition, held.first, held)
         stored = await self._store.get(key, size=held.size)
         if stored is None:
             await self._look()

@@ -103,4 +103,4 @@ def key_of(layout: ProcessorLayout, partition: str, number: int, holder: Compact
     """Key of the file that holds commit `number`: the compacted one if a range holds it, else the original."""
     if holder is None:
         return layout.output_file(partition, number)
-    return layout.compacted_file(partition, holder.first, holder.put_id)
+    return layout.compacted_file(partition, holder.first, holder.put_id, within=holder.within)

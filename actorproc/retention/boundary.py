@@ -38,10 +38,19 @@ class CompactedRange(msgspec.Struct, frozen=True):
     """When the newest of these commits was created: seconds since 1970 by the store's clock."""
     since: float
     """When readers were switched to the compacted file: seconds since 1970 by the store's clock."""
+    within: bool = False
+    """Whether the file lies in the folder of the output, where a table of the output can name it."""
+
+
+WITHIN_OUTPUT = 2
+"""Format version of a boundary with compacted files in the folder of the output: an earlier release does not find
+them."""
 
 
 class Boundary(Document, frozen=True):
     """The numbers of a partition that count."""
+
+    newest_format_version = WITHIN_OUTPUT
 
     lowest: int
     """Lower numbers do not belong to the dataset."""
@@ -49,6 +58,13 @@ class Boundary(Document, frozen=True):
     """Compacted ranges in order, without gaps, from `lowest` or below it up to `originals`."""
     sweeps: int = 0
     """How often unused compacted files were deleted. A file that was written before a sweep may be deleted."""
+    changes: int = 0
+    """How often the boundary was changed: a table notes which one it has seen."""
+
+    def to_json(self) -> bytes:
+        """See `Document.to_json`."""
+        within = any(found.within for found in self.ranges)
+        return Document.to_json(replace(self, format_version=WITHIN_OUTPUT if within else 1))
 
     @property
     def originals(self) -> int:
@@ -88,7 +104,7 @@ async def change_boundary(store: Store, key: str, change: Callable[[Boundary], B
     def changed(found: Boundary | None) -> Boundary | None:
         before = found or NOTHING_TRIMMED
         after = change(before)
-        return None if after == before else after
+        return None if after == before else replace(after, changes=before.changes + 1)
 
     return await SharedDocument(store, key, Boundary).change(changed) or NOTHING_TRIMMED
 

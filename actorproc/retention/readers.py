@@ -116,6 +116,9 @@ class SinkEntry(msgspec.Struct, frozen=True, omit_defaults=True):
     """Random."""
     parts: dict[str, SinkPart] = {}
     paused: bool = False
+    table: Literal["", "beside", "within"] = ""
+    """A table that names the files of the output: none is deleted that it names. `within`: it is in their folder, and
+    names only files there."""
 
     def part(self, partition: str) -> SinkPart:
         """A partition that has come after the registration is delivered from its first commit on."""
@@ -136,6 +139,11 @@ class Registry(Document, frozen=True):
     sinks: dict[str, SinkEntry] = msgspec.field(default_factory=dict)
     sink_lives: dict[str, int] = msgspec.field(default_factory=dict)
     """Registrations of each name so far, deleted ones included."""
+
+    @property
+    def has_table_within(self) -> bool:
+        """Whether compacted files belong into the folder of the output."""
+        return any(entry.table == "within" for entry in self.sinks.values())
 
     def to_json(self) -> bytes:
         """See `Document.to_json`. A stored reader has its name only as the key."""

@@ -7,6 +7,7 @@ other. Model: tests/protocol/sink_model.py.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Literal
 
 from msgspec.structs import replace
 
@@ -48,13 +49,20 @@ def needed(entry: SinkEntry, partition: str, progress: SinkProgress | None) -> i
 
 
 async def register_sink(
-    store: Store, layout: ProcessorLayout, name: str, url: str, starts: Mapping[str, int]
+    store: Store,
+    layout: ProcessorLayout,
+    name: str,
+    url: str,
+    starts: Mapping[str, int],
+    *,
+    table: Literal["", "beside", "within"] = "",
 ) -> SinkEntry:
     """Register a sink, unless it is registered: then it goes on where it is.
 
     Args:
         url: of the target, without credentials. Another one under the same name is refused.
         starts: number of the first commit by partition; partitions that come later start with their first commit.
+        table: see `SinkEntry.table`.
     """
 
     def change(found: Registry | None) -> Registry:
@@ -70,7 +78,7 @@ async def register_sink(
             p: SinkPart(start=max(n, lowest), held=max(n, lowest)) for p, n, lowest in _with_lowest(registry, starts)
         }
         life = registry.sink_lives.get(name, 0) + 1
-        entry = SinkEntry(url, life, store.clock.nonce(), parts)
+        entry = SinkEntry(url, life, store.clock.nonce(), parts, table=table)
         lives = {**registry.sink_lives, name: life}
         return replace(registry, sinks={**registry.sinks, name: entry}, sink_lives=lives)
 

@@ -203,10 +203,10 @@ class _Selection:
             return {self.originals: [self.originals]} if exists else {}
         partitions = await partitions_with_state(store, layout)
         wanted = [partition for partition in partitions if self.partitions is None or partition in self.partitions]
-        compacted = layout.compacted.rstrip("/")
-        found: dict[str, list[str]] = {self.originals: [], compacted: []}
+        within, beside = layout.compacted_within.rstrip("/"), layout.compacted.rstrip("/")
+        found: dict[str, list[str]] = {within: [], self.originals: [], beside: []}
         for file in chain(*(await output_files.files(store, dict.fromkeys(wanted, 0))).values()):
-            found[compacted if file.compacted else self.originals].append(file.key)
+            found[next(folder for folder in found if file.key.startswith(f"{folder}/"))].append(file.key)
         return {folder: keys for folder, keys in found.items() if keys}
 
     def load(self, spark: SparkSession, reader: Any, settings: Settings, schema: pa.Schema, url: str) -> DataFrame:

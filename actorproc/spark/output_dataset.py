@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 from actorproc.errors import CorruptObject, UsageError
 from actorproc.output.chain import Commit, OutputChain
 from actorproc.output.compacted_file import CompactedCommits, RowRange, batches_of, rows_of_commits
-from actorproc.output.output_files import OutputFiles
+from actorproc.output.output_files import OutputFiles, key_of
 from actorproc.output.row_reader import partitions_with_state
 from actorproc.output.schema_document import read_schema
 from actorproc.output.source_identity import dataset_identity
@@ -86,7 +86,7 @@ class Output(SparkDataset):
             if first == holder.first and holder.next <= stop:
                 count += holder.rows
             else:
-                key = self._layout.compacted_file(partition, holder.first, holder.put_id)
+                key = key_of(self._layout, partition, holder.first, holder)
                 contents = await self._contents_of(store, key)
                 if contents is None:
                     return None

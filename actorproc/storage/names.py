@@ -119,6 +119,7 @@ class ProcessorLayout:
         self.boundaries = root + "boundaries/"
         self.readers = root + READERS
         self.compacted = root + "compacted/"
+        self.compacted_within = self.output + "_compacted/"  # readers of plain Parquet pass over such a name
         self.schema = root + "schema.json"
         self.origin = root + "source.json"
         self.probe = root + "probe/"
@@ -151,12 +152,15 @@ class ProcessorLayout:
     def output_file(self, partition: str, number: int) -> str:
         return self.output_dir(partition) + numbered(number, ".parquet")
 
-    def compacted_dir(self, partition: str) -> str:
-        return self.compacted + partition_dir(partition)
+    def compacted_dir(self, partition: str, *, within: bool = False) -> str:
+        """Args:
+        within: the one in the folder of the output.
+        """
+        return (self.compacted_within if within else self.compacted) + partition_dir(partition)
 
-    def compacted_file(self, partition: str, first: int, put_id: str) -> str:
+    def compacted_file(self, partition: str, first: int, put_id: str, *, within: bool = False) -> str:
         """Rows of the commits from number `first` on. The put-id is in the key, so that it is never written over."""
-        return self.compacted_dir(partition) + numbered(first, f"-{put_id}.parquet")
+        return self.compacted_dir(partition, within=within) + numbered(first, f"-{put_id}.parquet")
 
     def dead_letter_dir(self, partition: str) -> str:
         return self.dead_letters + partition_dir(partition)

@@ -23,6 +23,7 @@ from actorproc.output.row_reader import all_slices, newest_slices, partitions_wi
 from actorproc.output.schema_document import read_schema
 from actorproc.retention.boundary import CompactedRange, raise_boundary, read_boundary
 from actorproc.rows.output_schema import output_schema
+from actorproc.sinks.entries import register_sink
 from actorproc.spark.options import ReadOptions, parse_read_options
 from actorproc.spark.planning import initial_numbers, latest_numbers, plan_batch, plan_micro_batch, split_into_tasks
 from actorproc.spark.task_reader import read_spans
@@ -576,3 +577,27 @@ async def test_a_batch_of_a_compacted_file_is_at_most_a_row_group(
     ]
     assert sum(sizes) > 1_800_000
     assert max(sizes) < 400_000
+
+
+async def test_with_a_table_in_the_output_compacted_files_move_into_its_folder(store: Store, fleet: Fleet) -> None:
+    """Those of before are moved, also those that are large enough; all rows stay readable, and unused files go."""
+    before = await compact(store)
+    await fleet.commit(p0=5)
+    await register_sink(store, LAYOUT, "table", "delta", {}, table="within")
+    made = await compact(store, target_size=1)
+    assert len(made) == len(before) == 2
+    assert all(found.within for found in made)
+    assert len((await store.list(LAYOUT.compacted_within)).entries) == 2
+    rows = [row async for piece in all_slices(store, LAYOUT, ["0", "1"]) async for row in read_rows(store, piece)]
+    assert sum(batch.num_rows for batch in rows) == len(fleet.expected())
+    gone = [entry.key for partition in ("0", "1") for entry in await sweep(store, LAYOUT, partition, keep=0)]
+    assert {key.removeprefix(LAYOUT.compacted)[:11] for key in gone} == {"partition=0", "partition=1"}
+    assert not await compact(store, target_size=1)
+
+
+async def test_an_earlier_release_refuses_a_boundary_whose_files_it_does_not_find(store: Store, fleet: Fleet) -> None:
+    await compact(store)
+    assert (await read_boundary(store, LAYOUT.boundary("0"))).format_version == 1
+    await register_sink(store, LAYOUT, "table", "delta", {}, table="within")
+    await compact(store)
+    assert (await read_boundary(store, LAYOUT.boundary("0"))).format_version == 2

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Literal
 
 import anyio
 import pytest
@@ -13,6 +14,7 @@ from pyspark.sql import SparkSession
 from actorproc import errors
 from actorproc.admin.audit import read_audit
 from actorproc.retention.boundary import raise_boundary, read_boundary
+from actorproc.sinks.entries import register_sink
 from actorproc.spark import compact, read_output, stream_output
 from actorproc.spark.compaction import Compaction
 from actorproc.storage.listing import DataFile
@@ -34,9 +36,16 @@ async def delete_originals(fleet: Fleet) -> int:
 
 
 @pytest.mark.slow
-async def test_both_readers_find_the_same_rows_in_compacted_files(spark: SparkSession, tmp_path: Path) -> None:
+@pytest.mark.parametrize("table", ["", "within"])
+async def test_both_readers_find_the_same_rows_in_compacted_files(
+    spark: SparkSession, tmp_path: Path, table: Literal["", "within"]
+) -> None:
+    """With a table in the output's folder, compacted files are there, too."""
     fleet = Fleet(str(tmp_path))
     await fleet.commit(p0=30, p1=20)
+    if table:
+        async with open_store(str(tmp_path)) as store:
+            await register_sink(store, LAYOUT, "table", "delta", {}, table=table)
     await fleet.commit(Grown, p0=20, p1=10)  # a column is added
 
     told: list[int] = []
