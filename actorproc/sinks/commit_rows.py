@@ -22,13 +22,18 @@ class CommitRows:
     first: int
     rows: pa.Table
     counts: list[int]
-    put_id: str
-    """Of the last commit; "": not known."""
+    put_ids: list[str]
+    """Of each commit; "": not known."""
 
     @property
     def next(self) -> int:
         """The number after these commits."""
         return self.first + len(self.counts)
+
+    @property
+    def put_id(self) -> str:
+        """Of the last commit."""
+        return self.put_ids[-1]
 
 
 class RecentCommits:
@@ -57,13 +62,14 @@ class RecentCommits:
         """The commits from `number` on, up to some `most_rows` rows; None if they are not here."""
         if not self._commits or not self._commits[0][0] <= number <= self._commits[-1][0]:
             return None
-        tables, rows, last = list[pa.Table](), 0, ""
+        tables, rows, put_ids = list[pa.Table](), 0, list[str]()
         for each, table, put_id in self._commits:
             if each < number or (tables and rows + table.num_rows > most_rows):
                 continue
             tables.append(table)
-            rows, last = rows + table.num_rows, put_id
-        return CommitRows(number, pa.concat_tables(tables), [table.num_rows for table in tables], last)
+            put_ids.append(put_id)
+            rows += table.num_rows
+        return CommitRows(number, pa.concat_tables(tables), [table.num_rows for table in tables], put_ids)
 
 
 class StoredCommits:
@@ -114,5 +120,7 @@ def _rows_of(file: CommittedFile, schema: pa.Schema, number: int, most_rows: int
     except (pa.ArrowException, OSError) as error:
         raise CorruptObject.unreadable(file.key, error) from None
     rows = pa.Table.from_batches(batches) if batches else schema.empty_table()
-    put_id = file.put_id if number + len(taken) == file.next else ""
-    return CommitRows(number, fitted(rows, schema), taken, put_id)
+    put_ids = [""] * len(taken)
+    if number + len(taken) == file.next:
+        put_ids[-1] = file.put_id
+    return CommitRows(number, fitted(rows, schema), taken, put_ids)

@@ -27,7 +27,7 @@ from actorproc.runtime.logger import LogThrottle
 from actorproc.sinks.commit_rows import CommitRows, RecentCommits, StoredCommits
 from actorproc.sinks.entries import SinkProgress, hold_back, needed, progress_document
 from actorproc.sinks.options import SinkOptions
-from actorproc.sinks.protocol import Delivery, Sink, SinkMoved, SinkRefused, SinkRow
+from actorproc.sinks.protocol import Delivery, Sink, SinkError, SinkMoved, SinkRefused, SinkRow
 from actorproc.sinks.terms import is_in_term, next_commit, row_after
 from actorproc.storage.document import SharedDocument
 from actorproc.storage.names import ProcessorLayout
@@ -254,7 +254,9 @@ class SinkDelivery:
     async def _send(self, entry: SinkEntry, found: CommitRows) -> None:
         was = self._row
         now = row_after(entry, self._partition, was, self._home, found.next, found.put_id)
-        await self._write(Delivery(self._partition, found.rows, self._position, found.counts, was, now))
+        await self._write(
+            Delivery(self._partition, found.rows, self._position, found.counts, was, now, put_ids=found.put_ids)
+        )
         self._row, self._position = now, found.next
         self._note(position=found.next, rows=self._statistics.rows + found.rows.num_rows)
         self._recent.forget(found.next)
@@ -320,6 +322,8 @@ class SinkDelivery:
         delay = _BACKOFF.delay(self._failures, self._clock.random)
         if isinstance(error, SinkRefused):
             delay = max(delay, _BACKOFF.most)
+        if isinstance(error, SinkError):
+            delay = max(delay, error.again_in)
         say = self._logger.warning if self._throttle.due("", self._clock.monotonic()) else self._logger.debug
         say("sink.failed", error=text, again_in=round(delay, 1))
         await self._publish(text)

@@ -17,6 +17,7 @@ from actorproc.runtime.tasks import gather
 from actorproc.sinks.delivery import SinkDelivery
 from actorproc.sinks.entries import register_sink
 from actorproc.sinks.opening import make_sink
+from actorproc.sinks.positions import PositionsInContainer
 from actorproc.sinks.protocol import Sink, SinkError, SinkRefused
 from actorproc.storage.names import ProcessorLayout
 from actorproc.storage.store import Store
@@ -77,6 +78,8 @@ class HostSinks:
         self._store, self._layout, self._schema = store, layout, schema
         self._shared = [SharedSink(name, sink, schema) for name, sink in self._made.items()]
         for shared in self._shared:
+            if isinstance(shared.sink, PositionsInContainer):
+                shared.sink.keep_in(store, layout, shared.name)
             await self._register(shared)
             await self._try(shared)
 

@@ -70,6 +70,8 @@ class Delivery:
     was: SinkRow | None
     """The sink's row as it was read, or as the last delivery left it; None: there was none."""
     now: SinkRow
+    put_ids: Sequence[str] = ()
+    """Of each commit, for sinks whose requests name one; "": not known."""
 
 
 class SinkMoved(Exception):
@@ -77,7 +79,15 @@ class SinkMoved(Exception):
 
 
 class SinkError(ActorprocError):
-    """A sink cannot take rows now. The delivery is tried again; a commit of the sink may have been applied."""
+    """A sink cannot take rows now. The delivery is tried again; a commit of the sink may have been applied.
+
+    Args:
+        again_in: seconds that the sink asks to wait.
+    """
+
+    def __init__(self, message: str, *, again_in: float = 0.0) -> None:
+        super().__init__(message)
+        self.again_in = again_in
 
 
 class SinkRefused(SinkError):

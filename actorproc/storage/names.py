@@ -136,6 +136,10 @@ class ProcessorLayout:
         """How far a sink is in one partition, for trims and operators."""
         return partition_key(f"{self.sinks}{sink}/", partition)
 
+    def sink_row(self, sink: str, partition: str) -> str:
+        """The position of a sink whose target cannot keep one."""
+        return partition_key(f"{self.sinks}{sink}/rows/", partition)
+
     def history_file(self, host: str, nonce: str) -> str:
         """Of one life of a host, from its start to its end."""
         return f"{self.history}{host}~{nonce}.parquet"

@@ -251,7 +251,8 @@ class _Check:
         ]
         since = was.position if was is not None else 0
         now = SinkRow(_HOME, 1, "first", was.fence if was is not None else 0, since + 1, f"put-{since}")
-        return Delivery(partition, pa.Table.from_arrays(columns, schema=SCHEMA), since, (count,), was, now)
+        rows = pa.Table.from_arrays(columns, schema=SCHEMA)
+        return Delivery(partition, rows, since, (count,), was, now, put_ids=(now.put_id,))
 
     async def _deliver(self, sink: Sink, partition: str, was: SinkRow | None, count: int) -> SinkRow:
         delivery = self._delivery(partition, was, count)
