@@ -184,7 +184,7 @@ class Processor:
         if until_end:
             end = RunUntilEnd(
                 self._source, self._store, self.layout, self.host, self._logger,
-                needs_owner=wakes(self.handler) or self._sinks is not None,
+                needs_owner=wakes(self.handler) or (self._sinks is not None and self._sinks.need_owner),
             )  # fmt: skip
         try:
             with cancellation_logged(self._logger), signalled.handled() if signalled else nullcontext():
@@ -316,7 +316,7 @@ class Processor:
                 shared = await stack.enter_async_context(shared_value(self.handler, self.options, self._logger))
             if (sinks := self._sinks) is not None:
                 stack.push_async_callback(sinks.close)
-                await contact(lambda: sinks.open(store, self.layout, output_schema(self.schema)))
+                await contact(lambda: sinks.open(store, self.layout, output_schema(self.schema), self.host))
             with warn_while_slow(self._logger, "register() of the source"):
                 await contact(lambda: source.register(self.name, store.url))
             if clock is SYSTEM:

@@ -142,13 +142,21 @@ class Supervisor(Actor[Message]):
                     tasks.start_soon(mirror.run)
                 if self._context.hooks.wanted:
                     tasks.start_soon(self._context.hooks.run)
+                if (tables := self._context.tables) is not None:
+                    tasks.start_soon(tables.run, self._is_first)
                 await self._serve()
                 await self._leave()
+                if tables is not None:
+                    await tables.finish(self._settings.store_patience if self._context.until_end else None)
                 await self._context.hooks.finish(LEAVING_TIME)
                 if mirror is not None:
                     await mirror.finish()
                 tasks.cancel_scope.cancel()
         self.check_left()
+
+    def _is_first(self) -> bool:
+        """Whether this host does what one host of the group does. It looks no more often than at the group."""
+        return bool(self._members) and self._context.host == self._members[0] and not self.partitions.fenced
 
     def check_left(self) -> None:
         """A task that ends cancelled ends its group without an error.

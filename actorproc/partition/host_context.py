@@ -22,6 +22,7 @@ from actorproc.runtime.changes import Changes
 from actorproc.runtime.clock import Clock
 from actorproc.sinks.host_sinks import HostSinks
 from actorproc.sinks.set_of_deliveries import Deliveries
+from actorproc.sinks.tables.host_tables import HostTables
 from actorproc.sources.protocol import Source, Start
 from actorproc.storage.names import ProcessorLayout
 from actorproc.storage.store import Store
@@ -64,6 +65,11 @@ class HostContext:
     """Names partitions that have processed or committed more, have failed, or were acquired or lost."""
     key_decoder: Decoder | None = None
     sinks: HostSinks | None = None
+
+    @property
+    def tables(self) -> HostTables | None:
+        """The tables of this host; None: it has none."""
+        return self.sinks.tables if self.sinks is not None and self.sinks.tables.each else None
 
     async def prepare(self, batch: Batch) -> None:
         """Fetch the schemas that decoding these records needs. Raises SourceError: they cannot be had now."""

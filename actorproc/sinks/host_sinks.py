@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Literal
 
 import anyio
 import pyarrow as pa
@@ -11,6 +11,7 @@ import pyarrow as pa
 from actorproc.errors import UsageError
 from actorproc.output.chain import OutputChain
 from actorproc.output.row_reader import partitions_with_state
+from actorproc.output.source_identity import dataset_identity
 from actorproc.runtime.clock import Clock
 from actorproc.runtime.error_text import format_error
 from actorproc.runtime.tasks import gather
@@ -18,11 +19,14 @@ from actorproc.sinks.delivery import SinkDelivery
 from actorproc.sinks.entries import register_sink
 from actorproc.sinks.opening import make_sink
 from actorproc.sinks.positions import PositionsInContainer
-from actorproc.sinks.protocol import Sink, SinkError, SinkRefused
+from actorproc.sinks.protocol import Sink, SinkError, SinkRefused, SinkTarget
+from actorproc.sinks.tables.committer import TableCommitter
+from actorproc.sinks.tables.host_tables import HostTables
+from actorproc.sinks.tables.protocol import TableHome, TableSink
 from actorproc.storage.names import ProcessorLayout
 from actorproc.storage.store import Store
 
-SinkConfig = str | Mapping[str, Any] | Sink
+SinkConfig = str | Mapping[str, Any] | SinkTarget
 """A URL; options with the URL as `url`; or a sink."""
 
 _FIRST_TRY = 10.0
@@ -57,61 +61,86 @@ class HostSinks:
 
     def __init__(self, configured: Mapping[str, SinkConfig], processor: str, clock: Clock, log: Any) -> None:
         self._made = {
-            name: given if isinstance(given, Sink) else make_sink(name, given, processor=processor, clock=clock)
+            name: given if isinstance(given, SinkTarget) else make_sink(name, given, processor=processor, clock=clock)
             for name, given in configured.items()
         }
-        self._logger = log
+        self._clock, self._logger = clock, log
         self._shared: list[SharedSink] = []
+        self.tables = HostTables((), clock, log)
 
     def __len__(self) -> int:
         return len(self._made)
 
-    async def open(self, store: Store, layout: ProcessorLayout, schema: pa.Schema) -> None:
+    @property
+    def need_owner(self) -> bool:
+        """Whether the owner of a partition delivers its commits."""
+        return any(isinstance(sink, Sink) for sink in self._made.values())
+
+    async def open(self, store: Store, layout: ProcessorLayout, schema: pa.Schema, host: str = "") -> None:
         """Register and open all. A sink that is away is opened later, by its deliveries.
 
         Args:
             schema: of the rows, with `_sequence`.
+            host: its name.
 
         Raises:
             UsageError: a sink is registered for another target, or it refuses the rows.
         """
         self._store, self._layout, self._schema = store, layout, schema
-        self._shared = [SharedSink(name, sink, schema) for name, sink in self._made.items()]
+        rows = {name: sink for name, sink in self._made.items() if isinstance(sink, Sink)}
+        tables = {name: sink for name, sink in self._made.items() if isinstance(sink, TableSink)}
+        await self._open_tables(tables, host)
+        self._shared = [SharedSink(name, sink, schema) for name, sink in rows.items()]
         for shared in self._shared:
             if isinstance(shared.sink, PositionsInContainer):
                 shared.sink.keep_in(store, layout, shared.name)
-            await self._register(shared)
-            await self._try(shared)
+            await self._register(shared.name, shared.sink.url, shared.sink.options.start)
+            await self._try(shared.name, shared.sink, shared.opened)
 
-    async def _register(self, shared: SharedSink) -> None:
-        options = shared.sink.options
+    async def _open_tables(self, tables: Mapping[str, TableSink], host: str) -> None:
+        store, layout = self._store, self._layout
+        within = [name for name, sink in tables.items() if sink.table == "within"]
+        if len(within) > 1:
+            raise UsageError(f"sinks {' and '.join(within)}: both would be the table in the folder of the output")
+        home = TableHome(store, layout, await dataset_identity(store, layout) or "")
+        committers = [
+            TableCommitter(name, sink, home, schema=self._schema, host=host, log=self._logger)
+            for name, sink in tables.items()
+        ]
+        for committer in committers:
+            sink = committer.sink
+            await self._try(committer.name, sink, committer.open)
+            await self._register(committer.name, sink.url, sink.options.start, sink.table)
+        self.tables = HostTables(committers, self._clock, self._logger)
+
+    async def _register(
+        self, name: str, url: str, start: Literal["earliest", "now"], table: Literal["", "beside", "within"] = ""
+    ) -> None:
         starts: dict[str, int] = {}
-        if options.start == "now":
+        if start == "now":
             store, layout = self._store, self._layout
             tips = await gather(
                 await partitions_with_state(store, layout), lambda p: OutputChain(store, layout, p).tip()
             )
             starts = {partition: tip.number for partition, tip in tips.items() if tip is not None}
-        await register_sink(self._store, self._layout, shared.name, shared.sink.url, starts)
+        await register_sink(self._store, self._layout, name, url, starts, table=table)
 
-    async def _try(self, shared: SharedSink) -> None:
+    async def _try(self, name: str, sink: SinkTarget, opened: Callable[[], Awaitable[object]]) -> None:
         error: Exception | None = None
         with anyio.move_on_after(_FIRST_TRY) as scope:
             try:
-                await shared.opened()
+                await opened()
             except SinkRefused as refused:
-                raise UsageError(f"sink {shared.name}: {refused}") from None
+                raise UsageError(f"sink {name}: {refused}") from None
             except Exception as other:  # noqa: BLE001  # whatever the sink's client raises
                 error = other
         if scope.cancelled_caught:
             error = SinkError(f"it has not answered within {_FIRST_TRY:g} s")
         if error is None:
-            self._logger.info(
-                "sink.opened", sink=shared.name, url=shared.sink.url, guarantee=str(shared.sink.guarantee)
-            )
+            self._logger.info("sink.opened", sink=name, url=sink.url, guarantee=str(sink.guarantee))
         else:
             why = "rows are kept in the container, and delivered once it answers"
-            self._logger.warning("sink.unreachable", sink=shared.name, error=format_error(error), why=why)
+            self._logger.warning("sink.unreachable", sink=name, error=format_error(error), why=why)
 
     def deliveries(self, partition: str, log: Any) -> list[SinkDelivery]:
         """The deliveries of one partition."""

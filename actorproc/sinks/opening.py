@@ -9,11 +9,11 @@ from actorproc import plugins
 from actorproc.config.validation import did_you_mean, has_credentials, without_credentials
 from actorproc.errors import UsageError
 from actorproc.runtime.clock import Clock
-from actorproc.sinks.protocol import Sink, SinkPlace
+from actorproc.sinks.protocol import SinkPlace, SinkTarget
 from actorproc.storage.names import checked_name
 
 
-def make_sink(name: str, given: str | Mapping[str, Any], *, processor: str, clock: Clock) -> Sink:
+def make_sink(name: str, given: str | Mapping[str, Any], *, processor: str, clock: Clock) -> SinkTarget:
     """The sink of this name.
 
     Args:
@@ -26,10 +26,10 @@ def make_sink(name: str, given: str | Mapping[str, Any], *, processor: str, cloc
     checked_name("sink name", name)
     options = {"url": given} if isinstance(given, str) else dict(given)
     url = options.pop("url", None)
-    if not isinstance(url, str) or ":" not in url:
+    known = plugins.names(plugins.SINKS)
+    if not isinstance(url, str) or (":" not in url and url not in known):
         raise UsageError(f"sink {name}: give its URL, such as --sink {name}=postgresql://user@host/database")
     scheme = url.partition(":")[0]
-    known = plugins.names(plugins.SINKS)
     if scheme not in known:
         raise UsageError(
             f"sink {name} = {without_credentials(url)}: unknown scheme {scheme!r}{did_you_mean(scheme, known)} "
@@ -41,6 +41,6 @@ def make_sink(name: str, given: str | Mapping[str, Any], *, processor: str, cloc
             "for example to @/run/secrets/password"
         )
     return plugins.make(
-        plugins.SINKS, scheme, Sink, f"sink {name}",  # type: ignore[type-abstract]  # nothing is made of it here
+        plugins.SINKS, scheme, SinkTarget, f"sink {name}",  # type: ignore[type-abstract]  # nothing is made of it here
         url, options, SinkPlace(name, processor, clock),
     )  # fmt: skip

@@ -94,7 +94,25 @@ class SinkRefused(SinkError):
     """The sink refuses rows, and would refuse them again: a value does not fit, or a right is missing."""
 
 
-class Sink(ABC):
+class SinkTarget(ABC):
+    """What rows and tables have in common: see `Sink`, and `tables.protocol.TableSink`."""
+
+    guarantee: ClassVar[Guarantee]
+    url: str
+    """Of the target, without credentials: it names the target in messages, and in the registration."""
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Disconnect."""
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+
+class Sink(SinkTarget):
     """One connection of a host to a sink. Deliveries of different partitions may run at once.
 
     Every method but `close` may raise `SinkError`, and whatever the sink's client raises counts as one. A sink is
@@ -102,9 +120,6 @@ class Sink(ABC):
     that the user gave, by name: `parse_options` reads them.
     """
 
-    guarantee: ClassVar[Guarantee]
-    url: str
-    """Of the target, without credentials: it names the target in messages, and in the registration."""
     options: SinkOptions
 
     @abstractmethod
@@ -133,13 +148,3 @@ class Sink(ABC):
             SinkMoved: the sink's row is another one.
             SinkRefused: rows do not fit.
         """
-
-    @abstractmethod
-    async def close(self) -> None:
-        """Disconnect."""
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()

@@ -194,6 +194,12 @@ def parse_footer(key: str, tail: bytes, *, tag: str, size: int) -> Footer | int:
     Raises:
         CorruptObject: this is not a whole Parquet file, or its footer is damaged.
     """
+    parsed = parse_metadata(key, tail, size=size)
+    return parsed if isinstance(parsed, int) else footer_from(key, parsed, tag=tag, size=size)
+
+
+def parse_metadata(key: str, tail: bytes, *, size: int) -> pq.FileMetaData | int:
+    """As `parse_footer`, with what Parquet says of the columns. Our entries are not checked."""
     if size < 12 or tail[-4:] != _MAGIC:
         raise CorruptObject(key, f"no whole Parquet file ({size} bytes, and it does not end as one); {RESTORE}")
     needed = int.from_bytes(tail[-8:-4], "little") + 8
@@ -202,10 +208,9 @@ def parse_footer(key: str, tail: bytes, *, tag: str, size: int) -> Footer | int:
     if needed > len(tail):
         return needed
     try:  # a file of nothing but the footer is enough to read the footer
-        parsed = pq.ParquetFile(pa.BufferReader(_MAGIC + tail[-needed:]), thrift_string_size_limit=2**31 - 1).metadata
+        return pq.ParquetFile(pa.BufferReader(_MAGIC + tail[-needed:]), thrift_string_size_limit=2**31 - 1).metadata
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:  # the last of a column's name
         raise CorruptObject(key, f"its Parquet footer cannot be read ({error}); {RESTORE}") from None
-    return footer_from(key, parsed, tag=tag, size=size)
 
 
 def footer_from(key: str, parsed: pq.FileMetaData, *, tag: str = "", size: int = 0) -> Footer:

@@ -1,0 +1,262 @@
+"""Makes the transactions of one table. One host of the group does, where possible; two at once are harmless.
+
+Safety comes from the condition of each transaction alone. Model: tests/protocol/table_model.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from dataclasses import replace as replace_fields
+from typing import Any, Literal
+
+import pyarrow as pa
+from msgspec.structs import replace
+
+from actorproc.errors import ActorprocError
+from actorproc.retention.boundary import NOTHING_TRIMMED
+from actorproc.retention.readers import SinkEntry, read_registry
+from actorproc.runtime.backoff import Backoff
+from actorproc.runtime.error_text import format_error
+from actorproc.runtime.logger import LogThrottle
+from actorproc.sinks.protocol import SinkMoved, SinkRefused
+from actorproc.sinks.tables.chain_reader import ChainReader
+from actorproc.sinks.tables.cutting import cut
+from actorproc.sinks.tables.plan import PartitionPlan, PartitionView, plan
+from actorproc.sinks.tables.progress import TableProgress, table_progress
+from actorproc.sinks.tables.protocol import (
+    AddedFile,
+    RemovedFile,
+    TableChange,
+    TableHome,
+    TableSink,
+    TableSnapshot,
+)
+from actorproc.storage.store import Conflict
+
+_BACKOFF = Backoff(1.0, 60.0)
+_TRIES = 5  # in a row that others may win, before a committer waits for its next turn
+
+_ANYWAY = 10
+"""Intervals after which another host makes a transaction, too: the first one may not have the table configured."""
+
+_LOOK_EVERY = 1.0
+"""Seconds between two looks whether it is this host's turn."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableStatistics:
+    """Progress of a table, as this host knows it."""
+
+    name: str
+    state: Literal["waiting", "running", "paused", "failing"] = "waiting"
+    """`waiting`: another host makes its transactions."""
+    transactions: int = 0
+    """Made by this host."""
+    files: int = 0
+    """Added by this host."""
+    rows: int = 0
+    """In these files."""
+    error: str | None = None
+    error_since: float | None = None
+    """In seconds since 1970."""
+
+
+class TableCommitter:
+    """Collects the commits of all partitions, each `interval`, and makes one transaction of them.
+
+    Args:
+        schema: of the rows, with `_sequence`; None: an operator's command, which creates and changes no columns.
+        host: its name, for operators.
+        log: bound to processor and host.
+    """
+
+    def __init__(
+        self, name: str, sink: TableSink, home: TableHome, *, schema: pa.Schema | None, host: str, log: Any
+    ) -> None:
+        self.name, self.sink = name, sink
+        self._home, self._schema, self._host = home, schema, host
+        self._clock = home.store.clock
+        self._logger = log.bind(sink=name)
+        self._chain = ChainReader(home.store, home.layout, sink.describe)
+        self._progress = table_progress(home.store, home.layout, name)
+        self._is_open = False
+        self._checked: set[str] = set()  # partitions whose last commit is the chain's
+        self._failures = 0
+        self._throttle = LogThrottle()
+        self._statistics = TableStatistics(name)
+
+    def statistics(self) -> TableStatistics:
+        """A snapshot."""
+        return self._statistics
+
+    def _note(self, **fields: Any) -> None:
+        self._statistics = replace_fields(self._statistics, **fields)
+
+    async def open(self) -> None:
+        """Open the table, unless it is open. Raises whatever `TableSink.open` raises."""
+        if not self._is_open:
+            await self.sink.open(self._schema, self._home)
+            self._is_open = True
+
+    # At a host
+
+    async def run(self, is_first: Callable[[], bool]) -> None:
+        """Make transactions until cancelled, when it is this host's turn. Errors are logged, and tried again.
+
+        Args:
+            is_first: whether this host is the one that makes them. Two that think so cost requests, nothing else.
+        """
+        interval = self.sink.options.interval
+        began = self._clock.monotonic() - interval * self._clock.random.random()
+        while True:
+            await self._clock.sleep(min(_LOOK_EVERY, interval))
+            first = is_first()
+            if not first and self._statistics.state != "waiting":
+                self._note(state="waiting", error=None, error_since=None)
+            pause = _BACKOFF.delay(self._failures, self._clock.random) if self._failures else 0.0
+            if self._clock.monotonic() >= began + max(interval if first else _ANYWAY * interval, pause):
+                began = self._clock.monotonic()
+                await self.turn()
+
+    async def turn(self) -> bool:
+        """Bring the table up to date. False: it has failed, which is logged."""
+        try:
+            await self.commit()
+        except Exception as error:  # noqa: BLE001  # whatever the table's client raises
+            await self._failed(error)
+            return False
+        return True
+
+    # Transactions
+
+    async def commit(self) -> TableSnapshot:
+        """Make transactions until there is nothing left to do, and return the table then.
+
+        Raises:
+            SinkRefused: the table does not fit the chain, or cannot be changed.
+            SinkMoved: others were first, again and again.
+            ActorprocError: the store or the table does not answer.
+        """
+        await self.open()
+        tries = 0
+        while True:
+            entry = await self._entry()
+            table = await self.sink.load()
+            if entry.paused:
+                return await self._pause(entry, table)
+            views = await self._chain.views(table, entry)
+            await self.check_fits(table, entry, views)
+            plans = self._plans(views)
+            if not plans and table.life == entry.life:
+                await self._succeeded(entry, table)
+                return table
+            try:
+                await self._land(entry, table, plans)
+            except SinkMoved:
+                tries += 1
+                if tries >= _TRIES:
+                    raise
+                await self._clock.sleep(_BACKOFF.delay(1, self._clock.random))
+
+    def _plans(self, views: Sequence[PartitionView]) -> dict[str, PartitionPlan]:
+        replaces = self.sink.options.on_reset == "replace"
+        found = {view.partition: plan(self._home.layout, view, replaces=replaces) for view in views}
+        return {partition: planned for partition, planned in found.items() if planned is not None}
+
+    async def _land(self, entry: SinkEntry, table: TableSnapshot, plans: dict[str, PartitionPlan]) -> None:
+        adds: list[AddedFile] = []
+        removes: list[RemovedFile] = []
+        for partition, planned in plans.items():
+            adds += planned.adds
+            removes += planned.removes
+            if planned.taken_back is not None:
+                gone = {file.key for file in planned.removes}
+                copies, cuts = await cut(self._home, self.sink, table, partition, planned.taken_back, gone)
+                adds += copies
+                removes += cuts
+        places = {partition: planned.place for partition, planned in plans.items()}
+        await self.sink.commit(table, TableChange(entry.life, places, adds, removes))
+        done = self._statistics
+        rows = sum(file.rows for file in adds if file.new_rows)
+        self._note(transactions=done.transactions + 1, files=done.files + len(adds), rows=done.rows + rows)
+        self._logger.debug("table.committed", added=len(adds), removed=len(removes), rows=rows)
+
+    async def check_fits(
+        self, table: TableSnapshot, entry: SinkEntry, views: Sequence[PartitionView] | None = None
+    ) -> None:
+        """Check that the table belongs to this chain (rule `fits`).
+
+        Raises:
+            SinkRefused: the container was restored from a backup, and has gone on in another way.
+        """
+        if table.life != entry.life:
+            return
+        boundaries = await self._chain.boundaries() if views is None else {v.partition: v.boundary for v in views}
+        for partition, place in table.places.items():
+            if place.seen > boundaries.get(partition, NOTHING_TRIMMED).changes:
+                raise self._does_not_fit(partition, "has seen a later boundary of its files")
+            if partition in self._checked or not place.mark:
+                continue
+            mark = await self._chain.put_mark(partition, place.position - 1)
+            if mark is None or mark not in (0, place.mark):
+                raise self._does_not_fit(partition, f"has another commit {place.position - 1}")
+            self._checked.add(partition)
+
+    def _does_not_fit(self, partition: str, why: str) -> SinkRefused:
+        return SinkRefused(
+            f"table {self.name} {why} in partition {partition} than the container: the container was restored from a "
+            f"backup. `actorproc sinks repair {self.name}` makes the table what the container has"
+        )
+
+    async def _entry(self) -> SinkEntry:
+        registry = await read_registry(self._home.store, self._home.layout.readers)
+        if (entry := registry.sinks.get(self.name)) is None:
+            raise SinkRefused(f"sink {self.name} is not registered any more: it was deleted while this host runs")
+        return entry
+
+    async def _pause(self, entry: SinkEntry, table: TableSnapshot) -> TableSnapshot:
+        """One transaction that changes nothing: one that another host had under way cannot land any more."""
+        found = await self._progress.read() or TableProgress()
+        if not found.fenced:
+            with suppress(SinkMoved):  # then the next turn tries again
+                await self.sink.commit(table, TableChange(table.life))
+                await self._publish(replace(found, term=entry.term, fenced=True, error=None))
+        self._recovered("paused")
+        return table
+
+    # For operators
+
+    def _recovered(self, state: Literal["running", "paused"]) -> None:
+        if self._statistics.error is not None:
+            self._logger.info("sink.delivers_again")
+        self._failures = 0
+        self._note(state=state, error=None, error_since=None)
+
+    async def _succeeded(self, entry: SinkEntry, table: TableSnapshot) -> None:
+        self._recovered("running")
+        positions = {partition: place.position for partition, place in table.places.items()}
+        found = await self._progress.read() or TableProgress()
+        wanted = replace(
+            found, term=entry.term, count=table.count, table_version=table.version, positions=positions, fenced=False,
+            error=None,
+        )  # fmt: skip
+        if wanted != found:
+            await self._publish(replace(wanted, host=self._host, time=self._home.store.time.now()))
+
+    async def _failed(self, error: Exception) -> None:
+        self._failures += 1
+        text = format_error(error)
+        self._note(state="failing", error=text, error_since=self._statistics.error_since or self._clock.wall())
+        say = self._logger.warning if self._throttle.due("", self._clock.monotonic()) else self._logger.debug
+        say("sink.failed", error=text, again_in=self.sink.options.interval)
+        with suppress(ActorprocError):
+            found = await self._progress.read() or TableProgress()
+            if found.error != text:
+                await self._publish(replace(found, host=self._host, error=text))
+
+    async def _publish(self, progress: TableProgress) -> None:
+        """Write the progress, unless another committer does."""
+        with suppress(Conflict):
+            await self._progress.swap(progress)

@@ -1,0 +1,74 @@
+"""Takes back rows of a table: files of them leave it, or are replaced by copies without them (rule `cut`)."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Collection
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from actorproc.errors import CorruptObject
+from actorproc.records import SEQUENCE
+from actorproc.sinks.protocol import SinkRefused
+from actorproc.sinks.tables.protocol import CUT, AddedFile, RemovedFile, TableHome, TableSink, TableSnapshot
+from actorproc.storage.names import number_of
+from actorproc.storage.parquet import growing_columns, open_parquet, open_writer, repeating_floats
+
+
+class _Copy(NamedTuple):
+    body: bytes
+    rows: int
+    note: Any
+
+
+async def cut(
+    home: TableHome, sink: TableSink, table: TableSnapshot, partition: str, sequence: int, gone: Collection[str]
+) -> tuple[list[AddedFile], list[RemovedFile]]:
+    """Copies of the files that have rows behind `sequence`, and others; and the files that have such rows.
+
+    A copy is an object that nothing names yet. If the transaction does not land, it is deleted as unused compacted
+    files are.
+
+    Args:
+        gone: files that leave the table anyhow.
+    """
+    store, layout = home.store, home.layout
+    adds, removes = list[AddedFile](), list[RemovedFile]()
+    names: dict[str, str | None] = {key: key for key in table.files.of(partition)}
+    names |= {name: other.key for name, other in table.files.others_of(partition).items()}
+    for name, key in names.items():
+        if name in gone:
+            continue
+        stored = None if key is None else await store.get(key)
+        if stored is None or key is None:
+            raise SinkRefused(f"a reset takes rows back, and {name}, which the table names, cannot be read")
+        made = await store.clock.run_in_thread(_without, key, stored.body, sequence, sink)
+        if made is None:
+            continue
+        removes.append(RemovedFile(name, partition, rows_go=True))
+        if made.rows:
+            first = number_of(key) if name == key else 0
+            target = layout.compacted_file(partition, first, CUT + store.clock.nonce(), within=sink.table == "within")
+            await store.put(target, made.body)
+            adds.append(AddedFile(target, partition, len(made.body), made.rows, store.time.now(), made.note))
+    return adds, removes
+
+
+def _without(key: str, body: bytes, sequence: int, sink: TableSink) -> _Copy | None:
+    """The rows up to `sequence`; None: the file has no others. CPU-heavy."""
+    try:
+        file = open_parquet(body)
+        column = file.read([SEQUENCE.name])[SEQUENCE.name]
+        if not len(column) or pc.max(column).as_py() <= sequence:
+            return None
+        rows = file.read().filter(pc.less_equal(column, sequence))
+    except (pa.ArrowException, OSError, KeyError) as error:
+        raise CorruptObject.unreadable(key, error) from None
+    target = io.BytesIO()
+    with open_writer(target, rows.schema, growing_columns(rows), repeating_floats(rows)) as writer:
+        writer.write_table(rows)
+    made = target.getvalue()
+    return _Copy(made, rows.num_rows, sink.describe(pq.ParquetFile(io.BytesIO(made)).metadata))

@@ -1,0 +1,238 @@
+"""The contract of a table: another system's table format that names the files of the output, and how far it is.
+
+Protocol: docs/protocol.md, 'Tables'. Model: tests/protocol/table_model.py, whose names of rules are used here.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal, NamedTuple
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from actorproc.sinks.protocol import Guarantee, SinkTarget
+from actorproc.sinks.tables.options import TableOptions
+from actorproc.storage.names import ProcessorLayout, number_before_id, number_in, partition_of
+from actorproc.storage.store import Store
+
+
+class Place(NamedTuple):
+    """How far a table is in one partition."""
+
+    position: int
+    """Number of the next commit to take."""
+    seen: int
+    """`Boundary.changes` of the boundary that the latest transaction was based on."""
+    mark: int = 0
+    """Of the put-id of the commit before `position`; 0: not known. It shows a container that was restored."""
+
+
+class NamedFile(NamedTuple):
+    """A file of the output that a table names."""
+
+    partition: str
+    first: int
+    """Number of its first commit."""
+    compacted: bool
+
+
+class OtherFile(NamedTuple):
+    """A file that is not ours: a stranger has rewritten or added rows, or it is a copy that a reset has made."""
+
+    key: str | None
+    """In the container; None: it is elsewhere."""
+    partition: str | None
+    """None: not known."""
+
+
+class NamedFiles:
+    """The files that a table names."""
+
+    def __init__(self, layout: ProcessorLayout) -> None:
+        self._layout = layout
+        self._ours: dict[str, dict[str, NamedFile]] = {}
+        self.others: dict[str, OtherFile] = {}
+        """By name, as the table spells it."""
+
+    def add(self, key: str | None, name: str, partition: str | None = None) -> None:
+        """The table names this file.
+
+        Args:
+            key: in the container; None: it is elsewhere.
+            partition: as the table says.
+        """
+        if key is None or (found := named_file(self._layout, key)) is None:
+            self.others[name] = OtherFile(key, partition)
+        else:
+            self._ours.setdefault(found.partition, {})[key] = found
+
+    def remove(self, key: str | None, name: str) -> None:
+        """It does not name it any more."""
+        self.others.pop(name, None)
+        if key is not None and (found := named_file(self._layout, key)) is not None:
+            self._ours.get(found.partition, {}).pop(key, None)
+
+    def of(self, partition: str) -> Mapping[str, NamedFile]:
+        """Our files of a partition, by key."""
+        return self._ours.get(partition, {})
+
+    def keys(self) -> set[str]:
+        """Of all files in the container."""
+        ours = {key for files in self._ours.values() for key in files}
+        return ours | {other.key for other in self.others.values() if other.key is not None}
+
+    def others_of(self, partition: str) -> Mapping[str, OtherFile]:
+        """The files of a partition that are not ours, by name."""
+        return {name: other for name, other in self.others.items() if other.partition == partition}
+
+    def __len__(self) -> int:
+        return sum(map(len, self._ours.values()))
+
+    @property
+    def partitions(self) -> list[str]:
+        """Those of which files are named."""
+        return [partition for partition, files in self._ours.items() if files]
+
+
+def named_file(layout: ProcessorLayout, key: str) -> NamedFile | None:
+    """The commits that a file holds, by its key; None for any other object."""
+    try:
+        partition = partition_of(key)
+    except ValueError:
+        return None
+    if (number := number_in(layout.output_dir(partition), key)) is not None:
+        return NamedFile(partition, number, compacted=False)
+    for within in (False, True):
+        folder = layout.compacted_dir(partition, within=within)
+        if (number := number_before_id(folder, key)) is not None and not key[len(folder) :].partition("-")[
+            2
+        ].startswith(CUT):
+            return NamedFile(partition, number, compacted=True)
+    return None
+
+
+CUT = "cut-"
+"""Begins the put-id in the name of a copy without the rows that a reset has taken back."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableSnapshot:
+    """One version of a table.
+
+    Attributes:
+        count: of our transactions so far.
+        life: of the registration that made the latest one; 0: there was none.
+        places: by partition.
+        files: that it names.
+        version: as its format counts, for people.
+    """
+
+    count: int
+    life: int
+    places: Mapping[str, Place]
+    files: NamedFiles
+    version: int | str = 0
+
+
+@dataclass(frozen=True, slots=True)
+class AddedFile:
+    """A file that the table is to name.
+
+    Attributes:
+        note: what `TableSink.describe` has made of its footer.
+        new_rows: whether its rows were not in the table before.
+    """
+
+    key: str
+    partition: str
+    size: int
+    rows: int
+    time: float
+    note: Any = None
+    new_rows: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class RemovedFile:
+    """A file that the table is not to name any more.
+
+    Attributes:
+        key: of a file of ours; or as the table spells it, one of `NamedFiles.others`.
+        rows_go: whether its rows leave the table with it.
+    """
+
+    key: str
+    partition: str
+    rows_go: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TableChange:
+    """One transaction. `places`: of partitions that move."""
+
+    life: int
+    places: Mapping[str, Place] = field(default_factory=dict)
+    adds: Sequence[AddedFile] = ()
+    removes: Sequence[RemovedFile] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TableHome:
+    """What a table belongs to: its files are in `store`, with keys of `layout`.
+
+    Attributes:
+        identity: of the processor: counters of the table are kept under it, so that another processor of this name
+            does not take them for its own.
+    """
+
+    store: Store
+    layout: ProcessorLayout
+    identity: str
+
+
+class TableSink(SinkTarget):
+    """A table that names the files of the output. One committer of all hosts makes its transactions.
+
+    A table is registered under the scheme of its URL, in the same group as row sinks, as a class or function of (url,
+    options, place). Every method but `close` may raise `SinkError`, and whatever the client raises counts as one.
+    """
+
+    guarantee = Guarantee.EXACTLY_ONCE
+    can: ClassVar[frozenset[str]] = frozenset({"replace"})
+    table: ClassVar[Literal["beside", "within"]]
+    """Whether it lies in the folder of the output, and names only files there."""
+    options: TableOptions
+
+    @abstractmethod
+    async def open(self, schema: pa.Schema | None, home: TableHome) -> None:
+        """Connect; create the table, or check it and add the columns that it lacks.
+
+        Args:
+            schema: of the rows, with `_sequence`, to which the column `partition` is added; None: nothing is created or
+                changed, as an operator's command opens it.
+
+        Raises:
+            SinkRefused: the table cannot have these columns.
+        """
+
+    @abstractmethod
+    async def load(self) -> TableSnapshot:
+        """The newest version: counters and files of one moment."""
+
+    @abstractmethod
+    async def commit(self, seen: TableSnapshot, change: TableChange) -> None:
+        """Make one transaction, if the count is still that of `seen` and each removed file is still there.
+
+        Nothing repeats it: neither this method nor a library (rule `count`). Where the outcome is unknown and cannot be
+        settled, raise any other error; the committer loads again.
+
+        Raises:
+            SinkMoved: another transaction of ours has landed, or a file to remove is not there.
+        """
+
+    def describe(self, footer: pq.FileMetaData) -> Any:
+        """What `AddedFile.note` is to be of a file with this footer. Not on the event loop. By default None."""
+        return None
