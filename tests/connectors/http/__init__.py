@@ -1,0 +1,1 @@
+"""Tests of the HTTP connector, against servers of our own on loopback."""
