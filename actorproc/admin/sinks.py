@@ -12,6 +12,7 @@ from actorproc.output.row_reader import partitions_with_state
 from actorproc.retention.readers import SinkEntry, read_registry
 from actorproc.runtime.tasks import gather
 from actorproc.sinks.entries import SinkProgress, delete_sink, needed, pause_sink, progress_document, redeliver
+from actorproc.sinks.lineage import descendants, read_parents
 from actorproc.storage.names import ProcessorLayout, natural
 from actorproc.storage.store import Store
 
@@ -130,12 +131,36 @@ async def deliver_again(
     known = await partitions_with_state(store, layout)
     if unknown := sorted(set(partitions) - set(known), key=natural):
         raise UsageError(f"no partition {unknown[0]!r}; there are: {', '.join(sorted(known, key=natural)) or 'none'}")
-    found = await read_progress(store, layout, name, sorted(partitions or known, key=natural))
-    if found:
-        await redeliver(store, layout, name, start, found)
-        to = {"sink": name, "from": str(start)} | ({"partition": " ".join(partitions)} if partitions else {})
-        await record_now(store, layout.audit, "redeliver", to, f"partitions that deliver again: {len(found)}")
+    asked = sorted(partitions or known, key=natural)
+    if not asked:
+        return []
+    done = await _deliver_tree_again(store, layout, name, start, asked)
+    to = {"sink": name, "from": str(start)} | ({"partition": " ".join(partitions)} if partitions else {})
+    await record_now(store, layout.audit, "redeliver", to, f"partitions that deliver again: {len(done)}")
+    return done
+
+
+async def _deliver_tree_again(
+    store: Store, layout: ProcessorLayout, name: str, start: int, asked: Sequence[str]
+) -> Sequence[str]:
+    """Deliver partitions again; and into an ordered sink all that follow them, from their first commits."""
+    following = await _following(store, layout, name, start, asked)
+    found = await read_progress(store, layout, name, sorted({*asked, *following}, key=natural))
+    again = {p: progress for p, progress in found.items() if p not in following}
+    await redeliver(store, layout, name, start, again, {p: found[p] for p in following})
+    while late := (await _following(store, layout, name, start, asked)) - found.keys():
+        found = {**found, **await read_progress(store, layout, name, sorted(late))}  # they were begun meanwhile
+        await redeliver(store, layout, name, start, {}, {p: found[p] for p in late})
     return list(found)
+
+
+async def _following(store: Store, layout: ProcessorLayout, name: str, start: int, asked: Sequence[str]) -> set[str]:
+    entry = (await read_registry(store, layout.readers)).sinks.get(name)
+    if entry is None or not entry.ordered:
+        return set()
+    tips = await gather(asked, lambda partition: OutputChain(store, layout, partition).tip())
+    repeated = [partition for partition, tip in tips.items() if tip is not None and start < tip.number]
+    return descendants(await read_parents(store, layout), repeated)
 
 
 async def delete(store: Store, layout: ProcessorLayout, name: str) -> SinkEntry:

@@ -14,7 +14,7 @@ from actorproc.records import Cursor
 from actorproc.runtime.tasks import gather
 from actorproc.sources.protocol import earliest_position, is_certainly_at_end
 from actorproc.sources.queue_protocol import QueueSource
-from actorproc.storage.names import ProcessorLayout
+from actorproc.storage.names import ProcessorLayout, natural
 from actorproc.storage.store import Store
 
 
@@ -127,6 +127,11 @@ class EndsElsewhere:
             "are gone, or the stream was made anew"
         )
         return False
+
+    async def closed(self) -> list[str]:
+        """Partitions that no host runs any more."""
+        group = await self._group()
+        return sorted([*group.ended, *group.vanished], key=natural)
 
     async def look_for_failed(self, partitions: Set[str]) -> None:
         """Note which of them a live owner has reported as failed for good, in three heartbeats."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from actorproc.errors import EndNotReached
 from actorproc.host.end_message import end_not_reached, named, rows_lost
-from actorproc.host.ends import Ends
+from actorproc.host.ends import UNREADABLE, Ends
 from actorproc.host.ends_elsewhere import EndsElsewhere
 from actorproc.host.ends_here import EndsHere
 from actorproc.host.supervisor import Supervisor
@@ -69,10 +69,23 @@ class RunUntilEnd:
                 break
             await changes.wait(max(SHORTEST_WAIT, min(poll_at, report_at) - self._clock.monotonic()))
         self.ends.waiting -= self._elsewhere.seen_to - partitions.keys()
+        await self._finish_sinks(supervisor)
         if not (self.ends.waiting or self.ends.unknown):
             self._logger.info("processor.reached_end", partitions=len(self.ends.found))
         self._has_ended = True
         supervisor.stop()
+
+    async def _finish_sinks(self, supervisor: Supervisor) -> None:
+        """Wait until sinks have the rest of partitions that have ended: no host runs these."""
+        closed = supervisor.closed
+        while closed is not None and not supervisor.partitions.closing:
+            try:
+                names = await self._elsewhere.closed()
+            except UNREADABLE:
+                await self._clock.sleep(STORE_POLL)
+                continue
+            await closed.finish(names, lambda: supervisor.partitions.closing)
+            return
 
     def _is_over(self, running: Set[str], failed: Set[str]) -> bool:
         """Whether there is nothing to wait for. `running`, `failed`: partitions of this host."""

@@ -36,6 +36,7 @@ from actorproc.runtime.actor import Actor
 from actorproc.runtime.logger import LogThrottle, get_logger
 from actorproc.runtime.tasks import first_cause
 from actorproc.runtime.watchdog import Blockage
+from actorproc.sinks.closed_partitions import ClosedPartitions
 from actorproc.storage.store import Store
 
 logger = get_logger(__name__)
@@ -70,6 +71,10 @@ class Supervisor(Actor[Message]):
         self._logger = logger.bind(processor=context.processor, host=context.host)
         self._listed = PartitionList(context, self._logger)
         self.partitions = OwnedPartitions(context, self.tell, self._logger)
+        self.closed: ClosedPartitions | None = None
+        """Delivers the rest of partitions that have ended to the sinks, if there are any."""
+        if context.sinks and context.sinks.need_owner:
+            self.closed = ClosedPartitions(context.sinks, context.store, context.layout, context.host, self._logger)
         self._leases = LeaseWriter(group, self.partitions, self._listed, self.nudge, self._logger)
 
     def nudge(self) -> None:
@@ -134,6 +139,8 @@ class Supervisor(Actor[Message]):
                 tasks.start_soon(self._fence_in_time)
                 self.partitions.begin(tasks)
                 tasks.start_soon(watch_ends, self._context, self.partitions, self._logger)
+                if self.closed is not None:
+                    tasks.start_soon(self.closed.run)
                 if self._settings.history_interval:
                     tasks.start_soon(HistoryWriter(self._context, self.partitions, self._logger).run)
                 mirror = None
@@ -303,6 +310,8 @@ class Supervisor(Actor[Message]):
             return self._clock.jitter(self._settings.lease_acquire_interval / 4)
         self._error, self._group_needs_repair = None, False
         self._members = sorted(view.members)
+        if self.closed is not None:
+            self.closed.note([name for name, lease in view.leases.items() if lease.closed], self._members)
         if not fenced and fences == self._fences:
             # A view from before or during a fencing may be stale; a look follows the renewal.
             self.partitions.origins.note(view)

@@ -116,6 +116,8 @@ class SinkEntry(msgspec.Struct, frozen=True, omit_defaults=True):
     """Random."""
     parts: dict[str, SinkPart] = {}
     paused: bool = False
+    ordered: bool = False
+    """A redelivery of a partition is one of all that follow it."""
     table: Literal["", "beside", "within"] = ""
     """A table that names the files of the output: none is deleted that it names. `within`: it is in their folder, and
     names only files there."""

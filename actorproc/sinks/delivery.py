@@ -26,6 +26,7 @@ from actorproc.runtime.error_text import format_error
 from actorproc.runtime.logger import LogThrottle
 from actorproc.sinks.commit_rows import CommitRows, RecentCommits, StoredCommits
 from actorproc.sinks.entries import SinkProgress, hold_back, needed, progress_document
+from actorproc.sinks.lineage import Ancestors
 from actorproc.sinks.options import SinkOptions
 from actorproc.sinks.protocol import Delivery, Sink, SinkError, SinkMoved, SinkRefused, SinkRow
 from actorproc.sinks.terms import is_in_term, next_commit, row_after
@@ -41,19 +42,27 @@ _LOOK_EVERY = 0.05
 
 _BACKOFF = Backoff(0.2, 30.0)
 
+_PARENTS = Backoff(0.1, 2.0)
+"""Between two looks whether the sink has the parents to their ends."""
+
+
+State = Literal["opening", "running", "paused", "failing", "waiting for parents"]
+
 
 @dataclass(frozen=True, slots=True)
 class SinkStatistics:
     """Progress of the delivery of one partition to one sink."""
 
     name: str
-    state: Literal["opening", "running", "paused", "failing"] = "opening"
+    state: State = "opening"
     position: int | None = None
     """Number of the next commit to deliver; None: not known yet."""
     lag: int | None = None
     """Commits that the sink does not have yet; None: not known."""
     rows: int = 0
     """Delivered since the partition was opened here."""
+    waits_for: tuple[str, ...] = ()
+    """Partitions before this one, which an ordered sink must have to their ends first."""
     error: str | None = None
     """Why it fails."""
     error_since: float | None = None
@@ -100,6 +109,7 @@ class SinkDelivery:
         self._owner = ""
         self._sink: Sink | None = None
         self._home = f"{store.url.rstrip('/')}/{layout.processor}"
+        self._ancestors = Ancestors(store, layout, name, partition, self._home)
         self._entry: SinkEntry | None = None
         self._row: SinkRow | None = None
         self._position = 0
@@ -165,7 +175,11 @@ class SinkDelivery:
             self._note(position=needed(entry, self._partition, found))
         sink = self._sink = await self._opened()
         row = await sink.read(self._partition)
-        position, part = next_commit(entry, self._partition, row, self._home), entry.part(self._partition)
+        part = entry.part(self._partition)
+        if row is None and sink.forgets:
+            position = needed(entry, self._partition, found)
+        else:
+            position = next_commit(entry, self._partition, row, self._home)
         await self._check_same_chain(entry, row)
         if position < (lowest := await self._lowest()):
             raise SinkRefused(
@@ -226,6 +240,7 @@ class SinkDelivery:
         if entry.paused:
             await self._pause(entry)
             return
+        await self._await_parents(entry)
         follower = ChainFollower(self._store, self._layout, self._partition)
         stored = StoredCommits(follower, self._schema, self._clock)
         self._succeeded()
@@ -238,6 +253,23 @@ class SinkDelivery:
             await self._send(entry, found)
             if self._clock.monotonic() >= self._written_at + DOCUMENT_EVERY:
                 await self._write_progress(entry)
+
+    async def _await_parents(self, entry: SinkEntry) -> None:
+        """Rules `wait` and `all`: an ordered sink gets nothing before it has the parents to their ends.
+
+        They stay there unless the entry changes, and then the delivery is opened anew.
+        """
+        sink, attempt = self._sink, 0
+        if sink is None or not sink.ordered:
+            return
+        while waits_for := await self._ancestors.waited_for(sink, entry):
+            self._succeeded("waiting for parents")
+            self._note(waits_for=tuple(waits_for))
+            attempt += 1
+            await self._clock.sleep(_PARENTS.delay(attempt, self._clock.random))
+            if await self._read_entry() != entry:
+                raise _Anew
+        self._note(waits_for=())
 
     async def _next(self, stored: StoredCommits) -> CommitRows | None:
         if self._position >= self._tip:
@@ -309,7 +341,7 @@ class SinkDelivery:
 
     # Failing
 
-    def _succeeded(self, state: Literal["running", "paused"] = "running") -> None:
+    def _succeeded(self, state: State = "running") -> None:
         if self._statistics.error is not None:
             self._logger.info("sink.delivers_again")
         self._note(state=state, error=None, error_since=None)

@@ -56,6 +56,7 @@ async def register_sink(
     starts: Mapping[str, int],
     *,
     table: Literal["", "beside", "within"] = "",
+    ordered: bool = False,
 ) -> SinkEntry:
     """Register a sink, unless it is registered: then it goes on where it is.
 
@@ -63,6 +64,7 @@ async def register_sink(
         url: of the target, without credentials. Another one under the same name is refused.
         starts: number of the first commit by partition; partitions that come later start with their first commit.
         table: see `SinkEntry.table`.
+        ordered: see `Sink.ordered`.
     """
 
     def change(found: Registry | None) -> Registry:
@@ -78,7 +80,7 @@ async def register_sink(
             p: SinkPart(start=max(n, lowest), held=max(n, lowest)) for p, n, lowest in _with_lowest(registry, starts)
         }
         life = registry.sink_lives.get(name, 0) + 1
-        entry = SinkEntry(url, life, store.clock.nonce(), parts, table=table)
+        entry = SinkEntry(url, life, store.clock.nonce(), parts, table=table, ordered=ordered)
         lives = {**registry.sink_lives, name: life}
         return replace(registry, sinks={**registry.sinks, name: entry}, sink_lives=lives)
 
@@ -97,12 +99,19 @@ async def pause_sink(store: Store, layout: ProcessorLayout, name: str, *, paused
 
 
 async def redeliver(
-    store: Store, layout: ProcessorLayout, name: str, start: int, partitions: Mapping[str, SinkProgress | None]
+    store: Store,
+    layout: ProcessorLayout,
+    name: str,
+    start: int,
+    partitions: Mapping[str, SinkProgress | None],
+    following: Mapping[str, SinkProgress | None] | None = None,
 ) -> SinkEntry:
     """Let the owners deliver the commits from number `start` on once more. They begin with their next delivery.
 
     Args:
         partitions: with their progress.
+        following: partitions that follow them, likewise. They are delivered again from the first commit that the sink
+            got. Rule `tree` of tests/protocol/sink_keyed_model.py.
 
     Raises:
         UsageError: commits were trimmed.
@@ -110,18 +119,21 @@ async def redeliver(
 
     def change(found: Registry | None) -> Registry:
         registry, entry = _known(found, name)
-        if gone := [p for p in partitions if start < registry.lowest.get(p, 0)]:
-            lowest = ", ".join(str(registry.lowest[p]) for p in sorted(gone))
+        following_ones = following or {}
+        starts = {**dict.fromkeys(partitions, start), **{p: entry.part(p).start for p in following_ones}}
+        if gone := sorted(p for p, first in starts.items() if first < registry.lowest.get(p, 0)):
+            lowest = ", ".join(str(registry.lowest[p]) for p in gone)
+            firsts = ", ".join(str(starts[p]) for p in gone)
             raise UsageError(
-                f"{named_partitions(sorted(gone))}: nothing can be delivered again from commit {start} on: those below "
+                f"{named_partitions(gone)}: nothing can be delivered again from commit {firsts} on: those below "
                 f"{lowest} were trimmed"
             )
         parts = dict(entry.parts)
-        for partition, progress in partitions.items():
-            part, held = entry.part(partition), needed(entry, partition, progress)
-            redos = (*part.redos, Redo(store.clock.nonce(), start))
+        for partition, progress in {**partitions, **following_ones}.items():
+            part, held, first = entry.part(partition), needed(entry, partition, progress), starts[partition]
+            redos = (*part.redos, Redo(store.clock.nonce(), first))
             parts[partition] = SinkPart(
-                start=min(part.start, start), gen=part.gen + 1, held=min(start, held), redos=redos
+                start=min(part.start, first), gen=part.gen + 1, held=min(first, held), redos=redos
             )
         return replace(registry, sinks={**registry.sinks, name: replace(entry, parts=parts)})
 

@@ -94,7 +94,7 @@ class HostSinks:
         for shared in self._shared:
             if isinstance(shared.sink, PositionsInContainer):
                 shared.sink.keep_in(store, layout, shared.name)
-            await self._register(shared.name, shared.sink.url, shared.sink.options.start)
+            await self._register(shared.name, shared.sink, shared.sink.options.start)
             await self._try(shared.name, shared.sink, shared.opened)
 
     async def _open_tables(self, tables: Mapping[str, TableSink], host: str) -> None:
@@ -110,11 +110,15 @@ class HostSinks:
         for committer in committers:
             sink = committer.sink
             await self._try(committer.name, sink, committer.open)
-            await self._register(committer.name, sink.url, sink.options.start, sink.table)
+            await self._register(committer.name, sink, sink.options.start, sink.table)
         self.tables = HostTables(committers, self._clock, self._logger)
 
     async def _register(
-        self, name: str, url: str, start: Literal["earliest", "now"], table: Literal["", "beside", "within"] = ""
+        self,
+        name: str,
+        sink: SinkTarget,
+        start: Literal["earliest", "now"],
+        table: Literal["", "beside", "within"] = "",
     ) -> None:
         starts: dict[str, int] = {}
         if start == "now":
@@ -123,7 +127,9 @@ class HostSinks:
                 await partitions_with_state(store, layout), lambda p: OutputChain(store, layout, p).tip()
             )
             starts = {partition: tip.number for partition, tip in tips.items() if tip is not None}
-        await register_sink(self._store, self._layout, name, url, starts, table=table)
+        await register_sink(
+            self._store, self._layout, name, sink.url, starts, table=table, ordered=sink.ordered
+        )  # fmt: skip
 
     async def _try(self, name: str, sink: SinkTarget, opened: Callable[[], Awaitable[object]]) -> None:
         error: Exception | None = None

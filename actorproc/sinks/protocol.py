@@ -98,6 +98,9 @@ class SinkTarget(ABC):
     """What rows and tables have in common: see `Sink`, and `tables.protocol.TableSink`."""
 
     guarantee: ClassVar[Guarantee]
+    ordered: ClassVar[bool] = False
+    """Its rows are read in the order in which they come, as those of a topic: a partition that follows others is
+    delivered after these, and delivered again if one of these is."""
     url: str
     """Of the target, without credentials: it names the target in messages, and in the registration."""
 
@@ -120,6 +123,8 @@ class Sink(SinkTarget):
     that the user gave, by name: `parse_options` reads them.
     """
 
+    forgets: ClassVar[bool] = False
+    """It may lose its row of a partition, and keep the rows. Then the noted progress counts."""
     options: SinkOptions
 
     @abstractmethod
