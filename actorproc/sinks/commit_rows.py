@@ -64,8 +64,10 @@ class RecentCommits:
             return None
         tables, rows, put_ids = list[pa.Table](), 0, list[str]()
         for each, table, put_id in self._commits:
-            if each < number or (tables and rows + table.num_rows > most_rows):
+            if each < number:
                 continue
+            if tables and rows + table.num_rows > most_rows:
+                break
             tables.append(table)
             put_ids.append(put_id)
             rows += table.num_rows
