@@ -121,12 +121,13 @@ def _backend(url: str, settings: Settings, clock: Clock) -> Backend:
         own = own_url(f"{scheme}://{rest}")
         meant = f" (did you mean {own}?)" if own is not None else ""
         raise UsageError(f"store URL {scheme}://{rest} has the unknown scheme {scheme!r}{meant}: {_allowed()}")
-    if has_credentials(url) and scheme != "file":
-        known = ", ".join(_kind(scheme).options.model_fields) or "none"
-        raise UsageError(f"a store URL must not contain credentials; {scheme}:// has the settings {known}")
     if not slashes or not rest:
         raise UsageError(f"store URL {url!r} is not complete: {_allowed()}")
-    url, kind = f"{scheme}://{rest}", _kind(scheme)
+    kind = _kind(scheme)
+    url = kind.normal_url(f"{scheme}://{rest}")
+    if has_credentials(url) and scheme != "file":
+        known = ", ".join(kind.options.model_fields) or "none"
+        raise UsageError(f"a store URL must not contain credentials; {scheme}:// has the settings {known}")
     options = parse_options(url, kind.options, _own(kind, settings), of="store")
     with plugins.importing(plugins.STORES, scheme, f"store {scheme}://"):
         return kind.of_url(url, options, settings=settings, clock=clock)

@@ -37,7 +37,9 @@ from actorproc.config.settings import Settings
 from actorproc.config.validation import has_credentials
 from actorproc.errors import ConditionFailed, StoreRefused, StoreUnavailable, UsageError
 from actorproc.runtime.clock import SYSTEM, Clock
+from actorproc.runtime.send_once import sending_once
 from actorproc.storage.backend import LANE, OUTSIDE, Backend, Entry, Hadoop, Listing, NotModified, Stored, all_pages
+from actorproc.storage.user_agent import user_agent
 from actorproc.stores.s3_bucket import bucket_warnings
 from actorproc.stores.s3_errors import Answer, answered, unanswered
 from actorproc.stores.s3_options import S3Options, hadoop_of
@@ -51,10 +53,7 @@ _models = create_loader()  # shared, because reading them takes longer than conn
 class _SendOnce(AIOHTTPSession):  # type: ignore[misc, unused-ignore]
     async def _get_session(self, proxy_url: str | None) -> aiohttp.ClientSession:
         session: aiohttp.ClientSession = await super()._get_session(proxy_url)
-        if not hasattr(session, "_retry_connection"):
-            raise StoreRefused(f"aiohttp {aiohttp.__version__} cannot be kept from sending a write twice; use 3.14")
-        session._retry_connection = False
-        return session
+        return sending_once(session)
 
 
 class S3Store(Backend):
@@ -145,6 +144,7 @@ class S3Store(Backend):
                 read_timeout=settings.store_timeout,
                 max_pool_connections=settings.store_concurrency + LANE,
                 s3={"addressing_style": "path" if path_style else "auto"},
+                user_agent_extra=user_agent(settings),
                 request_checksum_calculation="when_required",
                 response_checksum_validation="when_required",
                 warm_up_loader_caches=True,  # reads its models in a thread

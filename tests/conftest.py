@@ -14,10 +14,14 @@ import structlog
 from tests import servers
 from tests.connectors.amqp import servers as amqp_servers
 from tests.connectors.amqp.servers import AmqpBroker
+from tests.connectors.gcs import server as gcs_servers
+from tests.connectors.gcs.server import GcsServer
 from tests.connectors.kafka import server as kafka_server
 from tests.connectors.kafka.server import Broker
 from tests.connectors.kinesis import servers as kinesis_servers
 from tests.connectors.kinesis.servers import KinesisServer
+from tests.connectors.shared import azure_storage
+from tests.connectors.shared.azure_storage import BlobServer
 from tests.scheduling import pytest_collection_modifyitems as pytest_collection_modifyitems
 from tests.scheduling import pytest_xdist_make_scheduler as pytest_xdist_make_scheduler
 from tests.servers import S3Server
@@ -81,6 +85,24 @@ def broker_j(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AmqpBroker]:
 def kinesis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KinesisServer]:
     """A server of Kinesis' protocol."""
     yield from _started(kinesis_servers.kinesis_local, tmp_path_factory.mktemp("kinesis"))
+
+
+@pytest.fixture(scope="session")
+def azurite(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BlobServer]:
+    """A server of Azure's blob protocol."""
+    yield from _started(azure_storage.azurite, tmp_path_factory.mktemp("azurite"))
+
+
+@pytest.fixture(scope="session")
+def gcs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GcsServer]:
+    """A double of Cloud Storage."""
+    yield from _started(gcs_servers.double, tmp_path_factory.mktemp("gcs"))
+
+
+@pytest.fixture(scope="session")
+def fake_gcs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GcsServer]:
+    """Somebody else's."""
+    yield from _started(gcs_servers.fake_gcs_server, tmp_path_factory.mktemp("fake-gcs"))
 
 
 @pytest.fixture(scope="session")

@@ -161,6 +161,15 @@ def params(*, minio: pytest.MarkDecorator) -> list[Any]:
     ]
 
 
+def clouds() -> list[Any]:
+    """Names of the servers of other clouds' stores, as parameters of a test or fixture."""
+    return [
+        pytest.param("azurite", marks=pytest.mark.servers),
+        "gcs",
+        pytest.param("fake_gcs", marks=[pytest.mark.servers, pytest.mark.slow]),
+    ]
+
+
 def free_ports(number: int) -> list[int]:
     """Ports of 127.0.0.1 without a listener."""
     sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(number)]

@@ -59,7 +59,7 @@ A wrong setting is refused at the start, with its name, its value and what is al
 
 An environment variable `ACTORPROC_<NAME>` that is not a setting is ignored.
 
-The last settings of the table, `s3_*`, belong to S3 stores. Stores of [other packages](extend.md) have settings in the same way; their names begin with the scheme of the store's URLs. Their values are checked when such a store is opened; other stores ignore them. The value `@PATH` stands for the content of a file, for secrets; a value that begins with `@` is written with two. `s3_access_key` and `s3_secret_key` come together or not at all.
+The last settings of the table belong to stores: `s3_*` to S3, `az_*` to [Azure Blob Storage](stores.md), `gs_*` to [Google Cloud Storage](stores.md). Stores of [other packages](extend.md) have settings in the same way; their names begin with the scheme of the store's URLs. Their values are checked when such a store is opened; other stores ignore them. The value `@PATH` stands for the content of a file, for secrets; a value that begins with `@` is written with two. `s3_access_key` and `s3_secret_key` come together or not at all; of `az_account_key` and `az_sas_token` one is given, or none.
 
 | setting | default | description |
 |---|---|---|

@@ -320,6 +320,11 @@ class Settings(BaseModel):
     )
     store_patience: Seconds = Field(60, description="How long a request is retried before it fails.")
     store_concurrency: Count = Field(64, description="Concurrent requests, per host and store.")
+    store_user_agent: Annotated[str, Field(pattern=r"^[\x20-\x7e]{1,200}$")] | None = Field(
+        None,
+        description="Added to the header `User-Agent` of each request to a store in a cloud, so that the provider's "
+        "logs tell who sent it. Printable ASCII.",
+    )
     _store_options: dict[str, Any] = PrivateAttr({})
 
     @property

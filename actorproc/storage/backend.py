@@ -114,6 +114,15 @@ class Backend(ABC):
         """
         raise NotImplementedError(f"{cls.__name__} cannot be opened by a URL")
 
+    @classmethod
+    def normal_url(cls, url: str) -> str:
+        """The URL as the attribute `url` will have it, if this store is registered under several schemes.
+
+        Raises:
+            UsageError: the URL is malformed.
+        """
+        return url
+
     @property
     def route(self) -> str | None:
         """A host name or address on the way to the place. Hosts advertise their address in that network to others.

@@ -14,19 +14,19 @@ from actorproc.config.settings import Settings
 from actorproc.storage.store import Store
 from actorproc.stores import open_store
 from actorproc.stores.folder import FolderStore
-from tests.servers import S3Server, params
+from tests.servers import clouds, params
 
 
-@pytest.fixture(params=["memory", "folder", *params(minio=pytest.mark.slow)])
+@pytest.fixture(params=["memory", "folder", *params(minio=pytest.mark.slow), *clouds()])
 async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Store]:
     """An open and empty store of each kind."""
-    settings: dict[str, str] = {}
+    settings: dict[str, Any] = {}
     if request.param == "memory":
         url = f"memory://{tmp_path}"
     elif request.param == "folder":
         url = str(tmp_path / "store")
     else:
-        server: S3Server = request.getfixturevalue(request.param)
+        server = request.getfixturevalue(request.param)
         url, settings = await server.new_url(), server.settings
     async with open_store(url, Settings.load(**settings)) as opened:
         yield opened

@@ -80,7 +80,9 @@ def test_a_secret_may_be_in_a_file(tmp_path: Path) -> None:
         ("state", "state"),
         ("a: b/c", "a: b/c"),
         ("hdfs:/x", None),
-        ("abfss://c@account/x", None),
+        ("abfss://c@account/x", "abfss://c@account/x"),
+        ("abfs://c@account/x", "abfss://c@account/x"),
+        ("wasbs://c@account/x", None),
     ],
 )
 def test_a_place_of_hadoop_is_spelled_as_our_own(given: str, own: str | None) -> None:
@@ -90,7 +92,7 @@ def test_a_place_of_hadoop_is_spelled_as_our_own(given: str, own: str | None) ->
 @pytest.mark.parametrize(
     ("url", "message"),
     [
-        ("abfss://c@account.dfs.core.windows.net/state", "unknown scheme 'abfss'"),
+        ("wasbs://c@account.blob.core.windows.net/state", "unknown scheme 'wasbs'"),
         ("redis://me:hunter2@host/0", "unknown scheme 'redis'"),
         ("s3a://me:hunter2@bucket/state", r"unknown scheme 's3a' \(did you mean s3://bucket/state\?\)"),
     ],
@@ -148,7 +150,7 @@ async def test_folder_urls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         ("file://", "not complete"),
         ("s3://", "not complete"),
         ("s3:bucket/prefix", "not complete"),
-        ("gs://bucket", "unknown scheme 'gs'"),
+        ("gcs://bucket", "unknown scheme 'gcs'"),
         ("https://bucket.s3.amazonaws.com", "unknown scheme 'https'"),
         ("S3://bucket", r"unknown scheme 'S3' \(did you mean s3://bucket\?\)"),
         ("s3a://bucket/state", r"unknown scheme 's3a' \(did you mean s3://bucket/state\?\)"),
@@ -157,7 +159,8 @@ async def test_folder_urls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 def test_a_url_of_no_store_is_refused_with_the_known_forms(url: str, said: str) -> None:
     with pytest.raises(UsageError, match=said) as caught:
         open_store(url)
-    assert "write file:///FOLDER, file://FOLDER, a plain path, or s3://BUCKET/PREFIX" in str(caught.value)
+    known = "write file:///FOLDER, file://FOLDER, a plain path, abfss://..., az://..., gs://..., or s3://BUCKET/PREFIX"
+    assert known in str(caught.value)
 
 
 @pytest.mark.parametrize(

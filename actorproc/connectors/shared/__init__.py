@@ -1,1 +1,1 @@
-"""Shared by two connectors: AMQP 1.0, Azure's login and its processors' checkpoints."""
+"""Shared by connectors: AMQP 1.0, Azure's login and its processors' checkpoints, stores behind a REST interface."""
