@@ -18,7 +18,6 @@ from actorproc.config.settings import Settings
 from actorproc.errors import Aborted, ActorprocError, UsageError
 from actorproc.group.format_versions import FORMAT_VERSIONS, FormatVersions
 from actorproc.group.group import Group
-from actorproc.group.nudge import Nudges, UdpNudges
 from actorproc.handler.base import PartitionHandler
 from actorproc.handler.checks import checked_handler
 from actorproc.handler.decoder import Decoder
@@ -56,6 +55,7 @@ from actorproc.rows.output_schema import output_schema, parse_schema
 from actorproc.runtime.budget import BufferTotal, ByteBudget
 from actorproc.runtime.clock import SYSTEM, Clock
 from actorproc.runtime.logger import get_logger, warn_while_slow
+from actorproc.runtime.nudge import Nudges, UdpNudges
 from actorproc.runtime.signals import Signals
 from actorproc.runtime.tasks import first_cause
 from actorproc.runtime.user_code import INTERRUPTIONS
@@ -325,7 +325,9 @@ class Processor:
                         settings.loop_block_warning, self._logger, self._say_blocked, settings.lease_renew_interval / 4
                     )
                 )
-            nudges = self._nudges or UdpNudges(store.backend.route, settings, self.name, clock=clock, log=self._logger)
+            nudges = self._nudges or UdpNudges(
+                store.backend.route, settings.nudge_host, self.name, clock=clock, log=self._logger
+            )
             group = Group(
                 store.lane(),
                 self.layout,
@@ -337,7 +339,7 @@ class Processor:
             )
             if end is not None:
                 await contact(end.ends.take)
-            supervisor = Supervisor(group, self._context(recorded, shared, until_end=end is not None))
+            supervisor = Supervisor(group, self._context(recorded, shared, nudges, until_end=end is not None))
             self._logger.info("processor.started", source=str(source), container=store.url)
             stack.callback(self._supervisor_ended, supervisor)
             self._supervisor = supervisor
@@ -350,7 +352,7 @@ class Processor:
         """The columns that a subject of the schema registry declares now."""
         return parse_schema(await self.decoder.output_schema(subject))
 
-    def _context(self, recorded: SourceRecord, shared: Any, *, until_end: bool) -> HostContext:
+    def _context(self, recorded: SourceRecord, shared: Any, nudges: Nudges, *, until_end: bool) -> HostContext:
         settings, clock = self.settings, self.clock
         return HostContext(
             processor=self.name, processor_id=recorded.put_id, host=self.host, handler=self.handler,
@@ -365,7 +367,7 @@ class Processor:
             ),
             start_from=self.start_from,
             latest_partitions=None if recorded.partitions is None else frozenset(recorded.partitions),
-            until_end=until_end, sinks=self._sinks,
+            until_end=until_end, sinks=self._sinks, nudges=nudges,
         )  # fmt: skip
 
     def _say_blocked(self, found: Blockage) -> None:

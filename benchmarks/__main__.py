@@ -25,6 +25,7 @@ class Benchmark:
 
 
 BENCHMARKS = {
+    "latency": Benchmark("from sent to the handler, and through two processors", {"seconds": 10.0}),
     "speed": Benchmark("events per second of each way of writing a handler", {"events": 100_000, "rounds": 3}),
     "compression": Benchmark("codecs of the log: speed and bytes", {"events": 100_000, "rounds": 2}),
     "produce": Benchmark("events per second of `actorproc produce`", {"events": 100_000, "rounds": 3}),

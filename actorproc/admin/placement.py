@@ -12,10 +12,10 @@ from actorproc.config.settings import Settings
 from actorproc.errors import UsageError
 from actorproc.group.format_versions import highest_of
 from actorproc.group.membership import GroupDocument
-from actorproc.group.nudge import Nudges, UdpNudges
 from actorproc.group.other_hosts import OtherHosts
 from actorproc.group.wishes import Wishes
 from actorproc.runtime.logger import get_logger
+from actorproc.runtime.nudge import Nudges, UdpNudges
 from actorproc.storage.document import SharedDocument
 from actorproc.storage.names import ProcessorLayout, checked_name, natural
 from actorproc.storage.store import Store
@@ -55,7 +55,7 @@ class Placement:
         self._layout = layout
         self._who = who
         self._reason = reason
-        self._nudges = nudges or UdpNudges(store.backend.route, settings, layout.processor)
+        self._nudges = nudges or UdpNudges(store.backend.route, settings.nudge_host, layout.processor)
         self._document = SharedDocument(store, layout.group, GroupDocument)
 
     async def pause(self, partitions: Collection[str] = ()) -> GroupDocument:

@@ -18,12 +18,12 @@ from actorproc.counts import Counts
 from actorproc.errors import Fenced, PartitionGone, UsageError
 from actorproc.group.format_versions import highest_of
 from actorproc.group.membership import GroupDocument, read_group
-from actorproc.group.nudge import Nudges, UdpNudges
 from actorproc.output.chain import ChainEnd, Commit, OutputChain, encode_commit
 from actorproc.output.checkpoint import WITH_RESETS, Reset
 from actorproc.output.row_reader import partitions_with_state
 from actorproc.output.schema_document import read_schema
 from actorproc.records import SEQUENCE, Cursor
+from actorproc.runtime.nudge import Nudges, UdpNudges
 from actorproc.runtime.tasks import gather
 from actorproc.sources.protocol import Source, Start, parse_time
 from actorproc.sources.queue_protocol import QueueSource
@@ -128,7 +128,7 @@ class Resets:
         self._who = who
         self._reason = reason
         self.command = command or store.clock.nonce()
-        self._nudges = nudges or UdpNudges(store.backend.route, settings, layout.processor)
+        self._nudges = nudges or UdpNudges(store.backend.route, settings.nudge_host, layout.processor)
 
     # Dry runs
 

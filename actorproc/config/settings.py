@@ -80,7 +80,7 @@ class Settings(BaseModel):
     )
     nudge_host: str | None = Field(
         None,
-        description="Address at which other hosts reach this host with a UDP datagram that makes it look at the group "
+        description="Address at which other hosts and readers reach this host with a UDP datagram that makes them look "
         "at once. Detected on S3. For a folder the default is 127.0.0.1; set it if several machines share the folder.",
     )
     partition_refresh_interval: Seconds = Field(300, description="How often the source is asked for new partitions.")
@@ -89,7 +89,7 @@ class Settings(BaseModel):
     poll_interval: Seconds = Field(
         1,
         description="How often an idle source is polled: a log once per host, an output once per partition. An output "
-        "is polled less often the longer nothing comes.",
+        "is polled less often the longer nothing comes. Writers that can be reached tell readers of news at once.",
     )
     lag_interval: Seconds = Field(
         30,

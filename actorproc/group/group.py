@@ -17,13 +17,13 @@ from actorproc.group.heartbeat import TRUST, HeartbeatWriter, Incarnation
 from actorproc.group.known_group import KnownGroup
 from actorproc.group.liveness import LivenessTracker
 from actorproc.group.membership import GroupDocument
-from actorproc.group.nudge import Nudges
 from actorproc.group.other_hosts import OtherHosts
 from actorproc.group.reports import HostReport
 from actorproc.group.wishes import NO_WISHES, Wishes
 from actorproc.runtime.backoff import Backoff
 from actorproc.runtime.clock import SYSTEM, Clock
 from actorproc.runtime.logger import get_logger
+from actorproc.runtime.nudge import Nudges
 from actorproc.storage.document import SharedDocument
 from actorproc.storage.names import ProcessorLayout
 from actorproc.storage.store import Conflict, Store

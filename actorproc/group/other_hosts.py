@@ -9,7 +9,7 @@ import anyio
 
 from actorproc.errors import ActorprocError, StoreError
 from actorproc.group.heartbeat import Heartbeat, Incarnation
-from actorproc.group.nudge import Nudges
+from actorproc.runtime.nudge import Nudges
 from actorproc.storage.names import ProcessorLayout
 from actorproc.storage.store import Store
 

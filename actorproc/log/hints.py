@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Mapping, Set
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -22,6 +22,7 @@ import anyio
 from actorproc.errors import CorruptObject, StoreError, StoreUnavailable
 from actorproc.runtime.clock import Clock
 from actorproc.runtime.logger import get_logger
+from actorproc.runtime.nudge import News, Nudges, OnNews
 from actorproc.storage.backend import Listing
 from actorproc.storage.document import Document
 from actorproc.storage.names import LOG_HINTS, is_log_hint
@@ -48,6 +49,8 @@ class Hint(Document, frozen=True):
     producer: str
     state: State
     newest: Mapping[str, int] = {}
+    address: str | None = None
+    """Where the producer takes the addresses of readers that want its news."""
 
 
 async def list_hints(store: Store) -> Listing:
@@ -76,13 +79,16 @@ class _Waiter:
 
 
 class HintWatch:
-    """Wakes the readers of one log. However many of them wait, one polls for all.
+    """Wakes the readers of one log: when its hints say so, or its producers. However many wait, one polls for all.
 
     Any of the waiting readers polls, and another one takes over when it leaves. So there is no task to start and stop,
     and no request while nobody waits.
+
+    Args:
+        nudges: makes a listener that calls back with each partition that has news. Asked once a reader waits.
     """
 
-    def __init__(self, store: Store, clock: Clock, poll_interval: float) -> None:
+    def __init__(self, store: Store, clock: Clock, poll_interval: float, nudges: Callable[[OnNews], Nudges]) -> None:
         self.newest: dict[str, int] = {}
         """Partition -> base of the newest segment, according to the hints."""
         self._store = store
@@ -96,10 +102,25 @@ class HintWatch:
         self._polling = False
         self._polled_at = -math.inf
         self._lock = anyio.Lock()
+        self._news = News()
+        self._make_nudges = nudges
+        self._nudges: Nudges | None = None
+        self._writers: dict[str, str] = {}  # addresses by hint
+
+    async def close(self) -> None:
+        """Listen for no news any more."""
+        nudges, self._nudges = self._nudges, None
+        if nudges is not None:
+            await nudges.close()
 
     async def wait(self, partition: str, base: int) -> None:
         """Wait until there may be a segment at `base` or later: a hint names one, or it is time to look."""
         if self.newest.get(partition, -1) >= base:
+            return
+        if self._nudges is None:
+            self._nudges = self._make_nudges(self._told)
+            await self._nudges.open(lambda: None)
+        if self._news.take(partition, base):
             return
         waiter = _Waiter(base)
         self._waiting.setdefault(partition, []).append(waiter)
@@ -109,7 +130,7 @@ class HintWatch:
                     await waiter.event.wait()
                     waiter.event = anyio.Event()
                 else:
-                    await self._poll_when_due()
+                    await self._poll_when_due(waiter)
         finally:
             waiters = self._waiting[partition]
             waiters.remove(waiter)
@@ -124,11 +145,15 @@ class HintWatch:
             if self._clock.monotonic() - self._polled_at > self._interval:
                 await self._poll()
 
-    async def _poll_when_due(self) -> None:
+    async def _poll_when_due(self, waiter: _Waiter) -> None:
+        """Poll, unless the reader that polls is woken before it is time."""
         self._polling = True
+        waiter.event = anyio.Event()
         try:
             due = self._polled_at + self._clock.jitter(self._interval)
-            await self._clock.sleep(max(0.0, due - self._clock.monotonic()))
+            with anyio.move_on_after(max(0.0, due - self._clock.monotonic())):
+                await waiter.event.wait()
+                return
             async with self._lock:
                 await self._poll()
         except StoreUnavailable as error:  # the store has retried already; readers wait until it is back
@@ -147,6 +172,10 @@ class HintWatch:
         for key in self._tags.keys() - ages.keys():
             del self._tags[key]
             self._sweeps.pop(key, None)
+            self._writers.pop(key, None)
+        if self._nudges is not None:
+            for address in self._writers.values():
+                self._nudges.follow(address)
         self._plan_sweep(ages, changed=changed.keys())
         for _ in range(min(self._sweep_share, len(self._sweep))):
             self._wake(self._sweep.popleft())
@@ -161,6 +190,10 @@ class HintWatch:
         self._sweeps.pop(key, None)
         if hint is None or hint.state == "open":  # a corrupt one counts as open
             self._sweeps[key] = 0
+        if hint is not None and hint.address and hint.state != "closed":
+            self._writers[key] = hint.address
+        else:
+            self._writers.pop(key, None)
         for partition, base in hint.newest.items() if hint else ():
             if base > self.newest.get(partition, -1):
                 self.newest[partition] = base
@@ -175,6 +208,12 @@ class HintWatch:
         if due:
             self._sweep = deque(self._waiting)
             self._sweep_share = math.ceil(len(self._sweep) * self._interval / SWEEP_TIME)
+
+    def _told(self, partition: str, base: int) -> None:
+        if partition in self._waiting:
+            self._wake(partition, base)
+        else:  # its reader is about to wait, perhaps
+            self._news.add(partition, base)
 
     def _wake(self, partition: str, newest: float = math.inf) -> None:
         for waiter in self._waiting.get(partition, ()):

@@ -77,6 +77,7 @@ class Committer:
         self._acknowledgements = acknowledgements
         self._hooks = hooks
         self._deliveries = deliveries
+        self._nudges = context.nudges
         self._call_committed = committed
         self._sets_timers = wakes(context.handler)
         self._chain = OutputChain(store, layout, statistics.partition)
@@ -313,6 +314,7 @@ class Committer:
         if delta:
             attached = (*attached, Attachment(STATE, delta.body))
         await self._chain.create(self._number, commit.put_id, body, attached)
+        self._nudges.tell(statistics.partition, self._number)
         if delta:
             self.state.committed(self._number, commit.put_id, delta)
         await self._chain.publish(self._number, lines)

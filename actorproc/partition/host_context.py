@@ -20,6 +20,7 @@ from actorproc.records import SEQUENCE, Batch
 from actorproc.runtime.budget import BufferTotal, ByteBudget
 from actorproc.runtime.changes import Changes
 from actorproc.runtime.clock import Clock
+from actorproc.runtime.nudge import Nudges
 from actorproc.sinks.host_sinks import HostSinks
 from actorproc.sinks.set_of_deliveries import Deliveries
 from actorproc.sinks.tables.host_tables import HostTables
@@ -65,6 +66,8 @@ class HostContext:
     """Names partitions that have processed or committed more, have failed, or were acquired or lost."""
     key_decoder: Decoder | None = None
     sinks: HostSinks | None = None
+    nudges: Nudges = field(default_factory=Nudges)
+    """Tell readers of the output of each commit."""
 
     @property
     def tables(self) -> HostTables | None:

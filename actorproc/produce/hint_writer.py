@@ -14,6 +14,7 @@ from actorproc.errors import StoreError
 from actorproc.log.hints import SWEEP_AGES, Hint, State, list_hints, read_hint
 from actorproc.runtime.clock import Clock
 from actorproc.runtime.logger import get_logger
+from actorproc.runtime.nudge import Nudges
 from actorproc.runtime.tasks import first_cause
 from actorproc.storage.names import log_hint
 from actorproc.storage.store import Conflict, Store
@@ -47,6 +48,8 @@ class HintWriter:
     """Writes the hint of one producer."""
 
     def __init__(self, store: Store, clock: Clock) -> None:
+        self.nudges = Nudges()
+        """Tell the log's readers of each append. By default none."""
         self.newest: dict[str, int] = {}
         """Partition -> base of the newest segment known, at first from the hints of other producers."""
         self._store = store
@@ -132,6 +135,7 @@ class HintWriter:
             self._unsettled.discard(partition)
             self.newest[partition] = base
             self._dirty = True
+            self.nudges.tell(partition, base)
         self._changed.set()
 
     async def run(self) -> None:
@@ -199,7 +203,9 @@ class HintWriter:
         """Compare-and-swap: an earlier write that arrives late cannot overwrite a later one, and so hide an append."""
         if own.tag is not None and self._clock.monotonic() - own.written_at > _RENEW_NAME:
             own.name, own.tag = self._clock.nonce(), None
-        hint = Hint(put_id=self._clock.nonce(), producer=own.name, state=state, newest=newest)
+        hint = Hint(
+            put_id=self._clock.nonce(), producer=own.name, state=state, newest=newest, address=self.nudges.address
+        )
         key, body = log_hint(own.name), hint.to_json()
         while True:
             try:

@@ -41,6 +41,7 @@ from actorproc.produce.serializers import (
 from actorproc.records import warm_up
 from actorproc.runtime.clock import SYSTEM, Clock
 from actorproc.runtime.logger import get_logger
+from actorproc.runtime.nudge import nudges_of
 from actorproc.runtime.user_code import INTERRUPTIONS
 from actorproc.storage.store import Store
 from actorproc.stores import given_store
@@ -101,7 +102,7 @@ class Producer:
         most = count_of_bytes("buffer_bytes", buffer_bytes)
         self._max_block = None if max_block is None else duration("max_block", max_block)
         timeout = duration("delivery_timeout", delivery_timeout, least=1)
-        self._owns_store = not isinstance(log, Store)
+        self._owns_store, self._settings = not isinstance(log, Store), settings
         self._store = given_store("log", log, "the URL or path of a log", settings, clock)
         self._wanted = None if partitions is None else checked_partitions(partitions)
         self._clock = clock
@@ -135,7 +136,11 @@ class Producer:
             if self._owns_store:
                 await stack.enter_async_context(self._store)
             opening = create_log(self._store, self._wanted) if self._wanted is not None else open_log(self._store)
-            self._routes.adopt(await opening)
+            metadata = await opening
+            self._routes.adopt(metadata)
+            route, settings = self._store.backend.route, self._settings or Settings.load()
+            nudges = self._hints.nudges = nudges_of(route, settings.nudge_host, metadata.identity, self._clock)
+            await stack.enter_async_context(nudges.listening(lambda: None))
             await self._hints.read_others()
             await self._clock.run_in_thread(warm_up)
             self._tasks = await stack.enter_async_context(anyio.create_task_group())

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from itertools import count
 from random import Random
 
-from actorproc.group.nudge import Nudges
+from actorproc.runtime.nudge import Nudges
 from actorproc.simulation.loop import Host, SimulationError, call_outside, current_host
 
 LATENCY = 0.02  # seconds, at most

@@ -27,6 +27,7 @@ from actorproc.retention.boundary import read_boundary
 from actorproc.runtime.budget import ReadBudget
 from actorproc.runtime.clock import SYSTEM, Clock
 from actorproc.runtime.logger import get_logger
+from actorproc.runtime.nudge import Nudges, OnNews, nudges_of
 from actorproc.runtime.tasks import gather
 from actorproc.sources.prefetch import FilePrefetcher, Prefetching
 from actorproc.sources.protocol import Chunk, End, Partition, Start
@@ -62,11 +63,20 @@ class LogSource(StoredSource):
         clock: Clock = SYSTEM,
     ) -> None:
         super().__init__("log", log, "the URL or folder of a log", readers=READERS, settings=settings, clock=clock)
-        self._hints = HintWatch(self._store, clock, self._settings.poll_interval)
+        self._hints = HintWatch(self._store, clock, self._settings.poll_interval, self._nudges)
         self._metadata = LogMetadata(partitions=0)
         self._document = SharedDocument(self._store, LOG_META, LogMetadata)
         self._prefetching = Prefetching(self._store, clock, self._settings.read_ahead_bytes // 4)
         self._file_bytes = ROW_GROUP_BYTES  # recent bytes of a file with its decoded rows
+
+    def _nudges(self, on_news: OnNews) -> Nudges:
+        return nudges_of(
+            self._store.backend.route, self._settings.nudge_host, self._metadata.identity, self._clock, on_news
+        )
+
+    async def close(self) -> None:
+        await self._hints.close()
+        await super().close()
 
     async def _found(self) -> str | None:
         self._metadata = await open_log(

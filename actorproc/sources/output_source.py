@@ -22,6 +22,7 @@ from actorproc.rows.json_values import rows_to_json
 from actorproc.runtime.budget import ReadBudget
 from actorproc.runtime.clock import SYSTEM, Clock
 from actorproc.runtime.logger import get_logger
+from actorproc.sources.output_news import OutputNews
 from actorproc.sources.protocol import Chunk, End, Start, first_time, parse_start
 from actorproc.sources.stored import StoredSource
 from actorproc.storage.locations import missing_processor
@@ -68,6 +69,11 @@ class OutputSource(StoredSource):
             readers=self._layout.readers, settings=settings, clock=clock,
         )  # fmt: skip
         self.url = f"{OUTPUT_SCHEME}{self._store.url}/{name}"
+        self._news = OutputNews(self._store, self._layout, self._settings, clock)
+
+    async def close(self) -> None:
+        await self._news.close()
+        await super().close()
 
     @classmethod
     def of_url(cls, url: str, *, settings: Settings | None = None, clock: Clock = SYSTEM) -> OutputSource:
@@ -129,14 +135,14 @@ class OutputSource(StoredSource):
         """
         follower = self._follower(partition)
         reached = _parse_position(partition, position)
-        pause = self._settings.poll_interval
+        pause, told = self._settings.poll_interval, True
         with located(self._store.url):
             while True:
                 file = await follower.file(reached.number, budget.reserve)
                 if file is None:
                     budget.resize(0)
                     yield Chunk(Batch.empty(partition), _position(reached))
-                    await self._clock.sleep(self._clock.jitter(pause))
+                    told = await self._news.wait(partition, reached.number, self._clock.jitter(pause))
                     pause = min(pause * _IDLE_FACTOR, _IDLE_POLLS_MAX * self._settings.poll_interval)
                     continue
                 if not file.before <= reached.rows <= file.end:
@@ -146,6 +152,9 @@ class OutputSource(StoredSource):
                         "start under another processor name"
                     )
                 pause = self._settings.poll_interval
+                if not told:
+                    self._news.missed()
+                told = True
                 batches, size = _batches(partition, file, reached.rows - file.before), len(file.body)
                 cost = ReadCost(bytes=size, requests=1)
                 number, reached = reached.number, ChainPosition(file.next, file.end)

@@ -14,7 +14,6 @@ from actorproc.config.units import seconds
 from actorproc.errors import UsageError
 from actorproc.group.assignment import Lease
 from actorproc.group.membership import GroupDocument
-from actorproc.group.nudge import Nudges
 from actorproc.handler.base import Decision, PartitionHandler
 from actorproc.handler.checks import checked_handler
 from actorproc.handler.keyed_state import TIMERS, Key, pack_key
@@ -26,6 +25,7 @@ from actorproc.processor import Processor
 from actorproc.records import Batch, Cursor, Record
 from actorproc.runtime.clock import SYSTEM, Clock
 from actorproc.runtime.error_text import safe_repr
+from actorproc.runtime.nudge import Nudges
 from actorproc.sources.protocol import End
 from actorproc.state.objects import Entries, encode_state
 from actorproc.state.reading import read_state

@@ -13,10 +13,10 @@ from actorproc.admin.retained import RetainedDataset, RetainedLog, RetainedOutpu
 from actorproc.admin.trim import trim
 from actorproc.config.settings import Settings
 from actorproc.errors import UsageError
-from actorproc.group.nudge import Nudges
 from actorproc.log.metadata import create_log
 from actorproc.retention.boundary import RETENTION
 from actorproc.retention.readers import Reader, register
+from actorproc.runtime.nudge import Nudges
 from actorproc.simulation.clock import VirtualClock
 from actorproc.simulation.loop import run
 from actorproc.storage.names import AUDIT, ProcessorLayout

@@ -9,7 +9,7 @@ import anyio
 
 from actorproc import Processor, Producer
 from actorproc.admin.verify import verify
-from actorproc.group.nudge import Nudges
+from actorproc.runtime.nudge import Nudges
 from actorproc.simulation.clock import VirtualClock
 from actorproc.simulation.loop import run
 from actorproc.sources.log import LogSource

@@ -16,7 +16,7 @@ from actorproc.group.assignment import Lease
 from actorproc.group.format_versions import FORMAT_VERSIONS, FormatVersions
 from actorproc.group.group import Group, GroupView
 from actorproc.group.membership import GroupDocument, read_group
-from actorproc.group.nudge import Nudges
+from actorproc.runtime.nudge import Nudges
 from actorproc.simulation.clock import VirtualClock
 from actorproc.simulation.faults import LATENCY_ONLY, Faults, FaultyBackend
 from actorproc.simulation.loop import Host, current_loop, start_outside

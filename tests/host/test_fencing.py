@@ -13,9 +13,9 @@ import structlog
 from actorproc import Batch, Partition, PartitionContext, PartitionHandler, Processor
 from actorproc.errors import Fenced, StoreError, StoreRefused, StoreUnavailable
 from actorproc.group.membership import GroupDocument, read_group
-from actorproc.group.nudge import Nudges
 from actorproc.handler.base import CloseReason
 from actorproc.handler.info import PartitionInfo
+from actorproc.runtime.nudge import Nudges
 from actorproc.simulation.clock import VirtualClock
 from actorproc.simulation.loop import run
 from actorproc.storage.backend import Listing, Stored

@@ -13,7 +13,7 @@ from actorproc.admin.history import HistoryReader, Series, starts
 from actorproc.config.settings import Settings
 from actorproc.errors import StoreRefused
 from actorproc.group.history import Life, telling_settings
-from actorproc.group.nudge import Nudges
+from actorproc.runtime.nudge import Nudges
 from actorproc.simulation.clock import VirtualClock
 from actorproc.simulation.loop import run
 from actorproc.storage.names import ProcessorLayout

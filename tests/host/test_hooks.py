@@ -13,7 +13,7 @@ import structlog
 from actorproc import Batch, Event, Hooks, PartitionContext, PartitionHandler, Processor
 from actorproc.cli.loading import load_hooks
 from actorproc.errors import HandlerDefinitionError, StoreUnavailable, UsageError
-from actorproc.group.nudge import Nudges
+from actorproc.runtime.nudge import Nudges
 from actorproc.simulation.clock import VirtualClock
 from actorproc.simulation.loop import run
 from actorproc.storage.store import Store

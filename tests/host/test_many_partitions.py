@@ -9,9 +9,9 @@ import anyio
 import structlog
 
 from actorproc import Batch, PartitionContext, PartitionHandler, PartitionInfo, Processor
-from actorproc.group.nudge import Nudges
 from actorproc.handler.base import CloseReason
 from actorproc.runtime.clock import Clock
+from actorproc.runtime.nudge import Nudges
 from actorproc.simulation.clock import VirtualClock
 from actorproc.simulation.loop import run
 from actorproc.sources.protocol import Start

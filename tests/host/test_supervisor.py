@@ -16,11 +16,11 @@ from actorproc.errors import CorruptObject, StoreUnavailable
 from actorproc.group.assignment import Member
 from actorproc.group.heartbeat import read_heartbeats
 from actorproc.group.membership import GroupDocument, read_group
-from actorproc.group.nudge import Nudges
 from actorproc.handler.base import CloseReason
 from actorproc.handler.info import PartitionInfo
 from actorproc.records import warm_up
 from actorproc.runtime.clock import Clock
+from actorproc.runtime.nudge import Nudges
 from actorproc.simulation.clock import VirtualClock
 from actorproc.simulation.loop import run
 from actorproc.sources.protocol import Chunk

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import AsyncIterator
 from contextlib import aclosing
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -46,9 +47,20 @@ async def append(store: Store, texts: list[str], at: list[datetime] | None = Non
         await producer.send_many(texts, timestamps=at)
 
 
+_opened: list[LogSource] = []
+
+
+@pytest.fixture(autouse=True)
+async def _closed() -> AsyncIterator[None]:
+    yield
+    while _opened:
+        await _opened.pop().close()
+
+
 async def opened(store: Store, **options: Any) -> LogSource:
     source = LogSource(store, settings=Settings.load(**options), clock=store.clock)
     await source.open()
+    _opened.append(source)
     return source
 
 

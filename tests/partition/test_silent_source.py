@@ -11,8 +11,8 @@ import anyio.to_thread
 import structlog
 
 from actorproc import Processor
-from actorproc.group.nudge import Nudges
 from actorproc.records import Batch
+from actorproc.runtime.nudge import Nudges
 from actorproc.simulation.clock import VirtualClock
 from actorproc.simulation.loop import run
 from actorproc.sources.protocol import Chunk

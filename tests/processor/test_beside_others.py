@@ -8,10 +8,10 @@ import anyio
 import pytest
 
 from actorproc import Batch, Decision, PartitionContext, Processor, errors
-from actorproc.group.nudge import Nudges
 from actorproc.host.partition_slot import FAILURES_FOR_GOOD
 from actorproc.output.checkpoint import Checkpoint
 from actorproc.records import Cursor
+from actorproc.runtime.nudge import Nudges
 from actorproc.simulation.clock import VirtualClock
 from actorproc.simulation.loop import run
 from actorproc.sources.protocol import End, Start

@@ -13,7 +13,7 @@ import structlog
 
 from actorproc import Processor
 from actorproc.errors import Aborted, EndNotReached, SourceError, StoreRefused, StoreUnavailable, UsageError
-from actorproc.group.nudge import Nudges
+from actorproc.runtime.nudge import Nudges
 from actorproc.simulation.clock import VirtualClock
 from actorproc.simulation.loop import run
 from actorproc.storage.backend import Stored

@@ -10,7 +10,7 @@ import pytest
 
 from actorproc import Batch, CloseReason, PartitionContext, PartitionHandler, PartitionInfo, Processor
 from actorproc.errors import HandlerError, StoreUnavailable
-from actorproc.group.nudge import Nudges
+from actorproc.runtime.nudge import Nudges
 from actorproc.simulation.clock import VirtualClock
 from actorproc.simulation.loop import run
 from actorproc.storage.store import Store, StoreLimits

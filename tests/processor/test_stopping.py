@@ -13,7 +13,7 @@ import pytest
 import structlog
 
 from actorproc import Batch, CloseReason, Decision, PartitionContext, PartitionInfo, Processor, errors
-from actorproc.group.nudge import Nudges
+from actorproc.runtime.nudge import Nudges
 from actorproc.sources.protocol import Chunk
 from actorproc.storage.backend import Listing
 from actorproc.storage.store import Store

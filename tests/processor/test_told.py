@@ -13,7 +13,7 @@ import structlog
 
 from actorproc import Batch, Decision, PartitionContext, PartitionInfo, Processor, errors
 from actorproc.group.heartbeat import read_heartbeats
-from actorproc.group.nudge import Nudges
+from actorproc.runtime.nudge import Nudges
 from actorproc.simulation.clock import VirtualClock
 from actorproc.simulation.loop import run
 from actorproc.storage.names import ProcessorLayout

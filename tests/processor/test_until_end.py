@@ -23,8 +23,8 @@ from actorproc import (
     RecordHandler,
     WakeContext,
 )
-from actorproc.group.nudge import Nudges
 from actorproc.host.partition_slot import FAILURES_FOR_GOOD
+from actorproc.runtime.nudge import Nudges
 from actorproc.simulation.clock import VirtualClock
 from actorproc.simulation.loop import run
 from actorproc.sources.protocol import Chunk, End, Start

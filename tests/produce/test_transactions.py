@@ -204,6 +204,7 @@ async def test_a_commit_wakes_waiting_readers(world: World) -> None:
             while b"another's" not in found:
                 await anyio.sleep(0.01)
             await world.commit(0, BATCH)
+    await source.close()
     assert found == [b"another's", b"b"]
 
 

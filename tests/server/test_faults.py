@@ -17,7 +17,7 @@ from actorproc.admin.explain import explain
 from actorproc.admin.fleet import Fleet
 from actorproc.admin.fleet_watch import FleetWatch
 from actorproc.errors import CredentialsExpired, StoreRefused, StoreUnavailable
-from actorproc.group.nudge import Nudges
+from actorproc.runtime.nudge import Nudges
 from actorproc.server import http_app
 from actorproc.simulation.clock import VirtualClock
 from actorproc.simulation.loop import run

@@ -16,8 +16,8 @@ from actorproc.admin.retained import RetainedOutput
 from actorproc.admin.trim import plan_trim
 from actorproc.config.settings import Settings
 from actorproc.errors import UsageError
-from actorproc.group.nudge import Nudges
 from actorproc.retention.boundary import raise_boundary
+from actorproc.runtime.nudge import Nudges
 from actorproc.server.metrics import HostCollector
 from actorproc.simulation.clock import VirtualClock
 from actorproc.simulation.loop import run

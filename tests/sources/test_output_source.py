@@ -183,6 +183,7 @@ async def test_a_waiting_reader_sees_later_commits(store: Store) -> None:
             while len(seen) < 9:
                 await anyio.sleep(0.01)
             await fleet.commit(p0=10)
+    await source.close()
     assert seen == list(range(18))
 
 

@@ -10,7 +10,7 @@ import anyio
 import pytest
 
 from actorproc.config.settings import Settings
-from actorproc.group.nudge import Nudges, UdpNudges
+from actorproc.runtime.nudge import Nudges, UdpNudges
 from actorproc.stores import open_store
 
 
@@ -19,7 +19,7 @@ class Listener:
 
     def __init__(self, processor: str = "p", container: str = "file:///state", **settings: str) -> None:
         given = Settings(**settings)
-        self.nudges = UdpNudges(open_store(container, given).backend.route, given, processor)
+        self.nudges = UdpNudges(open_store(container, given).backend.route, given.nudge_host, processor)
         self.count = 0
         self._more = anyio.Event()
 
