@@ -249,7 +249,7 @@ def _examine_compacted(key: str, body: bytes, held: CompactedRange) -> Compacted
     try:
         file = open_parquet(body)
         found = CompactedCommits.from_metadata(key, footer_from(key, file.metadata).metadata)
-        rows, _ = _examine_rows(file, key, ordered=not found.totals.resets)
+        rows, _ = _examine_rows(file, key, ordered=found.are_known or not found.totals.resets)
     except (pa.ArrowException, OSError) as error:
         raise CorruptObject.unreadable(key, error) from None
     has, wants = (found.first, found.next, rows), (held.first, held.next, held.rows)
@@ -262,7 +262,7 @@ def _examine_rows(file: pq.ParquetFile, key: str, *, ordered: bool = True) -> tu
     """Count of the rows, and the sequence of the last. Reads all columns, so that all checksums are compared.
 
     Args:
-        ordered: whether sequences must grow. After a reset they begin anew within a compacted file.
+        ordered: whether sequences must grow. Earlier versions of actorproc merged commits across resets.
     """
     rows, last = 0, None
     for batch in batches_of(file, 0, file.metadata.num_rows, _ROWS):

@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import typer
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
-from actorproc.admin.compaction import CompactionPlan, FileGroup
-from actorproc.admin.java import check_java
+from actorproc.admin.compact import compact
 from actorproc.cli.common import load_settings, run_async
 from actorproc.cli.streams import warn
 from actorproc.cli.terminal import SafeConsole, console, counted, print_json, print_table, sized
 from actorproc.errors import ActorprocError
-from actorproc.runtime.logger import get_logger
-from actorproc.spark.compaction import Compaction, compact
-from actorproc.spark.session import Session
-from actorproc.spark.session_options import default_master, session_options
+from actorproc.output.compact_output import Compaction
+from actorproc.output.compaction import CompactionPlan, FileGroup
 from actorproc.storage.names import natural
-
-logger = get_logger(__name__)
 
 _STAYS = (
     "Left unchanged: files younger than --older-than, files beyond the checkpoint, and files that are large enough or "
@@ -35,9 +30,8 @@ def run(
     target_size: str,
     older_than: str,
     keep: str,
+    at_once: int,
     dry_run: bool,
-    master: str | None,
-    conf: Mapping[str, str],
     as_json: bool,
     config: Path | None,
     given: Sequence[str] | None,
@@ -47,14 +41,6 @@ def run(
     Exits with code 1 if partitions were contested. If files are corrupt or missing, the others are compacted and the
     summary is printed before the error.
     """
-    options = session_options(master or default_master(), app=f"actorproc compact {name}", conf=conf)
-    session = Session(options["spark.master"], options)
-
-    def opened() -> Any:
-        check_java("actorproc compact")
-        logger.info("spark.starting", on=session.master)
-        return session.open()
-
     known: list[Compaction] = []
     problem: ActorprocError | None = None
     stderr = SafeConsole(stderr=True)
@@ -69,17 +55,22 @@ def run(
         def done(group: FileGroup) -> None:
             progress.advance(task, group.size)
 
-        try:
-            found = compact(
-                opened, container, name, target_size=target_size, older_than=older_than, keep=keep, dry_run=dry_run,
-                settings=load_settings(config, given), began=began, done=done,
+        async def work() -> Compaction:
+            return await compact(
+                container=container, name=name, target_size=target_size, older_than=older_than, keep=keep,
+                at_once=at_once, dry_run=dry_run, settings=load_settings(config, given), began=began, done=done,
             )  # fmt: skip
+
+        try:
+            found = run_async(work)
         except ActorprocError as error:
-            if not known or not (dry_run or known[0].files_after or known[0].swept):
+            if not known or not (dry_run or known[0].changed):
                 raise
             (found,), problem = known, error
-        finally:
-            session.close()
+    _show(found, name, dry_run=dry_run, as_json=as_json, problem=problem)
+
+
+def _show(found: Compaction, name: str, *, dry_run: bool, as_json: bool, problem: ActorprocError | None) -> None:
     try:
         if as_json:
             print_json(_document(found, done=not dry_run and problem is None))

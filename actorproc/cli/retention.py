@@ -179,10 +179,7 @@ def trim(
 def compact(
     name: Name,
     container: Container,
-    target_size: Annotated[
-        str,
-        typer.Option(metavar="SIZE", help="Size of the new files. A Spark task holds one in memory."),
-    ] = "128MiB",
+    target_size: Annotated[str, typer.Option(metavar="SIZE", help="Size of the new files.")] = "128MiB",
     older_than: Annotated[str, typer.Option(metavar="TIME", help="Only files older than this.")] = "1h",
     keep: Annotated[
         str,
@@ -191,51 +188,31 @@ def compact(
             help="How long replaced compacted files stay, for running queries; at least 1h.",
         ),
     ] = "1h",
+    at_once: Annotated[
+        int,
+        typer.Option(
+            metavar="NUMBER",
+            min=1,
+            help="Partitions at a time. Each takes a new file and 150 MiB more of memory.",
+        ),
+    ] = 2,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan, change nothing.")] = False,
-    master: Annotated[
-        str | None,
-        typer.Option(metavar="MASTER", help="local[2,4], spark://host:7077. Default: all cores of this machine."),
-    ] = None,
-    conf: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME=VALUE", help="An option of Spark, which overrides the default; repeatable."),
-    ] = None,
     as_json: Json = False,
     config: Config = None,
     settings: Set = None,
 ) -> None:
-    """Rewrite small committed files into large ones, with Spark. Readers see each row once at any time.
+    """Rewrite small committed files into large ones. Readers see each row once at any time.
 
     \b
       actorproc compact --name Delays --container state --dry-run
       actorproc compact --name Delays --container state
-      actorproc compact --name Delays --container state --master spark://host:7077
 
     Originals stay until `actorproc trim --yes` deletes them, an hour later or more. An interrupted run is completed by
     the next one. Two runs at once do no harm: one leaves the partitions that the other works at, with exit code 1.
-    Needs Java 17 or newer and the extra `spark`.
     """
-    from actorproc.cli.common import pairs
-
-    try:
-        import actorproc.spark  # noqa: F401
-    except ImportError as error:  # PySpark is missing or too old
-        raise UsageError(str(error)) from None
     from actorproc.cli.compact import run
 
-    run(
-        name,
-        container,
-        target_size,
-        older_than,
-        keep,
-        dry_run,
-        master,
-        pairs("--conf", conf),
-        as_json,
-        config,
-        settings,
-    )
+    run(name, container, target_size, older_than, keep, at_once, dry_run, as_json, config, settings)
 
 
 app.add_typer(readers)

@@ -12,12 +12,10 @@ import pyarrow.parquet as pq
 
 from actorproc.counts import Counts
 from actorproc.errors import CorruptObject
+from actorproc.output.checkpoint import Reset
 from actorproc.records import Cursor
 from actorproc.storage.document import Document
-from actorproc.storage.parquet import (
-    Footer,
-    rows_within,
-)
+from actorproc.storage.parquet import Footer, rows_within
 
 _COMPACTED = "actorproc.compacted"
 
@@ -47,6 +45,15 @@ class CompactedCommits:
     """End of the last commit."""
     totals: Counts
     """Of the partition, with the last commit."""
+    put_ids: tuple[str, ...]
+    """Of the commits. "": not known, because an earlier version of actorproc compacted this commit."""
+    reset: Reset | None = None
+    """The first commit is this reset. No other one is, unless its put-id is not known."""
+
+    @property
+    def are_known(self) -> bool:
+        """Whether put-ids and resets of all commits are known."""
+        return all(self.put_ids)
 
     @property
     def next(self) -> int:
@@ -72,9 +79,11 @@ class CompactedCommits:
     def metadata(self) -> dict[str, str]:
         """The entry in the Parquet footer."""
         times = np.round(self.times * 1e6).astype(np.int64)
+        put_ids = _joined(self.put_ids)
         footer = _StoredFooter(
-            self.first, len(self.rows), _packed(self.rows), _packed(times), self.last, self.totals, put_id=self.put_id
-        )
+            self.first, len(self.rows), _packed(self.rows), _packed(times), self.last, self.totals,
+            pa.compress(put_ids, codec="zstd", asbytes=True), len(put_ids), self.reset, put_id=self.put_id,
+        )  # fmt: skip
         return {_COMPACTED: footer.to_json().decode()}
 
     @classmethod
@@ -88,6 +97,8 @@ class CompactedCommits:
             times=_unpacked(stored.times, stored.count) / 1e6,
             last=stored.last,
             totals=stored.totals,
+            put_ids=stored.all_put_ids(),
+            reset=stored.reset,
         )
 
 
@@ -100,6 +111,16 @@ class _StoredFooter(Document, frozen=True):
     times: bytes
     last: Cursor
     totals: Counts
+    put_ids: bytes = b""
+    """A line each, compressed. Earlier versions of actorproc stored neither them nor resets."""
+    put_ids_size: int = 0
+    reset: Reset | None = None
+
+    def all_put_ids(self) -> tuple[str, ...]:
+        if not self.put_ids_size:
+            return ("",) * self.count
+        text = pa.decompress(self.put_ids, decompressed_size=self.put_ids_size, codec="zstd", asbytes=True)
+        return tuple(text.decode().split("\n"))
 
 
 def _packed(numbers: np.ndarray) -> bytes:
@@ -110,6 +131,10 @@ def _packed(numbers: np.ndarray) -> bytes:
 def _unpacked(packed: bytes, count: int) -> np.ndarray:
     body = pa.decompress(packed, decompressed_size=8 * count, codec="zstd", asbytes=True)
     return np.cumsum(np.frombuffer(body, np.int64))
+
+
+def _joined(put_ids: Sequence[str]) -> bytes:
+    return "\n".join(put_ids).encode() if any(put_ids) else b""
 
 
 def rows_of_commits(key: str, footer: Footer, number: int, stop: int) -> RowRange:

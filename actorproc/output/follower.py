@@ -10,6 +10,7 @@ import numpy as np
 
 from actorproc.errors import RecordsLost, SourceError
 from actorproc.output.chain import Commit, OutputChain
+from actorproc.output.checkpoint import Reset
 from actorproc.output.compacted_file import CompactedCommits
 from actorproc.output.output_files import key_of
 from actorproc.retention.boundary import NOTHING_TRIMMED, Boundary, CompactedRange, read_boundary
@@ -29,9 +30,10 @@ _CHECK_AGAIN = 300.0
 class CommittedFile:
     """A fetched file with the rows of some commits.
 
-    `before`: rows of the partition before this file. `next`: the number after its commits. `counts` and `times`: the
-    row count and time of each commit, in seconds since 1970 by its host's clock. `put_id`: of the last commit; "": a
-    compacted file does not tell.
+    `before`: rows of the partition before this file. `next`: the number after its commits. `counts`, `times` and
+    `put_ids`: row count, time and put-id of each commit. Times are seconds since 1970 by the host's clock; a put-id
+    is "" where an earlier version of actorproc has compacted the commit. `reset`: of the first commit; no other one
+    is a reset, unless its put-id is "".
     """
 
     key: str
@@ -40,7 +42,8 @@ class CommittedFile:
     before: int
     counts: np.ndarray
     times: np.ndarray
-    put_id: str = ""
+    put_ids: tuple[str, ...]
+    reset: Reset | None = None
 
     @property
     def end(self) -> int:
@@ -106,12 +109,14 @@ class ChainFollower:
             footer = footer_of(key, stored.body)
             if holder is not None:
                 found = CompactedCommits.from_metadata(key, footer.metadata)
-                return CommittedFile(key, stored.body, found.next, found.rows_before_file, found.rows, found.times)
+                return CommittedFile(
+                    key, stored.body, found.next, found.rows_before_file, found.rows, found.times, found.put_ids,
+                    found.reset,
+                )  # fmt: skip
             commit = Commit.from_footer(key, footer)
             counts, times = np.array([commit.rows], np.int64), np.array([commit.time])
-            return CommittedFile(
-                key, stored.body, number + 1, commit.totals.rows - commit.rows, counts, times, commit.put_id
-            )
+            before = commit.totals.rows - commit.rows
+            return CommittedFile(key, stored.body, number + 1, before, counts, times, (commit.put_id,), commit.reset)
 
     async def first(self) -> ChainPosition:
         """The first commit that was not trimmed."""

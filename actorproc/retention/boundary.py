@@ -38,6 +38,8 @@ class CompactedRange(msgspec.Struct, frozen=True):
     """When the newest of these commits was created: seconds since 1970 by the store's clock."""
     since: float
     """When readers were switched to the compacted file: seconds since 1970 by the store's clock."""
+    reset: bool = False
+    """It begins with a reset, so it is not merged with the range before it."""
     within: bool = False
     """Whether the file lies in the folder of the output, where a table of the output can name it."""
 

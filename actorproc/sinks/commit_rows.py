@@ -23,7 +23,7 @@ class CommitRows:
     rows: pa.Table
     counts: list[int]
     put_ids: list[str]
-    """Of each commit; "": not known."""
+    """Of each commit; "": not known, as an earlier version of actorproc has compacted it."""
 
     @property
     def next(self) -> int:
@@ -122,7 +122,5 @@ def _rows_of(file: CommittedFile, schema: pa.Schema, number: int, most_rows: int
     except (pa.ArrowException, OSError) as error:
         raise CorruptObject.unreadable(file.key, error) from None
     rows = pa.Table.from_batches(batches) if batches else schema.empty_table()
-    put_ids = [""] * len(taken)
-    if number + len(taken) == file.next:
-        put_ids[-1] = file.put_id
-    return CommitRows(number, fitted(rows, schema), taken, put_ids)
+    at = number - first
+    return CommitRows(number, fitted(rows, schema), taken, list(file.put_ids[at : at + len(taken)]))

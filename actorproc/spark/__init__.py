@@ -9,7 +9,6 @@ try:
 except ImportError:
     raise ImportError(f"actorproc.spark needs PySpark 4.1, 4.2 or 4.3: {how_to_install('spark')}") from None
 
-from actorproc.spark.compaction import Compaction, compact
 from actorproc.spark.dataframes import read_output, stream_output
 from actorproc.spark.keyed_state import read_state
 
@@ -18,4 +17,4 @@ if tuple(map(int, pyspark.__version__.split(".")[:2])) < (4, 1):
         f"actorproc.spark needs PySpark 4.1, 4.2 or 4.3, and this is {pyspark.__version__}: {how_to_install('spark')}"
     )
 
-__all__ = ["Compaction", "compact", "read_output", "read_state", "stream_output"]
+__all__ = ["read_output", "read_state", "stream_output"]

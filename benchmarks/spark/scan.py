@@ -15,6 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import anyio
 from rich.console import Console
 from rich.table import Table
 
@@ -42,7 +43,8 @@ def run(rows: int = 2_000_000, rows_per_file: tuple[int, ...] = (5_000, 50_000),
 
 
 def _sized(spark: Any, folder: Path, rows: int, each: int, rounds: int) -> None:
-    from actorproc.spark import compact, read_output
+    from actorproc.admin import compact
+    from actorproc.spark import read_output
 
     state, well = str(folder / "state"), str(folder / "well-sized")
     writer = Writer(Path(state))
@@ -61,7 +63,7 @@ def _sized(spark: Any, folder: Path, rows: int, each: int, rounds: int) -> None:
     for heading in ("output", "reader", "rows/s", "of well-sized", "of native", "bar"):
         table.add_column(heading, justify="left" if heading in ("output", "reader") else "right")
     _add(table, "as committed", _measured(readers, rounds), rows, None)
-    compact(spark, state, NAME, older_than=0)
+    anyio.run(lambda: compact(container=state, name=NAME, older_than=0))
     _add(table, "compacted", _measured(readers, rounds), rows, COMPACTED_BAR)
     Console().print(table)
 

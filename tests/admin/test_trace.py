@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,16 +20,19 @@ from actorproc import (
     RecordHandler,
     WakeContext,
 )
-from actorproc.admin.compaction import merge, plan, switch
 from actorproc.admin.own_source import own_source
 from actorproc.admin.resets import Resets
 from actorproc.admin.trace import Trace, trace
 from actorproc.config.settings import Settings
 from actorproc.errors import UsageError
+from actorproc.output.compacted_file import CompactedCommits
+from actorproc.output.compaction import merge, plan, switch
+from actorproc.output.file_merger import _commits
 from actorproc.output.schema_document import read_schema
 from actorproc.rows.output_schema import output_schema
 from actorproc.server import dashboard_app
 from actorproc.storage.names import ProcessorLayout
+from actorproc.storage.parquet import Footer
 from actorproc.storage.store import Store
 from actorproc.stores import open_store
 
@@ -81,7 +85,7 @@ async def compact(store: Store, layout: ProcessorLayout, target_size: int = 2**2
         for group in found.groups:
             made = await merge(store, layout, group, output_schema(schema))
             assert made is not None
-            await switch(store, layout, found, [(group, made)])
+            await switch(store, layout, found, made)
 
 
 async def traced(container: str, sequence: int, partition: str = "0") -> Trace:
@@ -166,7 +170,21 @@ async def test_rows_of_timers_are_found_in_later_commits(tmp_path: Path, compact
     assert found.outcome == "it has 3 rows in the output"
 
 
-async def test_rows_before_a_reset_are_found_in_a_compacted_file_with_it(place: tuple[str, str]) -> None:
+def compact_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Merge as the first version of actorproc did: across resets, and without put-ids."""
+
+    def commits(key: str, footer: Footer, *, compacted: bool) -> CompactedCommits:
+        return replace(_commits(key, footer, compacted=compacted), put_ids=("",), reset=None)
+
+    monkeypatch.setattr("actorproc.output.file_merger._commits", commits)
+
+
+@pytest.mark.parametrize("earlier", [False, True])
+async def test_rows_before_a_reset_are_found_in_compacted_files(
+    place: tuple[str, str], earlier: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if earlier:
+        compact_as_before(monkeypatch)
     log, container = place
     commits = Path(container, "p", "output", "partition=0")
     before = len(list(commits.iterdir()))
@@ -176,8 +194,9 @@ async def test_rows_before_a_reset_are_found_in_a_compacted_file_with_it(place: 
     async with open_store(container, SETTINGS) as store:
         await compact(store, ProcessorLayout("p"), size)
     found = await traced(container, 30)
-    assert (found.passes[0].first, found.passes[0].last) == (0, before + 2)
-    assert numbers(found) == [[30, -30], [30, -30]]
+    of = [(one.first, one.last) for one in found.passes]
+    assert of == [(0, before + 2 if earlier else before - 1), (before + 3, before + 8)]
+    assert [n for one in numbers(found) for n in one] == [30, -30, 30, -30]
 
 
 async def test_rows_of_compacted_files_are_found(place: tuple[str, str]) -> None:

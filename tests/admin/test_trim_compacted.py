@@ -12,7 +12,7 @@ from actorproc.admin.trim import plan_trim, trim
 from actorproc.retention.readers import Reader, register
 from actorproc.stores import open_store
 from tests.admin.conftest import HOUR, LAYOUT, SETTINGS, Later, Place
-from tests.admin.test_compaction import compact, rows
+from tests.output.test_compaction import compact, rows
 from tests.spark.committing import Fleet
 
 

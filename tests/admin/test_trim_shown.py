@@ -6,8 +6,8 @@ from actorproc.admin.retained import RetainedOutput
 from actorproc.admin.trim import plan_trim
 from actorproc.cli.trim import _document
 from tests.admin.conftest import HOUR, SETTINGS, Place
-from tests.admin.test_compaction import compact
 from tests.admin.test_trim_compacted import place as place
+from tests.output.test_compaction import compact
 from tests.spark.committing import Fleet
 
 

@@ -13,9 +13,9 @@ import pytest
 from msgspec import structs
 
 from actorproc import Batch, PartitionContext, PartitionHandler, Processor, Producer
-from actorproc.admin.compaction import merge, plan, switch
 from actorproc.admin.verify import repair, verify
 from actorproc.output.checkpoint import Checkpoint
+from actorproc.output.compaction import merge, plan, switch
 from actorproc.output.letter import purge
 from actorproc.output.schema_document import read_schema
 from actorproc.retention.boundary import raise_boundary
@@ -188,9 +188,9 @@ async def test_compacted_commits_are_read_from_their_file() -> None:
     assert schema is not None
     (found,) = await plan(world.store, LAYOUT, ["0"], target_size=2**30, older_than=0)
     (group,) = found.groups
-    made = await merge(world.store, LAYOUT, group, output_schema(schema))
-    assert made is not None
-    assert await switch(world.store, LAYOUT, found, [(group, made)])
+    merged = await merge(world.store, LAYOUT, group, output_schema(schema))
+    assert merged is not None
+    (made,) = await switch(world.store, LAYOUT, found, merged)
     for number in range(made.first, made.next):
         await world.store.delete(COMMIT("0", number))
     assert await world.damages() == []

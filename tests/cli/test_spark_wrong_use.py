@@ -1,19 +1,13 @@
-"""Wrong arguments of `actorproc spark`, `serve --spark` and `compact`: one line, before Spark starts."""
+"""Wrong arguments of `actorproc spark` and `serve --spark`: one line, before Spark starts."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
 
-import anyio
-import orjson
 import pytest
 
-from actorproc.errors import UsageError
-from actorproc.spark.compaction import Compaction
-from actorproc.spark.session import Session
 from tests.cli.conftest import APP, Run, actorproc
-from tests.spark.committing import LAYOUT, Fleet
 
 SPARK_APP = """
 def counts(rows):
@@ -114,21 +108,6 @@ def test_serve_checks_its_query_before_a_host_starts(run: Run, options: list[str
     refused(run, "serve", "flights_app:Delays", "--source", "events", "--container", "state", *options, says=says)
 
 
-@pytest.mark.parametrize("form", [[], ["--json"]])
-def test_compact_exits_with_1_if_a_partition_was_contested(
-    run: Run, state: Path, monkeypatch: pytest.MonkeyPatch, form: list[str]
-) -> None:
-    contested: set[str] = set()
-    monkeypatch.setattr("actorproc.cli.compact.compact", lambda *_, **__: Compaction([], 7, 700, contested=contested))
-    of = ["--name", "Delays", "--container", state / "state"]
-    assert run("compact", *of, *form).exit_code == 0
-    contested.add("3")
-    result = run("compact", *of, *form)
-    assert result.exit_code == 1
-    assert result.stdout
-    assert "partition 3: another job was rewriting its files; run it again" in result.stderr
-
-
 COMMANDS = pytest.mark.parametrize(
     ("who", "command"),
     [
@@ -152,16 +131,6 @@ def test_without_java_one_line_says_how_to_install_it(folder: Path, state: Path,
     assert ended.stdout == ""
 
 
-def test_compact_without_java_prints_one_error(folder: Path, tmp_path: Path) -> None:
-    fleet = Fleet(str(tmp_path / "many"))
-    anyio.run(lambda: fleet.commit(p0=40))
-    environment = {k: v for k, v in os.environ.items() if k != "JAVA_HOME"} | {"PATH": ""}
-    of = ["--name", "numbers", "--container", tmp_path / "many", "--older-than", "0s"]
-    ended = actorproc("compact", *of, cwd=folder, env=environment)
-    assert (ended.returncode, ended.stdout) == (2, "")
-    assert ended.stderr.startswith("error: actorproc compact needs Java 17 or newer")
-
-
 @COMMANDS
 def test_without_pyspark_one_line_names_the_extra(folder: Path, state: Path, who: str, command: list[str]) -> None:
     (folder / "pyspark").mkdir()
@@ -176,33 +145,3 @@ def test_without_pyspark_one_line_names_the_extra(folder: Path, state: Path, who
         "pip install '.[spark]' in the checkout, "
         "or as actorproc itself was installed\n"
     )
-
-
-@pytest.mark.parametrize("dry", [[], ["--dry-run"]])
-def test_compact_logs_that_it_starts_spark(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dry: list[str]
-) -> None:
-    def no_session(session: Session) -> None:
-        raise UsageError("no Spark today")
-
-    monkeypatch.setattr(Session, "open", no_session)
-    fleet = Fleet(str(tmp_path))
-    anyio.run(lambda: fleet.commit(p0=40, p1=30))
-    result = run("compact", "--name", "numbers", "--container", tmp_path, "--older-than", "0s", "--json", *dry)
-    assert ("spark.starting" in result.stderr) is (not dry), result.stderr
-    assert "spark.starting" not in result.stdout
-
-
-@pytest.mark.parametrize("form", [[], ["--json"]])
-def test_compact_plans_the_rest_if_a_file_is_missing(run: Run, tmp_path: Path, form: list[str]) -> None:
-    fleet = Fleet(str(tmp_path))
-    anyio.run(lambda: fleet.commit(p0=40, p1=30))
-    lost = tmp_path / LAYOUT.output_file("0", 1)
-    lost.unlink()
-    result = run("compact", "--name", "numbers", "--container", tmp_path, "--older-than", "0s", "--dry-run", *form)
-    assert result.exit_code == 1
-    assert lost.name in result.stderr
-    if form:
-        found = {p["partition"]: p["rewritten"] for p in orjson.loads(result.stdout)["partitions"]}
-        assert (found["0"], found["1"]) == (0, 2)  # the last one is beyond the checkpoint
-    assert "2 files" in result.stdout or form

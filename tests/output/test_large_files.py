@@ -19,7 +19,7 @@ from actorproc.storage.names import ProcessorLayout
 from actorproc.storage.store import Store, StoreLimits
 from actorproc.stores import open_store
 from actorproc.stores.memory import MemoryStore
-from tests.admin.test_compaction import asked, compact, delete_originals, read, rows
+from tests.output.test_compaction import asked, compact, delete_originals, read, rows
 from tests.sources.test_output_source import commit_file, prepared
 from tests.spark.committing import Fleet
 

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from actorproc import Batch, PartitionContext, PartitionHandler, Processor, Producer, __version__
-from actorproc.admin.compaction import merge, plan, switch
 from actorproc.admin.dead_letters import DeadLetters, LetterId, Selection
 from actorproc.config.settings import Settings
+from actorproc.output.compaction import merge, plan, switch
 from actorproc.output.schema_document import read_schema
 from actorproc.rows.output_schema import output_schema
 from actorproc.storage.names import ProcessorLayout
@@ -88,7 +88,7 @@ async def write(place: Path) -> None:
         (group,) = planned.groups
         merged = await merge(store, LAYOUT, group, output_schema(schema))
         assert merged is not None
-        await switch(store, LAYOUT, planned, [(group, merged)])
+        await switch(store, LAYOUT, planned, merged)
 
 
 def archive(place: Path) -> Path:

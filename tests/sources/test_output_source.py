@@ -38,8 +38,8 @@ from actorproc.stores.memory import MemoryStore
 from tests.admin.conftest import SETTINGS, Later, Place
 from tests.admin.conftest import fleet as fleet
 from tests.admin.conftest import place as place
-from tests.admin.test_compaction import compact, delete_originals
 from tests.fragile import Fate, Fragile
+from tests.output.test_compaction import compact, delete_originals
 from tests.spark.committing import QUICK, Fleet, Numbers
 
 LAYOUT = ProcessorLayout("numbers")

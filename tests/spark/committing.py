@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import anyio
+
 from actorproc import Batch, PartitionContext, PartitionHandler, Processor, Settings
 from actorproc.retention.boundary import read_boundary
 from actorproc.storage.names import ProcessorLayout, number_of
 from actorproc.storage.store import Store
+from actorproc.stores import open_store
 from actorproc.testing.memory_source import MemorySource
 
 LAYOUT = ProcessorLayout("numbers")
@@ -115,3 +118,11 @@ class Fleet:
     @property
     def settings(self) -> Settings:
         return Settings.load(**self._settings)
+
+
+async def until_past(fleet: Fleet) -> None:
+    """Wait until the store's time is not before any commit. MinIO reports its own time in seconds, and that of files
+    more precisely."""
+    async with open_store(str(fleet.container), fleet.settings) as store:
+        while (listing := await store.list(LAYOUT.output)).now < max(entry.modified for entry in listing.entries):
+            await anyio.sleep(0.05)

@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import pytest
 
-from actorproc.admin.compaction import sweep
 from actorproc.admin.fleet_watch import FleetWatch
 from actorproc.admin.retained import RetainedLog, RetainedOutput
 from actorproc.admin.trim import plan_trim
 from actorproc.config.settings import Settings
 from actorproc.log.positions import first_base, last_base
+from actorproc.output.compaction import sweep
 from actorproc.output.letter import dead_letters, letter_files
 from actorproc.output.row_reader import all_slices, partitions_with_state
 from actorproc.produce.producer import Producer

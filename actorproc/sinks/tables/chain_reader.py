@@ -84,13 +84,24 @@ class ChainReader:
         return list((await gather(partitions, view)).values())
 
     async def put_mark(self, partition: str, number: int) -> int | None:
-        """The mark of a commit; None: there is no such commit. 0: it was compacted or trimmed, nobody knows."""
+        """The mark of a commit; None: there is no such commit. 0: nobody knows, since it was trimmed, or an earlier
+        version of actorproc has compacted it."""
         boundary = (await self._boundaries.read(self._store)).get(partition, NOTHING_TRIMMED)
         if number < boundary.originals:
-            return 0
+            return await self._compacted_mark(partition, number, boundary.range_of(number))
         key = self._layout.output_file(partition, number)
         found = await self._footer(key)
         return None if found is None else mark_of(Commit.from_footer(key, found.footer).put_id)
+
+    async def _compacted_mark(self, partition: str, number: int, held: CompactedRange | None) -> int:
+        if held is None:
+            return 0
+        key = key_of(self._layout, partition, held.first, held)
+        if (found := await self._footer(key)) is None:
+            return 0
+        commits = CompactedCommits.from_metadata(key, found.footer.metadata)
+        put_id = commits.put_ids[number - commits.first]
+        return mark_of(put_id) if put_id else 0
 
     async def boundaries(self) -> Mapping[str, Boundary]:
         """The boundaries now."""
@@ -148,7 +159,8 @@ class ChainReader:
         commits = CompactedCommits.from_metadata(key, found.footer.metadata)
         self._ends[key] = commits.next
         file = AddedFile(key, partition, found.footer.size, found.footer.rows, held.time, found.note)
-        return ListedRange(file, commits.rows.tolist())
+        back = commits.reset is not None and commits.reset.back
+        return ListedRange(file, commits.rows.tolist(), commits.reset.next.sequence if back and commits.reset else None)
 
     async def _ends_of(self, partition: str, boundary: Boundary, named: Mapping[str, Any]) -> dict[str, int]:
         """The number after the last commit of each compacted file that the table names."""

@@ -1,4 +1,4 @@
-"""Compaction without Spark: plans, merges, the switch, deletion, and readers at any moment."""
+"""Compaction step by step: plans, merges, the switch, deletion, and readers at any moment."""
 
 from __future__ import annotations
 
@@ -15,9 +15,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from actorproc import Processor
-from actorproc.admin.compaction import CompactionPlan, FileGroup, grouped, merge, plan, sweep, switch
+from actorproc.admin.resets import Resets
 from actorproc.errors import CorruptObject, Fenced
 from actorproc.output.chain import OutputChain
+from actorproc.output.compaction import CompactionPlan, FileGroup, Merged, grouped, merge, plan, sweep, switch
+from actorproc.output.follower import ChainFollower
 from actorproc.output.output_files import OutputFiles
 from actorproc.output.row_reader import all_slices, newest_slices, partitions_with_state, read_rows
 from actorproc.output.schema_document import read_schema
@@ -60,10 +62,12 @@ async def planned(store: Store, target_size: int = LARGE) -> list[CompactionPlan
 async def merged(store: Store, group: FileGroup) -> CompactedRange:
     made = await maybe_merged(store, group)
     assert made is not None
-    return made
+    ((of, result),) = made
+    assert of == group
+    return result
 
 
-async def maybe_merged(store: Store, group: FileGroup) -> CompactedRange | None:
+async def maybe_merged(store: Store, group: FileGroup) -> list[Merged] | None:
     schema = await read_schema(store, LAYOUT)
     assert schema is not None
     return await merge(store, LAYOUT, group, output_schema(schema))
@@ -75,7 +79,7 @@ async def compact(store: Store, target_size: int = LARGE) -> list[CompactedRange
     for found in await planned(store, target_size):
         for group in found.groups:
             if (made := await maybe_merged(store, group)) is not None:  # else somebody else was faster
-                done += await switch(store, LAYOUT, found, [(group, made)])
+                done += await switch(store, LAYOUT, found, made)
     return done
 
 
@@ -188,6 +192,38 @@ async def test_the_newest_rows_are_found_in_compacted_files_too(store: Store, fl
 
     expected = sorted(n for partition, n, _ in fleet.expected() if partition == "0")
     assert [await tail(count) for count in (3, 12, 1000)] == [expected[-3:], expected[-12:], expected]
+
+
+async def test_the_put_id_of_each_commit_is_in_the_compacted_file(store: Store, fleet: Fleet) -> None:
+    chain = OutputChain(store, LAYOUT, "0")
+    commits = [await chain.read(number) for number in range(4)]
+    await compact(store)
+    await fleet.commit(p0=30)
+    commits += [await chain.read(number) for number in range(4, 7)]
+    await compact(store)  # merges the compacted file, too
+    await delete_originals(store)
+    file = await ChainFollower(store, LAYOUT, "0").file(3, no_wait)
+    assert file is not None
+    assert file.put_ids == tuple(commit and commit.put_id for commit in commits)
+    assert file.next == 7
+
+
+async def no_wait(size: int) -> None:
+    """Memory is there."""
+
+
+async def test_a_compacted_file_with_a_reset_begins_with_it(store: Store, fleet: Fleet) -> None:
+    for _ in range(2):
+        resets = Resets(store, LAYOUT, fleet.settings, fleet.stream, "ann")
+        await resets.carry_out(await resets.plan(20), {"to": "20"})
+        await fleet.commit(p0=20)
+        await compact(store)
+    boundary = await read_boundary(store, LAYOUT.boundary("0"))
+    assert [r.reset for r in boundary.ranges] == [False, True, True]
+    follower = ChainFollower(store, LAYOUT, "0")
+    files = [await follower.file(r.first, no_wait) for r in boundary.ranges]
+    assert [file and file.reset and file.reset.next.sequence for file in files] == [None, 19, 19]
+    assert await compact(store) == [], "they are not merged any more"
 
 
 async def test_a_late_write_in_place_of_a_deleted_original_is_void(store: Store, fleet: Fleet) -> None:
@@ -307,7 +343,7 @@ async def test_a_plan_is_of_one_moment_despite_another_compaction(
         backend.turns = []
         for group in found.groups:
             if (made := await maybe_merged(store, group)) is not None:
-                await switch(store, LAYOUT, found, [(group, made)])
+                await switch(store, LAYOUT, found, made)
     assert await rows(store) == fleet.expected()
     await compact(store)
     assert await rows(store) == fleet.expected()
@@ -568,7 +604,7 @@ async def test_a_batch_of_a_compacted_file_is_at_most_a_row_group(
         def row(self, n: int) -> dict[str, Any]:
             return super().row(n) | {"text": "x" * 10_000}
 
-    monkeypatch.setattr("actorproc.admin.file_merger._GROUP_BYTES", 200_000)
+    monkeypatch.setattr("actorproc.output.file_merger._GROUP_BYTES", 200_000)
     await Fleet(store).commit(Large, p0=200)
     (made,) = await compact(store)
     assert made.size < 20_000

@@ -6,20 +6,21 @@ unused files, but never repeats or loses a row.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import NamedTuple
 
 import pyarrow as pa
 from msgspec.structs import replace
 
-from actorproc.admin.file_merger import FileMerger
 from actorproc.errors import CorruptObject, SourceError
 from actorproc.output.checkpoint import read_checkpoint
+from actorproc.output.compacted_file import CompactedCommits
+from actorproc.output.file_merger import FileMerger
 from actorproc.output.output_files import OutputFiles, key_of, originals
 from actorproc.retention.boundary import Boundary, CompactedRange, change_boundary, read_boundary
 from actorproc.retention.readers import read_registry
+from actorproc.runtime.clock import Clock
 from actorproc.runtime.tasks import gather
 from actorproc.storage.backend import Entry
 from actorproc.storage.listing import DataFile
@@ -99,7 +100,8 @@ async def plan(
         for partition, (files, boundary) in (await where.listed(store, some)).items():
             checkpoint = known.number if (known := checkpoints[partition]) else 0
             compactable, lost = _compactable(store, layout, partition, files, boundary, checkpoint, before)
-            groups = [FileGroup.of(partition, group) for group in grouped(compactable, target_size)]
+            apart = {held.first for held in boundary.ranges if held.reset}
+            groups = [FileGroup.of(partition, group) for group in grouped(compactable, target_size, apart)]
             if within:
                 groups = _within(layout, partition, compactable, groups)
             size = sum(file.size for file in files)
@@ -155,8 +157,8 @@ def _compactable(
     return found, None
 
 
-def grouped(files: Sequence[DataFile], target_size: int) -> list[list[DataFile]]:
-    """Group neighbours of up to `target_size` bytes together.
+def grouped(files: Sequence[DataFile], target_size: int, apart: Collection[int] = ()) -> list[list[DataFile]]:
+    """Group neighbours of up to `target_size` bytes together. A file whose number is in `apart` begins a group.
 
     Files of at least half of that size are not extended, nor is a compacted file that is larger than its new neighbours
     together. So a row is rewritten only as often as sizes double. Originals stay only at the end, because below the
@@ -165,7 +167,7 @@ def grouped(files: Sequence[DataFile], target_size: int) -> list[list[DataFile]]
     groups: list[list[DataFile]] = []
     room = 0
     for file in files:
-        if file.size > room:
+        if file.size > room or file.number in apart:
             groups.append([])
             room = target_size
         groups[-1].append(file)
@@ -183,10 +185,15 @@ def _worthwhile(group: list[DataFile]) -> list[DataFile]:
     return group
 
 
-async def merge(store: Store, layout: ProcessorLayout, group: FileGroup, schema: pa.Schema) -> CompactedRange | None:
-    """Write the rows of a group into one new file that no reader uses yet. None if the files have changed.
+Merged = tuple[FileGroup, CompactedRange]
+"""Files, and the one that has their rows."""
 
-    Holds that file and some `_FETCHED_BYTES` of the others in memory.
+
+async def merge(store: Store, layout: ProcessorLayout, group: FileGroup, schema: pa.Schema) -> list[Merged] | None:
+    """Write the rows of a group into a new file that no reader uses yet. None if the files have changed.
+
+    There are several new files if commits in the group are resets: each begins one (rule `apart`). Holds one new file
+    and some `_FETCHED_BYTES` of the others in memory.
 
     Args:
         schema: of the dataset, with `_sequence`.
@@ -196,24 +203,79 @@ async def merge(store: Store, layout: ProcessorLayout, group: FileGroup, schema:
     """
     if (found := await _files(store, layout, group)) is None:
         return None
-    put_id = store.clock.nonce()
-    merger = FileMerger(schema, group.first, put_id)
+    moved = layout.compacted if group.within else None
+    merging, done = _Merging(schema, store.clock, moved), list[Merged]()
     for files in _portions(found):
         fetched = await gather(files, lambda file: store.get(file.key, size=file.size))
-        for file in files:
-            stored = fetched[file]
+        bodies = list[bytes]()
+        for file, stored in fetched.items():
             if stored is None and file.compacted and await _is_led_to(store, layout, group, file):
                 why = "is missing, although readers use it: it was deleted by hand. Restore it, or trim up to it"
                 raise CorruptObject(file.key, why, store.url)
             if stored is None or (file.tag and stored.tag != file.tag):
                 return None
-            await store.clock.run_in_thread(partial(merger.add, compacted=file.compacted), file.key, stored.body)
-    body, contents = await store.clock.run_in_thread(merger.finish)
-    await store.put(layout.compacted_file(group.partition, group.first, put_id, within=group.within), body)
-    rows = int(contents.rows.sum())
-    return CompactedRange(
-        group.first, group.next, put_id, rows, len(body), contents.last.sequence, group.time, since=0.0,
-        within=group.within,
+            bodies.append(stored.body)
+        for finished in await store.clock.run_in_thread(merging.add, files, bodies):
+            done.append(await _write(store, layout, group, finished))
+    for finished in await store.clock.run_in_thread(merging.finish):
+        done.append(await _write(store, layout, group, finished))
+    return done
+
+
+class _Finished(NamedTuple):
+    """A merged file."""
+
+    files: list[DataFile]
+    body: bytes
+    contents: CompactedCommits
+
+
+class _Merging:
+    """Merges files, and begins a new one at each reset. CPU-heavy.
+
+    Args:
+        moved: folder from which compacted files are moved.
+    """
+
+    def __init__(self, schema: pa.Schema, clock: Clock, moved: str | None) -> None:
+        self._schema, self._clock, self._moved = schema, clock, moved
+        self._files: list[DataFile] = []
+        self._merger: FileMerger | None = None
+
+    def add(self, files: Sequence[DataFile], bodies: Sequence[bytes]) -> list[_Finished]:
+        """Add the next files. Returns what is finished by them."""
+        finished = list[_Finished]()
+        for file, body in zip(files, bodies, strict=True):
+            if not self._added(file, body):
+                finished += self.finish()
+                self._added(file, body)
+            self._files.append(file)
+        return finished
+
+    def _added(self, file: DataFile, body: bytes) -> bool:
+        if self._merger is None:
+            self._merger = FileMerger(self._schema, file.number, self._clock.nonce())
+        return self._merger.add(file.key, body, compacted=file.compacted)
+
+    def finish(self) -> list[_Finished]:
+        """The file that was begun. Nothing, if it would only be a copy of a compacted file."""
+        files, merger = self._files, self._merger
+        self._files, self._merger = [], None
+        if merger is None or (len(files) == 1 and files[0].compacted and not self._moves(files[0])):
+            return []
+        return [_Finished(files, *merger.finish())]
+
+    def _moves(self, file: DataFile) -> bool:
+        return self._moved is not None and file.key.startswith(self._moved)
+
+
+async def _write(store: Store, layout: ProcessorLayout, of: FileGroup, finished: _Finished) -> Merged:
+    files, body, contents = finished
+    await store.put(layout.compacted_file(of.partition, contents.first, contents.put_id, within=of.within), body)
+    group, rows = FileGroup.of(of.partition, files)._replace(within=of.within), int(contents.rows.sum())
+    return group, CompactedRange(
+        group.first, group.next, contents.put_id, rows, len(body), contents.last.sequence, group.time, since=0.0,
+        reset=contents.reset is not None, within=of.within,
     )  # fmt: skip
 
 
@@ -248,7 +310,7 @@ def _portions(files: Sequence[DataFile]) -> Iterator[list[DataFile]]:
 
 
 async def switch(
-    store: Store, layout: ProcessorLayout, planned: CompactionPlan, done: Sequence[tuple[FileGroup, CompactedRange]]
+    store: Store, layout: ProcessorLayout, planned: CompactionPlan, done: Sequence[Merged]
 ) -> list[CompactedRange]:
     """Switch readers to the merged files in one step.
 

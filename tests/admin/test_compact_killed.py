@@ -1,4 +1,4 @@
-"""A compaction whose driver and tasks are killed again and again. Alone in its file: it starts its own Java."""
+"""A compaction that is killed again and again."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from pathlib import Path
 import anyio
 import pytest
 
-from actorproc.admin.compaction import sweep
+from actorproc.output.compaction import sweep
 from actorproc.retention.boundary import read_boundary
 from actorproc.storage.names import ProcessorLayout
 from actorproc.stores import open_store
-from tests.admin.test_compaction import compact, rows
+from tests.output.test_compaction import compact, rows
 from tests.spark.committing import Fleet, delete_originals
-from tests.spark.conftest import ROOT
 
+ROOT = Path(__file__).parents[2]
 LAYOUT = ProcessorLayout("numbers")
 PARTITIONS = ("0", "1", "2")
-KILLS = 4
+KILLS = 8
 
 
 @pytest.mark.long
@@ -33,7 +33,7 @@ async def test_a_compaction_killed_at_random_leaves_each_row_in_one_place(tmp_pa
     async with open_store(container) as store:
         for _ in range(KILLS):
             await fleet.commit(p0=150, p1=120, p2=90)
-            command = [sys.executable, "-m", "tests.spark.compacting", container]
+            command = [sys.executable, "-m", "tests.admin.compacting", container]
             child = subprocess.Popen(command, cwd=ROOT, start_new_session=True, stdout=subprocess.PIPE, text=True)
             assert child.stdout is not None
             before = len((await store.list(LAYOUT.compacted)).entries)
@@ -42,9 +42,9 @@ async def test_a_compaction_killed_at_random_leaves_each_row_in_one_place(tmp_pa
                     assert next(line for line in said if line.startswith("began") and line != "began 0\n")
                     # From before the first file is written until readers were switched to some.
                     written = dice.randint(0, 6)
-                    with anyio.fail_after(200):
+                    with anyio.fail_after(60):
                         while len((await store.list(LAYOUT.compacted)).entries) < before + written:
-                            await anyio.sleep(0.005)
+                            await anyio.sleep(0.001)
             finally:
                 os.killpg(child.pid, signal.SIGKILL)
                 child.wait()
