@@ -1,0 +1,199 @@
+"""The Redis sink on a real server: the checks of the test kit, types, refusals, and a server that is killed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+
+import anyio
+import pyarrow as pa
+import pytest
+from msgspec.structs import replace
+
+from actorproc.connectors.redis import RedisSink
+from actorproc.connectors.redis.keys import position_key, tag_of
+from actorproc.errors import UsageError
+from actorproc.runtime.clock import SYSTEM
+from actorproc.sinks.opening import make_sink
+from actorproc.sinks.protocol import Delivery, Guarantee, SinkMoved, SinkPlace, SinkRefused, SinkRow
+from actorproc.testing import check_sink
+from actorproc.testing.sink_check import ALL_TYPES
+from tests.connectors.redis.server import RedisServer
+
+pytestmark = pytest.mark.servers
+
+SCHEMA = pa.schema([pa.field("n", pa.int64()), pa.field("_sequence", pa.int64(), nullable=False)])
+ROW = SinkRow("memory://x", 1, "t", 0, 1, "p0")
+
+
+def sink(server: RedisServer, stream: str, **options: Any) -> RedisSink:
+    return RedisSink(server.url, {"stream": stream, **options}, SinkPlace("r", "Orders", SYSTEM))
+
+
+def entries(server: RedisServer, stream: str) -> list[dict[str, str]]:
+    with server.client() as client:
+        return [fields for _, fields in client.xrange(stream)]
+
+
+def delivery(count: int, was: SinkRow | None = None, now: SinkRow = ROW) -> Delivery:
+    return Delivery("0", pa.table({"n": range(count), "_sequence": range(count)}, SCHEMA), 0, (count,), was, now)
+
+
+async def test_it_keeps_exactly_once(server: RedisServer) -> None:
+    async def rows() -> Sequence[int]:
+        return [int(entry["n"]) for entry in entries(server, "checked")]
+
+    checked = await check_sink(lambda: sink(server, "checked"), rows)
+    assert (checked.guarantee, checked.repeated) == (Guarantee.EXACTLY_ONCE, 0)
+
+
+async def test_every_type_is_text_and_nulls_are_left_out(server: RedisServer) -> None:
+    columns = {name: pa.array(values, kind) for name, (kind, values) in ALL_TYPES.items()}
+    rows = pa.table(columns).append_column("_sequence", pa.array(range(3), pa.int64()))
+    async with sink(server, "typed") as found:
+        await found.open(rows.schema)
+        await found.write(Delivery("0", rows, 0, (3,), None, ROW))
+    with server.client() as client:
+        client.connection_pool.connection_kwargs["decode_responses"] = False
+        first, second, third = [fields for _, fields in client.xrange("typed")]
+    assert third == {b"_sequence": b"2", b"_partition": b"0"}
+    assert {**first} == {
+        b"flag": b"true", b"tiny": b"-128", b"small": b"-32768", b"whole": b"-2147483648",
+        b"large": b"-9223372036854775808", b"single": b"1.5", b"real": b"1e+300", b"odd": b"nan",
+        b"words": b'", \\ \n\t; DROP TABLE x; --', b"letters": "žluťoučký 🐎".encode(), b"bytes": b"\x00\xff\\x",
+        b"day": b"1970-01-01", b"moment": b"2026-01-02T03:04:05.678901Z", b"local": b"2026-01-02T03:04:05.678901",
+        b"money": b"-12345678901234567890123456789012.345678", b"list": b'["a",null,"\\""]', b"map": b'{"k":1}',
+        b"struct": b'{"a":1,"b":null}', b"_sequence": b"0", b"_partition": b"0",
+    }  # fmt: skip
+    assert (second[b"words"], second[b"flag"], second[b"real"]) == (b"", b"false", b"inf")
+
+
+@pytest.mark.parametrize("key", ["stream", "position"])
+async def test_a_key_of_another_type_is_refused_and_nothing_changes(server: RedisServer, key: str) -> None:
+    name = f"taken-{key}"
+    with server.client() as client:
+        client.set(name if key == "stream" else position_key(name, "Orders/r", "0"), "text")
+    async with sink(server, name) as found:
+        await found.open(SCHEMA)
+        with pytest.raises(SinkRefused, match="is something else"):
+            await found.write(delivery(3))
+    with server.client() as client:
+        assert client.exists(name, position_key(name, "Orders/r", "0")) == 1
+
+
+async def test_a_right_that_is_missing_is_refused(server: RedisServer) -> None:
+    with server.client() as client:
+        client.execute_command("ACL SETUSER", "narrow", "on", ">pw", "~other*", "+@all")
+    url = server.url.replace("redis://", "redis://narrow@")
+    found = RedisSink(url, {"stream": "rights", "password": "pw"}, SinkPlace("r", "Orders", SYSTEM))
+    async with found:
+        await found.open(SCHEMA)
+        with pytest.raises(SinkRefused, match=r"(?i)perm"):
+            await found.write(delivery(3))
+
+
+async def test_a_redis_that_may_throw_away_positions_is_refused(own_server: RedisServer) -> None:
+    with own_server.client() as client:
+        client.config_set("maxmemory", "100mb")
+        client.config_set("maxmemory-policy", "allkeys-lru")
+        with pytest.raises(SinkRefused, match="set maxmemory-policy to noeviction"):
+            await sink(own_server, "evicted").open(SCHEMA)
+        client.config_set("maxmemory-policy", "volatile-lru")
+    async with sink(own_server, "evicted") as found:
+        await found.open(SCHEMA)
+
+
+async def test_full_memory_leaves_a_delivery_undone(own_server: RedisServer) -> None:
+    async with sink(own_server, "full") as found:
+        await found.open(SCHEMA)
+        await found.write(delivery(1))
+        with own_server.client() as client:
+            client.config_set("maxmemory", "1mb")
+            with pytest.raises(Exception, match="maxmemory"):
+                await found.write(delivery(5000, ROW, replace(ROW, position=2)))
+            assert await found.read("0") == ROW
+            assert client.xlen("full") == 1
+            client.config_set("maxmemory", "0")
+        await found.write(delivery(5000, ROW, replace(ROW, position=2)))
+    assert len(entries(own_server, "full")) == 5001
+
+
+async def test_a_large_commit_is_one_script(server: RedisServer) -> None:
+    async with sink(server, "large") as found:
+        await found.open(SCHEMA)
+        await found.write(delivery(100_000))
+    with server.client() as client:
+        assert client.xlen("large") == 100_000
+
+
+async def test_old_entries_go(server: RedisServer) -> None:
+    async with sink(server, "short", most_entries=1000) as found:
+        await found.open(SCHEMA)
+        await found.write(delivery(5000))
+    assert 1000 <= len(entries(server, "short")) < 1200
+
+
+async def test_a_killed_server_leaves_a_delivery_whole_or_undone(own_server: RedisServer) -> None:
+    row, delivered, count = None, 0, 3_000
+    found = sink(own_server, "killed")
+    await found.open(SCHEMA)
+    for number in range(8):
+        now = replace(ROW, position=number + 1)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(SYSTEM.run_in_thread, _kill_after, own_server, number * 0.004)
+            with suppress(Exception):
+                await found.write(delivery(count, row, now))
+        own_server.start()
+        async with sink(own_server, "killed") as other:
+            await other.open(SCHEMA)
+            landed = await other.read("0")
+        assert landed in (row, now)
+        delivered += landed == now
+        assert len(entries(own_server, "killed")) == delivered * count
+        if landed != now:
+            await found.write(delivery(count, landed, now))
+            delivered += 1
+        row = now
+    await found.close()
+
+
+async def test_a_replica_is_no_place_to_deliver(own_server: RedisServer, server: RedisServer) -> None:
+    async with sink(own_server, "replica") as found:
+        await found.open(SCHEMA)
+        with own_server.client() as client:
+            client.execute_command("REPLICAOF", "127.0.0.1", "1")
+            with pytest.raises(Exception, match=r"(?i)read only|masterdown|replica"):
+                await found.write(delivery(3))
+            client.execute_command("REPLICAOF NO ONE")
+        await found.write(delivery(3))
+
+
+@pytest.mark.parametrize("stream", ["orders", "{tag}:orders"])
+async def test_a_cluster_takes_a_delivery_at_any_node(cluster: tuple[RedisServer, RedisServer], stream: str) -> None:
+    for number, node in enumerate(cluster):
+        row = None if number == 0 else replace(ROW, position=number)
+        async with sink(node, stream) as found:
+            await found.open(SCHEMA)
+            assert await found.read("0") == row
+            await found.write(delivery(3, row, replace(ROW, position=number + 1)))
+            with pytest.raises(SinkMoved):
+                await found.write(delivery(3, row, replace(ROW, position=number + 1)))
+
+
+@pytest.mark.parametrize(("key", "tag"), [("orders", "orders"), ("a{b}c{d}", "b"), ("a{b", "a{b")])
+def test_the_position_is_in_the_slot_of_the_stream(key: str, tag: str) -> None:
+    assert tag_of(key) == tag
+    assert tag_of(position_key(key, "p/s", "{x}")) == tag
+
+
+@pytest.mark.parametrize("key", ["a}b", "a{}b", "}{"])
+def test_a_key_without_a_slot_of_its_own_is_refused(key: str) -> None:
+    with pytest.raises(UsageError, match="braces"):
+        make_sink("r", {"url": "redis://h", "stream": key}, processor="p", clock=SYSTEM)
+
+
+def _kill_after(server: RedisServer, seconds: float) -> None:
+    time.sleep(seconds)
+    server.kill()
