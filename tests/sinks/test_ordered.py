@@ -12,9 +12,9 @@ import pytest
 from actorproc import Processor
 from actorproc.admin import sinks as operate
 from actorproc.errors import UsageError
-from actorproc.group.nudge import Nudges
 from actorproc.retention.boundary import raise_boundary
 from actorproc.retention.readers import decide, read_registry
+from actorproc.runtime.nudge import Nudges
 from actorproc.simulation.clock import VirtualClock
 from actorproc.simulation.loop import run
 from tests.sinks.memory_sink import MemorySink

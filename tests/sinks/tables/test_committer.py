@@ -10,8 +10,8 @@ import pytest
 
 from actorproc import Batch, PartitionContext, PartitionHandler, Processor
 from actorproc.errors import ActorprocError, UsageError
-from actorproc.group.nudge import Nudges
 from actorproc.retention.readers import read_registry
+from actorproc.runtime.nudge import Nudges
 from actorproc.simulation.clock import VirtualClock
 from actorproc.simulation.loop import run
 from actorproc.sinks.entries import delete_sink, pause_sink
