@@ -17,6 +17,7 @@ from actorproc.output.schema_document import read_schema
 from actorproc.retention.boundary import RETENTION
 from actorproc.rows.output_schema import output_schema
 from actorproc.runtime.clock import SYSTEM
+from actorproc.sinks.tables.open_tables import open_tables
 from actorproc.storage.locations import missing_processor
 from actorproc.storage.names import ProcessorLayout
 from actorproc.storage.store import Store
@@ -53,7 +54,7 @@ async def compact(
         done: called with each group after readers were switched to its file.
 
     Raises:
-        UsageError: there is no such processor, or an argument is wrong.
+        UsageError: there is no such processor, an argument is wrong, or a table of the output cannot be opened.
         CorruptObject, SourceError: files are changed or missing. Everything else was compacted.
         StoreError: the store could not be read or written. Finished groups stay compacted.
     """
@@ -70,6 +71,8 @@ async def compact(
         store = given_store("container", container, "a URL", settings, SYSTEM)
         if store is not container:
             await stack.enter_async_context(store)
+        sinks = (settings or Settings.load()).sinks
+        tables = await stack.enter_async_context(open_tables(store, layout, sinks))
         found = await _planned(store, layout, target, age)
         began(found)
         if not dry_run:
@@ -78,8 +81,9 @@ async def compact(
                 raise CorruptObject(layout.schema, "is missing; every processor writes it as it starts", store.url)
             try:
                 await compact_output(
-                    store, layout, found, output_schema(declared), keep=kept, at_once=at_once, done=done
-                )
+                    store, layout, found, output_schema(declared), keep=kept, kept=tables.kept_now, at_once=at_once,
+                    done=done,
+                )  # fmt: skip
             finally:  # groups were rewritten although a later one failed
                 if found.changed:
                     await _record(store, layout, found, target)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from typing import ClassVar
 
 from actorproc.admin.spark_checkpoint import dataset_title, stream_identity
+from actorproc.config.settings import Settings
 from actorproc.log.metadata import open_log
 from actorproc.log.positions import end_base, last_base
 from actorproc.output.attachments import list_attachments
@@ -18,6 +20,7 @@ from actorproc.output.source_identity import dataset_identity
 from actorproc.retention.boundary import read_boundary
 from actorproc.retention.readers import Registry
 from actorproc.sinks.entries import needed, progress_document
+from actorproc.sinks.tables.open_tables import OpenTables, open_tables
 from actorproc.storage.listing import DataFile
 from actorproc.storage.names import (
     AUDIT,
@@ -81,8 +84,19 @@ class RetainedDataset(ABC):
         """Compacted files of the partition in order, each with the time, by the store's clock, of its switch."""
         return ()
 
-    async def sinks_need(self, registry: Registry, partition: str) -> Sequence[tuple[str, int]]:
-        """The sinks, each with the number of the first file that it may still need."""
+    @asynccontextmanager
+    async def tables(self, settings: Settings) -> AsyncIterator[OpenTables]:
+        """The tables that name its files, opened.
+
+        Raises:
+            UsageError: one cannot be opened.
+        """
+        yield OpenTables()
+
+    async def sinks_need(
+        self, registry: Registry, partition: str, tables: Mapping[str, Mapping[str, int]]
+    ) -> Sequence[tuple[str, int]]:
+        """The sinks, each with the number of the first file that it may still need. `tables`: positions of tables."""
         return ()
 
     async def beside(self, partition: str) -> Sequence[tuple[int, str]]:
@@ -129,9 +143,20 @@ class RetainedOutput(RetainedDataset):
         since = {r.next: r.since for r in boundary.ranges}
         return [(file, since[file.next]) for file in files]
 
-    async def sinks_need(self, registry: Registry, partition: str) -> Sequence[tuple[str, int]]:
+    @asynccontextmanager
+    async def tables(self, settings: Settings) -> AsyncIterator[OpenTables]:
+        async with open_tables(self.store, self._layout, settings.sinks) as opened:
+            yield opened
+
+    async def sinks_need(
+        self, registry: Registry, partition: str, tables: Mapping[str, Mapping[str, int]]
+    ) -> Sequence[tuple[str, int]]:
         found = []
         for name, entry in registry.sinks.items():
+            if entry.table:
+                # One that was registered since the tables were opened has nothing yet.
+                found.append((name, tables.get(name, {}).get(partition, entry.part(partition).start)))
+                continue
             progress = await progress_document(self.store, self._layout, name, partition).read()
             found.append((name, needed(entry, partition, progress)))
         return found

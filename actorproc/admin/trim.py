@@ -14,9 +14,11 @@ from actorproc.admin.readers import ReaderPosition, reader_positions
 from actorproc.admin.retained import RetainedDataset
 from actorproc.config.settings import Settings
 from actorproc.errors import UsageError
-from actorproc.retention.boundary import RETENTION, raise_boundary
+from actorproc.retention.boundary import RETENTION, raise_boundary, read_boundary
+from actorproc.retention.kept_files import KeptFiles
 from actorproc.retention.readers import Registry, decide, read_registry
 from actorproc.runtime.tasks import gather
+from actorproc.sinks.tables.open_tables import OpenTables
 from actorproc.storage.backend import Entry
 from actorproc.storage.listing import DataFile
 from actorproc.storage.names import number_in, number_of
@@ -115,12 +117,22 @@ async def plan_trim(dataset: RetainedDataset, settings: Settings, *, older_than:
         UsageError: `older_than` is too short.
         CorruptObject: a checkpoint or the list of readers is corrupt.
     """
+    _check_age(older_than)
+    async with dataset.tables(settings) as tables:
+        return await _plan_all(dataset, settings, tables, older_than)
+
+
+def _check_age(older_than: float) -> None:
     if older_than < RETENTION:
         raise UsageError(
             f"older_than = {older_than:g} s: allowed are {RETENTION:g} s (1h) and more. Younger files are always kept, "
             "because queries that have listed them may still read them, and a delayed write may arrive late"
         )
+
+
+async def _plan_all(dataset: RetainedDataset, settings: Settings, tables: OpenTables, older_than: float) -> Trim:
     registry = await read_registry(dataset.store, dataset.readers)
+    positions = await tables.positions()
     partitions = await dataset.partitions()
     readers = await reader_positions(dataset, list(registry.readers.values()), partitions, settings)
 
@@ -129,7 +141,7 @@ async def plan_trim(dataset: RetainedDataset, settings: Settings, *, older_than:
         holds = [_hold(reader, partition, lowest) for reader in readers if reader.expired_after is None]
         holds += [
             Hold(number, f"sink {name} gets {number} next")
-            for name, number in await dataset.sinks_need(registry, partition)
+            for name, number in await dataset.sinks_need(registry, partition, positions)
         ]
         holds.append(Hold(await dataset.newest(partition), "the newest file stays"))
         return await _plan(dataset, partition, lowest, min(holds, key=lambda hold: hold.number), older_than)
@@ -262,41 +274,57 @@ async def trim(
         UsageError, CorruptObject: as `plan_trim`.
         StoreError: the next trim deletes the rest.
     """
+    _check_age(older_than)
+    async with dataset.tables(settings) as tables:
+        planned = await _decided(dataset, settings, tables, older_than)
+        began(planned)
+        doomed = {found.partition: found for found in planned.partitions if found.going.files}
+        await gather(list(doomed), lambda p: raise_boundary(dataset.store, dataset.boundary(p), doomed[p].upto))
+        kept = await tables.kept_now()
+        files, size = 0, 0
+
+        def note(entry: Entry) -> None:
+            nonlocal files, size
+            files, size = files + 1, size + entry.size
+            deleted(entry)
+
+        expired = {found.reader.name for found in planned.readers if found.expired_after is not None}
+        try:
+            await gather(list(doomed), lambda partition: _carry_out(dataset, doomed[partition], kept, note))
+        finally:  # files were deleted although a later request failed, or the user stopped it
+            if files or expired:
+                effect = [f"files deleted: {files:,}, {size:,} bytes"]
+                effect += [f"readers removed, which were silent for too long: {', '.join(sorted(expired))}"] * bool(
+                    expired
+                )
+                to = {"older_than": f"{older_than:g} s"}
+                await record_now(dataset.store, dataset.audit, "trim", to, "; ".join(effect))
+        return planned
+
+
+async def _decided(dataset: RetainedDataset, settings: Settings, tables: OpenTables, older_than: float) -> Trim:
+    """The plan, once the new `lowest` numbers are in the registry."""
     while True:
-        planned = await plan_trim(dataset, settings, older_than=older_than)
+        planned = await _plan_all(dataset, settings, tables, older_than)
         lowest = planned.seen.lowest
         higher = {
             found.partition: found.upto for found in planned.partitions if found.upto > lowest.get(found.partition, 0)
         }
         expired = {found.reader.name for found in planned.readers if found.expired_after is not None}
         if not (higher or expired) or await decide(dataset.store, dataset.readers, planned.seen, higher, expired):
-            break
-    began(planned)
-    doomed = {found.partition: found for found in planned.partitions if found.going.files}
-    files, size = 0, 0
-
-    def note(entry: Entry) -> None:
-        nonlocal files, size
-        files, size = files + 1, size + entry.size
-        deleted(entry)
-
-    try:
-        await gather(list(doomed), lambda partition: _carry_out(dataset, doomed[partition], note))
-    finally:  # files were deleted although a later request failed, or the user stopped it
-        if files or expired:
-            effect = [f"files deleted: {files:,}, {size:,} bytes"]
-            effect += [f"readers removed, which were silent for too long: {', '.join(sorted(expired))}"] * bool(expired)
-            to = {"older_than": f"{older_than:g} s"}
-            await record_now(dataset.store, dataset.audit, "trim", to, "; ".join(effect))
-    return planned
+            return planned
 
 
-async def _carry_out(dataset: RetainedDataset, planned: PartitionTrim, deleted: Callable[[Entry], None]) -> None:
-    await raise_boundary(dataset.store, dataset.boundary(planned.partition), planned.upto)
+async def _carry_out(
+    dataset: RetainedDataset, planned: PartitionTrim, kept: KeptFiles, deleted: Callable[[Entry], None]
+) -> None:
+    # Read after the tables were asked. What a later change of the boundary drops is not among the planned files.
+    boundary = await read_boundary(dataset.store, dataset.boundary(planned.partition))
 
     async def delete(entry: Entry) -> None:
-        await dataset.store.delete(entry.key)
-        deleted(entry)
+        if kept.frees(planned.partition, entry.key, boundary.changes):  # else a later trim deletes it
+            await dataset.store.delete(entry.key)
+            deleted(entry)
 
     # These go first: if this process dies, the files that are left make the next trim come here again.
     beside = await dataset.beside(planned.partition)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
 import anyio
@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from actorproc.errors import CorruptObject, SourceError
 from actorproc.output.compaction import CompactionPlan, FileGroup, Merged, merge, sweep, switch
+from actorproc.retention.kept_files import KeptFiles
 from actorproc.runtime.tasks import gather
 from actorproc.storage.names import ProcessorLayout
 from actorproc.storage.store import Store
@@ -75,6 +76,7 @@ async def compact_output(
     schema: pa.Schema,
     *,
     keep: float,
+    kept: Callable[[], Awaitable[KeptFiles]],
     at_once: int = AT_ONCE,
     done: Callable[[FileGroup], None] = lambda _: None,
 ) -> None:
@@ -83,6 +85,7 @@ async def compact_output(
     Args:
         schema: of the dataset, with `_sequence`.
         keep: seconds for which replaced compacted files stay.
+        kept: called before files are deleted: those that tables name.
         done: called with each group after readers were switched to its file.
 
     Raises:
@@ -96,7 +99,8 @@ async def compact_output(
             await _Partition(store, layout, plans[partition], schema, found, done).run()
 
     await gather([partition for partition, planned in plans.items() if planned.groups], compact)
-    swept = await gather(list(plans), lambda partition: sweep(store, layout, partition, keep))
+    spared = await kept()
+    swept = await gather(list(plans), lambda partition: sweep(store, layout, partition, keep, spared))
     found.swept = sum(len(deleted) for deleted in swept.values())
 
 

@@ -19,6 +19,7 @@ from actorproc.output.compacted_file import CompactedCommits
 from actorproc.output.file_merger import FileMerger
 from actorproc.output.output_files import OutputFiles, key_of, originals
 from actorproc.retention.boundary import Boundary, CompactedRange, change_boundary, read_boundary
+from actorproc.retention.kept_files import KeptFiles
 from actorproc.retention.readers import read_registry
 from actorproc.runtime.clock import Clock
 from actorproc.runtime.tasks import gather
@@ -342,8 +343,12 @@ def _fits(layout: ProcessorLayout, found: Boundary, group: FileGroup) -> bool:
     )
 
 
-async def sweep(store: Store, layout: ProcessorLayout, partition: str, keep: float) -> list[Entry]:
-    """Delete compacted files that have been unused for `keep` seconds: replaced, or left by a job that died."""
+async def sweep(store: Store, layout: ProcessorLayout, partition: str, keep: float, kept: KeptFiles) -> list[Entry]:
+    """Delete compacted files that have been unused for `keep` seconds: replaced, or left by a job that died.
+
+    Args:
+        kept: those that tables name.
+    """
     folders = [layout.compacted_dir(partition, within=within) for within in (False, True)]
     listings = await gather(folders, store.list)
     now = max(listing.now for listing in listings.values())
@@ -361,6 +366,7 @@ async def sweep(store: Store, layout: ProcessorLayout, partition: str, keep: flo
             entry
             for entry in entries
             if entry.key not in named
+            and kept.frees(partition, entry.key, found.changes)
             and now - entry.modified >= keep
             # A replaced file is read by those who planned before its replacement.
             and ((holder := found.range_of(number_of(entry.key))) is None or now - holder.since >= keep)

@@ -14,6 +14,7 @@ import pytest
 
 from actorproc.output.compaction import sweep
 from actorproc.retention.boundary import read_boundary
+from actorproc.retention.kept_files import KeptFiles
 from actorproc.storage.names import ProcessorLayout
 from actorproc.stores import open_store
 from tests.output.test_compaction import compact, rows
@@ -56,7 +57,7 @@ async def test_a_compaction_killed_at_random_leaves_each_row_in_one_place(tmp_pa
             assert await rows(store) == fleet.expected()
         await compact(store)
         for partition in PARTITIONS:
-            await sweep(store, LAYOUT, partition, keep=0)
+            await sweep(store, LAYOUT, partition, keep=0, kept=KeptFiles())
         assert len((await store.list(LAYOUT.compacted)).entries) == len(PARTITIONS)
         assert await rows(store) == fleet.expected()
     assert leftovers > 0

@@ -24,6 +24,7 @@ from actorproc.output.output_files import OutputFiles
 from actorproc.output.row_reader import all_slices, newest_slices, partitions_with_state, read_rows
 from actorproc.output.schema_document import read_schema
 from actorproc.retention.boundary import CompactedRange, raise_boundary, read_boundary
+from actorproc.retention.kept_files import KeptFiles
 from actorproc.rows.output_schema import output_schema
 from actorproc.sinks.entries import register_sink
 from actorproc.spark.options import ReadOptions, parse_read_options
@@ -264,8 +265,8 @@ async def test_only_one_of_two_compactions_is_switched_to(store: Store, fleet: F
     ours, theirs = await merged(store, one.groups[0]), await merged(store, other.groups[0])
     assert await switch(store, LAYOUT, one, [(one.groups[0], ours)])
     assert await switch(store, LAYOUT, other, [(other.groups[0], theirs)]) == []
-    assert await sweep(store, LAYOUT, "0", keep=3600) == []
-    gone = await sweep(store, LAYOUT, "0", keep=0)
+    assert await sweep(store, LAYOUT, "0", keep=3600, kept=KeptFiles()) == []
+    gone = await sweep(store, LAYOUT, "0", keep=0, kept=KeptFiles())
     assert [entry.key for entry in gone] == [LAYOUT.compacted_file("0", 0, theirs.put_id)]
     assert await rows(store) == fleet.expected()
 
@@ -291,7 +292,7 @@ async def test_a_merge_of_replaced_files_is_refused(store: Store, fleet: Fleet) 
 async def test_a_compactor_whose_file_was_swept_cannot_publish_it(store: Store, fleet: Fleet) -> None:
     found = (await planned(store))[0]
     made = await merged(store, found.groups[0])
-    assert len(await sweep(store, LAYOUT, "0", keep=0)) == 1
+    assert len(await sweep(store, LAYOUT, "0", keep=0, kept=KeptFiles())) == 1
     assert await switch(store, LAYOUT, found, [(found.groups[0], made)]) == []
     assert await rows(store) == fleet.expected()
     await compact(store)
@@ -302,8 +303,8 @@ async def test_a_compacted_file_that_was_replaced_a_moment_ago_stays(store: Stor
     await compact(store)
     await fleet.commit(p0=100)
     await compact(store)
-    assert await sweep(store, LAYOUT, "0", keep=60) == []
-    assert len(await sweep(store, LAYOUT, "0", keep=0)) == 1
+    assert await sweep(store, LAYOUT, "0", keep=60, kept=KeptFiles()) == []
+    assert len(await sweep(store, LAYOUT, "0", keep=0, kept=KeptFiles())) == 1
     assert await rows(store) == fleet.expected()
 
 
@@ -375,7 +376,7 @@ async def test_a_merge_gives_up_when_its_files_were_swept(store: Store, fleet: F
     await fleet.commit(p0=100)
     group = next(found.groups[0] for found in await planned(store) if found.partition == "0")
     await compact(store)
-    assert await sweep(store, LAYOUT, "0", keep=0)
+    assert await sweep(store, LAYOUT, "0", keep=0, kept=KeptFiles())
     assert await maybe_merged(store, group) is None
 
 
@@ -399,7 +400,7 @@ async def test_readers_find_each_row_once_during_commits_and_compactions(store: 
             switched[which] += len(await compact(store, target_size))
             await delete_originals(store)
             for partition in ("0", "1"):
-                await sweep(store, LAYOUT, partition, keep=0)
+                await sweep(store, LAYOUT, partition, keep=0, kept=KeptFiles())
             await anyio.sleep(0)
 
     async with host, anyio.create_task_group() as tasks:
@@ -460,7 +461,7 @@ async def test_killed_after_any_write_and_run_again_rows_are_always_the_same(sto
         await compact(store, 20_000)
         await delete_originals(store)
         for partition in await partitions_with_state(store, LAYOUT):
-            await sweep(store, LAYOUT, partition, keep=0)
+            await sweep(store, LAYOUT, partition, keep=0, kept=KeptFiles())
 
     deaths = 0
     for _ in range(3):
@@ -546,7 +547,7 @@ async def test_tasks_read_the_planned_rows_although_files_have_moved(folder: str
         await store.create(LAYOUT.output_file("0", 0), late.body[:-1] + b"!")  # a sleeper's, void
         await compact(store)
         for partition in ("0", "1"):
-            await sweep(store, LAYOUT, partition, keep=0)
+            await sweep(store, LAYOUT, partition, keep=0, kept=KeptFiles())
         plans["one file"] = await plan_batch(request, store)
         keys = [{file.key for span in plans[name] for file in span.files} for name in ("small files", "one file")]
         assert len(keys[0] - keys[1]) == 2
@@ -626,7 +627,8 @@ async def test_with_a_table_in_the_output_compacted_files_move_into_its_folder(s
     assert len((await store.list(LAYOUT.compacted_within)).entries) == 2
     rows = [row async for piece in all_slices(store, LAYOUT, ["0", "1"]) async for row in read_rows(store, piece)]
     assert sum(batch.num_rows for batch in rows) == len(fleet.expected())
-    gone = [entry.key for partition in ("0", "1") for entry in await sweep(store, LAYOUT, partition, keep=0)]
+    swept = [await sweep(store, LAYOUT, partition, keep=0, kept=KeptFiles()) for partition in ("0", "1")]
+    gone = [entry.key for entries in swept for entry in entries]
     assert {key.removeprefix(LAYOUT.compacted)[:11] for key in gone} == {"partition=0", "partition=1"}
     assert not await compact(store, target_size=1)
 

@@ -35,6 +35,8 @@ class Catalog:
     is_away: bool = False
     lose_replies: int = 0
     columns: tuple[str, ...] = ()
+    gone: set[str] = field(default_factory=set)
+    """Keys that it has named, for readers of older versions. A test clears them where an hour has passed."""
 
     async def rows(self, store: Store, column: str = "n") -> list[Any]:
         """What a reader of the table finds. Fails if a file is missing."""
@@ -83,12 +85,16 @@ class MemoryTable(TableSink):
         catalog.places |= change.places
         for gone in change.removes:
             del catalog.names[gone.key]
+            catalog.gone.add(gone.key)
         for file in change.adds:
             assert file.key not in catalog.names
             catalog.names[file.key] = file.partition
         if catalog.lose_replies:
             catalog.lose_replies -= 1
             raise SinkError("the reply was lost")
+
+    async def named_since(self, age: float) -> set[str]:
+        return set(self.catalog.names) | self.catalog.gone
 
     async def close(self) -> None:
         pass

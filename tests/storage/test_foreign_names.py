@@ -14,6 +14,7 @@ from actorproc.output.compaction import sweep
 from actorproc.output.letter import dead_letters, letter_files
 from actorproc.output.row_reader import all_slices, partitions_with_state
 from actorproc.produce.producer import Producer
+from actorproc.retention.kept_files import KeptFiles
 from actorproc.sources import LogSource, OutputSource
 from actorproc.storage import names as layout
 from actorproc.storage.listing import numbered_files
@@ -114,7 +115,7 @@ async def test_a_sweep_deletes_only_leftovers_of_compactions(store: Store) -> No
     left = LAYOUT.compacted_file("0", 3, "somebody")
     await store.put(left, b"")
     await litter(store, LAYOUT.compacted_dir("0"))
-    assert [entry.key for entry in await sweep(store, LAYOUT, "0", keep=0)] == [left]
+    assert [entry.key for entry in await sweep(store, LAYOUT, "0", keep=0, kept=KeptFiles())] == [left]
     assert len((await store.list(LAYOUT.compacted_dir("0"))).entries) == len(FOREIGN)
 
 

@@ -77,7 +77,7 @@ class ChainReader:
                 others=table.files.others_of(partition) if anew else {}, anew=anew,
             )  # fmt: skip
             if place is not None and place.seen == boundary.changes and place.position >= boundary.originals:
-                return found  # all ranges were considered
+                return replace(found, settled=True)
             ranges = await self._ranges(partition, boundary, {} if anew else named)
             return replace(found, ranges=ranges, ends=await self._ends_of(partition, boundary, named))
 

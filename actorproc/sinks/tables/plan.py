@@ -45,6 +45,7 @@ class PartitionView:
         ranges: by the number of their first commit.
         anew: the table was registered anew: what it names and where it is do not count, and it becomes what the chain
             is from `start` on.
+        settled: an earlier transaction has taken in this boundary. Only commits behind the position are new.
     """
 
     partition: str
@@ -57,6 +58,7 @@ class PartitionView:
     ends: Mapping[str, int] = field(default_factory=dict)
     others: Mapping[str, OtherFile] = field(default_factory=dict)
     anew: bool = False
+    settled: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +122,8 @@ class _Plan:
 
     def made(self) -> PartitionPlan:
         lowest = self._boundary.lowest
-        self._removes = {key: True for key, file in self._named.items() if self._end(key, file) <= lowest}
+        if not self._view.settled:
+            self._removes = {key: True for key, file in self._named.items() if self._end(key, file) <= lowest}
         resets = self._resets() if self._replaces else {}
         taken_back = resets.get(self._position)
         # A reset is the first commit of its transaction (rule `begin`).
@@ -140,6 +143,8 @@ class _Plan:
 
     def _ranges(self, stop: float) -> list[CompactedRange]:
         """Those before `stop` that the table does not name."""
+        if self._view.settled:
+            return []
         return [
             held
             for held in self._boundary.ranges

@@ -233,6 +233,13 @@ class TableSink(SinkTarget):
             SinkMoved: another transaction of ours has landed, or a file to remove is not there.
         """
 
+    @abstractmethod
+    async def named_since(self, age: float) -> set[str]:
+        """Keys of all files that a version of the last `age` seconds names, the newest one included.
+
+        A reader may hold such a version, so these files are not deleted (rule `named`).
+        """
+
     def describe(self, footer: pq.FileMetaData) -> Any:
         """What `AddedFile.note` is to be of a file with this footer. Not on the event loop. By default None."""
         return None

@@ -85,6 +85,7 @@ def file_of(p: int, key: str, b: table_model.Boundary) -> File:
     return File(p, tuple(range(first, next(end for start, end in b.ranges if start == first))))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", HOLDS)
 def test_the_planner_keeps_what_the_model_checks(name: str) -> None:
     model = HOLDS[name]
