@@ -45,7 +45,7 @@ class FormatVersions(NamedTuple):
         return None
 
 
-FORMAT_VERSIONS = FormatVersions(lowest=1, highest=4)
+FORMAT_VERSIONS = FormatVersions(lowest=1, highest=5)
 """Of this version. A change that earlier versions would misread raises `highest`; see CONTRIBUTING.md."""
 
 

@@ -47,15 +47,15 @@ RESETS_KEPT = 8
 """Resets that a checkpoint lists. A command that is run again after so many others is carried out a second time."""
 
 
-WITH_STATE, WITH_END, WITH_RESETS = 2, 3, 4
+WITH_STATE, WITH_END, WITH_RESETS, WITH_DEPTH = 2, 3, 4, 5
 """Format versions of commits and checkpoints that older hosts misread: with keyed state, of a partition that has
-ended, and with resets or inherited state."""
+ended, with resets or inherited state, and of a partition that follows others."""
 
 
 class Checkpoint(Document, frozen=True):
     """A committed cursor, and the number of the output file from which the next owner reads the chain."""
 
-    newest_format_version = WITH_RESETS
+    newest_format_version = WITH_DEPTH
 
     epoch: int
     number: int
@@ -81,6 +81,9 @@ class Checkpoint(Document, frozen=True):
     """The partitions that this one follows, and whose keyed state it has taken."""
     inherited: StateObject | None = None
     """What it has taken. A merge compares with it: what was changed since then counts."""
+    depth: int = 0
+    """One more than the greatest depth of its parents; 0: it has none. Of two rows with one key, that of the deeper
+    partition is the newer one."""
 
 
 class CheckpointKeeper:
@@ -138,9 +141,10 @@ class CheckpointKeeper:
             Fenced: another owner has written it.
         """
         plain = WITH_END if ended else WITH_STATE if state else 1
+        plain = WITH_RESETS if self.current.inherited or resets else plain
         moved = replace(
             self.current,
-            format_version=WITH_RESETS if self.current.inherited or resets else plain,
+            format_version=WITH_DEPTH if self.current.depth else plain,
             number=number, cursor=cursor, totals=totals, time=time, ahead=ahead, state=state,
             stream_time=stream_time, identities=identities, ended=ended, resets=resets,
         )  # fmt: skip

@@ -49,6 +49,8 @@ class CompactedCommits:
     """Of the commits. "": not known, because an earlier version of actorproc compacted this commit."""
     reset: Reset | None = None
     """The first commit is this reset. No other one is, unless its put-id is not known."""
+    begin: int | None = None
+    """The sequence after which the first commit begins. None: an earlier version of actorproc compacted it."""
 
     @property
     def are_known(self) -> bool:
@@ -82,7 +84,8 @@ class CompactedCommits:
         put_ids = _joined(self.put_ids)
         footer = _StoredFooter(
             self.first, len(self.rows), _packed(self.rows), _packed(times), self.last, self.totals,
-            pa.compress(put_ids, codec="zstd", asbytes=True), len(put_ids), self.reset, put_id=self.put_id,
+            pa.compress(put_ids, codec="zstd", asbytes=True), len(put_ids), self.reset, self.begin,
+            put_id=self.put_id,
         )  # fmt: skip
         return {_COMPACTED: footer.to_json().decode()}
 
@@ -99,6 +102,7 @@ class CompactedCommits:
             totals=stored.totals,
             put_ids=stored.all_put_ids(),
             reset=stored.reset,
+            begin=stored.begin,
         )
 
 
@@ -115,6 +119,7 @@ class _StoredFooter(Document, frozen=True):
     """A line each, compressed. Earlier versions of actorproc stored neither them nor resets."""
     put_ids_size: int = 0
     reset: Reset | None = None
+    begin: int | None = None
 
     def all_put_ids(self) -> tuple[str, ...]:
         if not self.put_ids_size:

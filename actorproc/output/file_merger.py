@@ -43,6 +43,7 @@ class FileMerger:
         self._reset: Reset | None = None
         self._last = Cursor("")
         self._totals = Counts()
+        self._begin: int | None = None
 
     def add(self, key: str, body: bytes, *, compacted: bool) -> bool:
         """Append the next file, unless it begins with a reset and others are before it. CPU-heavy.
@@ -73,6 +74,7 @@ class FileMerger:
                 key, "does not follow the file before it, or has another number of rows than its footer says"
             )
         self._reset = self._reset or commits.reset
+        self._begin = self._begin if self._rows else commits.begin
         self._rows += commits.rows.tolist()
         self._times += commits.times.tolist()
         self._put_ids += commits.put_ids
@@ -84,7 +86,15 @@ class FileMerger:
         self._write()
         rows, times = np.array(self._rows, np.int64), np.array(self._times)
         contents = CompactedCommits(
-            self._put_id, self._first, rows, times, self._last, self._totals, tuple(self._put_ids), self._reset
+            self._put_id,
+            self._first,
+            rows,
+            times,
+            self._last,
+            self._totals,
+            tuple(self._put_ids),
+            self._reset,
+            self._begin,
         )
         writer = self._opened(self._schema.empty_table())
         writer.add_key_value_metadata(sealed(contents.metadata()))
@@ -118,5 +128,5 @@ def _commits(key: str, footer: Footer, *, compacted: bool) -> CompactedCommits:
     commit = Commit.from_footer(key, footer)
     return CompactedCommits(
         "", 0, np.array([commit.rows], np.int64), np.array([commit.time]), commit.next, commit.totals,
-        (commit.put_id,), commit.reset,
+        (commit.put_id,), commit.reset, commit.first.sequence,
     )  # fmt: skip

@@ -33,7 +33,8 @@ class CommittedFile:
     `before`: rows of the partition before this file. `next`: the number after its commits. `counts`, `times` and
     `put_ids`: row count, time and put-id of each commit. Times are seconds since 1970 by the host's clock; a put-id
     is "" where an earlier version of actorproc has compacted the commit. `reset`: of the first commit; no other one
-    is a reset, unless its put-id is "".
+    is a reset, unless its put-id is "". `begin`: the sequence after which the first commit begins; None where an
+    earlier version has compacted it.
     """
 
     key: str
@@ -44,6 +45,7 @@ class CommittedFile:
     times: np.ndarray
     put_ids: tuple[str, ...]
     reset: Reset | None = None
+    begin: int | None = None
 
     @property
     def end(self) -> int:
@@ -111,12 +113,15 @@ class ChainFollower:
                 found = CompactedCommits.from_metadata(key, footer.metadata)
                 return CommittedFile(
                     key, stored.body, found.next, found.rows_before_file, found.rows, found.times, found.put_ids,
-                    found.reset,
+                    found.reset, found.begin,
                 )  # fmt: skip
             commit = Commit.from_footer(key, footer)
             counts, times = np.array([commit.rows], np.int64), np.array([commit.time])
             before = commit.totals.rows - commit.rows
-            return CommittedFile(key, stored.body, number + 1, before, counts, times, (commit.put_id,), commit.reset)
+            return CommittedFile(
+                key, stored.body, number + 1, before, counts, times, (commit.put_id,), commit.reset,
+                commit.first.sequence,
+            )  # fmt: skip
 
     async def first(self) -> ChainPosition:
         """The first commit that was not trimmed."""

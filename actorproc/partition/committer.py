@@ -123,7 +123,7 @@ class Committer:
         self.resets, self.ended = end.resets, end.ended
         await check(self.cursor)
         self.committed = self.cursor
-        self._deliveries.begin(end.number)
+        self._deliveries.begin(end.number, self._keeper.current.depth)
         self._counted = self.cursor.sequence
         self._acknowledgements.begin(self.cursor.sequence, found.identities, self._check_is_last)
         if self._sets_timers:
@@ -319,7 +319,7 @@ class Committer:
             self.state.committed(self._number, commit.put_id, delta)
         await self._chain.publish(self._number, lines)
         self.state.expire(time)
-        self._deliveries.committed(self._number, table, commit.put_id)
+        self._deliveries.committed(self._number, table, commit.put_id, commit.first.sequence)
         self._number += 1
         statistics.commits += 1
         statistics.counts += Counts(rows=commit.rows, dead_letters=len(letters))

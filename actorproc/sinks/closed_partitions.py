@@ -12,7 +12,7 @@ from zlib import crc32
 
 import anyio
 
-from actorproc.output.chain import OutputChain
+from actorproc.output.chain import ChainEnd, OutputChain
 from actorproc.retention.readers import SinkEntry, read_registry
 from actorproc.runtime.error_text import format_error
 from actorproc.sinks.delivery import DOCUMENT_EVERY, SinkDelivery
@@ -82,7 +82,7 @@ class ClosedPartitions:
         found = [each for each in self._sinks.deliveries(partition, log) if each.name == name]
         if not found:
             return True  # a sink that this host does not have
-        if is_done := await self._run(found[0], tip.number):
+        if is_done := await self._run(found[0], tip):
             self._done[name, partition] = entry
         return is_done
 
@@ -93,13 +93,13 @@ class ClosedPartitions:
         progress = await progress_document(self._store, self._layout, name, partition).read()
         return progress is not None and not progress.fenced and needed(entry, partition, progress) >= end
 
-    async def _run(self, delivery: SinkDelivery, end: int) -> bool:
+    async def _run(self, delivery: SinkDelivery, tip: ChainEnd) -> bool:
         """Run a delivery until the sink has everything. False: it cannot go on now."""
 
         def is_stuck() -> bool:
             return delivery.statistics().state in ("failing", "waiting for parents")
 
-        delivery.begin(end)
+        delivery.begin(tip.number, tip.checkpoint.depth)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(delivery.run)
             await delivery.caught_up(is_stuck)

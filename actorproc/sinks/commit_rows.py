@@ -6,10 +6,12 @@ from collections import deque
 from dataclasses import dataclass
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from actorproc.errors import CorruptObject
 from actorproc.output.compacted_file import batches_of
 from actorproc.output.follower import ChainFollower, CommittedFile
+from actorproc.records import SEQUENCE
 from actorproc.rows.casting import fitted
 from actorproc.runtime.clock import Clock
 from actorproc.storage.parquet import open_parquet
@@ -24,6 +26,10 @@ class CommitRows:
     counts: list[int]
     put_ids: list[str]
     """Of each commit; "": not known, as an earlier version of actorproc has compacted it."""
+    begin: int | None = None
+    """The sequence after which the first commit begins; None: not known, in a compacted file of an earlier version."""
+    reset_to: int | None = None
+    """The first commit is a reset back to this sequence."""
 
     @property
     def next(self) -> int:
@@ -42,13 +48,13 @@ class RecentCommits:
     def __init__(self, most: int) -> None:
         self._most = most
         self._bytes = 0
-        self._commits: deque[tuple[int, pa.Table, str]] = deque()
+        self._commits: deque[tuple[int, pa.Table, str, int]] = deque()
 
-    def add(self, number: int, rows: pa.Table, put_id: str) -> None:
+    def add(self, number: int, rows: pa.Table, put_id: str, begin: int) -> None:
         if self._commits and number != self._commits[-1][0] + 1:
             self._commits.clear()
             self._bytes = 0
-        self._commits.append((number, rows, put_id))
+        self._commits.append((number, rows, put_id, begin))
         self._bytes += rows.nbytes
         while self._commits and self._bytes > self._most:
             self._bytes -= self._commits.popleft()[1].nbytes
@@ -62,16 +68,17 @@ class RecentCommits:
         """The commits from `number` on, up to some `most_rows` rows; None if they are not here."""
         if not self._commits or not self._commits[0][0] <= number <= self._commits[-1][0]:
             return None
-        tables, rows, put_ids = list[pa.Table](), 0, list[str]()
-        for each, table, put_id in self._commits:
+        tables, rows, put_ids, first = list[pa.Table](), 0, list[str](), 0
+        for each, table, put_id, begin in self._commits:
             if each < number:
                 continue
             if tables and rows + table.num_rows > most_rows:
                 break
+            first = first if tables else begin
             tables.append(table)
             put_ids.append(put_id)
             rows += table.num_rows
-        return CommitRows(number, pa.concat_tables(tables), [table.num_rows for table in tables], put_ids)
+        return CommitRows(number, pa.concat_tables(tables), [table.num_rows for table in tables], put_ids, first)
 
 
 class StoredCommits:
@@ -89,6 +96,9 @@ class StoredCommits:
 
     async def since(self, number: int, most_rows: int) -> CommitRows | None:
         """The commits from `number` on, up to some `most_rows` rows; None: there is none yet.
+
+        A reset is the first one that is returned, since a delivery deletes before it adds (rule `order`): it begins
+        a file.
 
         Raises:
             CorruptObject: a file is corrupt.
@@ -111,16 +121,37 @@ async def _no_wait(size: int) -> None:
 
 def _rows_of(file: CommittedFile, schema: pa.Schema, number: int, most_rows: int) -> CommitRows:
     counts = file.counts.tolist()
-    first = file.next - len(counts)
-    skip, taken = sum(counts[: number - first]), list[int]()
-    for count in counts[number - first :]:
+    at = number - (file.next - len(counts))
+    skip, taken = sum(counts[:at]), list[int]()
+    for count in counts[at:]:
         if taken and sum(taken) + count > most_rows:
             break
         taken.append(count)
     try:
-        batches = list(batches_of(open_parquet(file.body), skip, skip + sum(taken), most_rows))
+        parquet = open_parquet(file.body)
+        batches = list(batches_of(parquet, skip, skip + sum(taken), most_rows))
+        begin = _begin(file, parquet, at, skip)
     except (pa.ArrowException, OSError) as error:
         raise CorruptObject.unreadable(file.key, error) from None
     rows = pa.Table.from_batches(batches) if batches else schema.empty_table()
-    at = number - first
-    return CommitRows(number, fitted(rows, schema), taken, list(file.put_ids[at : at + len(taken)]))
+    put_ids = list(file.put_ids[at : at + len(taken)])
+    return CommitRows(number, fitted(rows, schema), taken, put_ids, begin, None if at else _goes_back_to(file))
+
+
+def _goes_back_to(file: CommittedFile) -> int | None:
+    """A reset forward deletes nothing: the partition may have passed its target."""
+    return file.reset.next.sequence if file.reset is not None and file.reset.back else None
+
+
+def _begin(file: CommittedFile, parquet: pq.ParquetFile, at: int, skip: int) -> int | None:
+    """The sequence after which a commit begins: number `at` of the file, with `skip` rows before it.
+
+    A compacted file has no cursors of its commits: the last row before it counts.
+    """
+    if not all(file.put_ids):
+        return None
+    if skip:
+        (last,) = batches_of(parquet, skip - 1, skip, 1, [SEQUENCE.name])
+        return int(last.column(0)[0].as_py())
+    back = _goes_back_to(file)
+    return back if at and back is not None else file.begin

@@ -29,6 +29,7 @@ from actorproc.sinks.entries import SinkProgress, hold_back, needed, progress_do
 from actorproc.sinks.lineage import Ancestors
 from actorproc.sinks.options import SinkOptions
 from actorproc.sinks.protocol import Delivery, Sink, SinkError, SinkMoved, SinkRefused, SinkRow
+from actorproc.sinks.row_shape import RowShape
 from actorproc.sinks.terms import is_in_term, next_commit, row_after
 from actorproc.storage.document import SharedDocument
 from actorproc.storage.names import ProcessorLayout
@@ -78,7 +79,8 @@ class SinkDelivery:
 
     Args:
         opened: the sink, which the partitions of the host share, once it is open.
-        schema: of the rows, with `_sequence`.
+        shape: what the sink gets of the rows.
+        schema: of all rows, with `_sequence`.
     """
 
     def __init__(
@@ -86,6 +88,7 @@ class SinkDelivery:
         name: str,
         opened: Callable[[], Awaitable[Sink]],
         options: SinkOptions,
+        shape: RowShape,
         partition: str,
         *,
         store: Store,
@@ -98,11 +101,13 @@ class SinkDelivery:
         self._opened = opened
         self._partition = partition
         self._store, self._layout, self._clock = store, layout, store.clock
-        self._schema = schema
+        self._schema, self._shape = schema, shape
+        self._replaces = options.on_reset == "replace"
         self._logger = log.bind(sink=name)
         self._most_rows = options.batch_rows
         self._recent = RecentCommits(options.buffer_bytes)
         self._tip = 0  # number of the next commit that this owner makes
+        self._depth = 0
         self._news = anyio.Event()
         self._progress: SharedDocument[SinkProgress] = progress_document(store, layout, name, partition)
         self._registry = SharedDocument(store, layout.readers, Registry)
@@ -119,13 +124,13 @@ class SinkDelivery:
 
     # For the partition
 
-    def begin(self, tip: int) -> None:
-        """The partition was opened, and its chain ends before commit `tip`."""
-        self._tip = tip
+    def begin(self, tip: int, depth: int) -> None:
+        """The partition was opened, and its chain ends before commit `tip`. `depth`: see `Checkpoint.depth`."""
+        self._tip, self._depth = tip, depth
 
-    def committed(self, number: int, rows: pa.Table, put_id: str) -> None:
-        """Commit `number` is settled. Never waits."""
-        self._recent.add(number, rows, put_id)
+    def committed(self, number: int, rows: pa.Table, put_id: str, begin: int) -> None:
+        """Commit `number` is settled, and begins after sequence `begin`. Never waits."""
+        self._recent.add(number, rows, put_id, begin)
         self._tip = number + 1
         self._news.set()
 
@@ -286,13 +291,35 @@ class SinkDelivery:
     async def _send(self, entry: SinkEntry, found: CommitRows) -> None:
         was = self._row
         now = row_after(entry, self._partition, was, self._home, found.next, found.put_id)
+        begins = not is_in_term(entry, self._partition, was, self._home)
+        rows, counts = await self._shaped(found)
         await self._write(
-            Delivery(self._partition, found.rows, self._position, found.counts, was, now, put_ids=found.put_ids)
-        )
+            Delivery(
+                self._partition, rows, self._position, counts, was, now, put_ids=found.put_ids, begins=begins,
+                replace_after=self._replaced(found, begins), depth=self._depth, registration=entry.term,
+            )
+        )  # fmt: skip
         self._row, self._position = now, found.next
         self._note(position=found.next, rows=self._statistics.rows + found.rows.num_rows)
         self._recent.forget(found.next)
         self._succeeded()
+
+    async def _shaped(self, found: CommitRows) -> tuple[pa.Table, list[int]]:
+        if self._shape.is_heavy:
+            return await self._clock.run_in_thread(self._shape.apply, found.rows, found.counts)
+        return self._shape.apply(found.rows, found.counts)
+
+    def _replaced(self, found: CommitRows, begins: bool) -> int | None:
+        """The sequence after which rows of the partition are deleted first."""
+        if not self._replaces:
+            return None
+        if found.begin is None:
+            raise SinkRefused(
+                f"commit {found.first} of partition {self._partition} is in a file that an earlier version of "
+                "actorproc has compacted, which does not say where resets are: on_reset = replace cannot pass it"
+            )
+        after = [found.begin if begins else None, found.reset_to]
+        return min((each for each in after if each is not None), default=None)
 
     async def _write(self, delivery: Delivery) -> None:
         if self._sink is None:
@@ -325,7 +352,9 @@ class SinkDelivery:
         if not found.fenced:
             was = self._row or SinkRow("", 0, "", 0, 0)
             now = replace(was, fence=was.fence + 1)  # nothing else: a delivery of this term has still to begin
-            await self._write(Delivery(self._partition, self._schema.empty_table(), self._position, (), self._row, now))
+            await self._write(
+                Delivery(self._partition, self._shape.schema.empty_table(), self._position, (), self._row, now)
+            )
             self._row = now
             await self._swap(replace(found, fenced=True))
         self._succeeded("paused")

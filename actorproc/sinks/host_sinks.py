@@ -20,6 +20,7 @@ from actorproc.sinks.entries import register_sink
 from actorproc.sinks.opening import make_sink
 from actorproc.sinks.positions import PositionsInContainer
 from actorproc.sinks.protocol import Sink, SinkError, SinkRefused, SinkTarget
+from actorproc.sinks.row_shape import RowShape
 from actorproc.sinks.tables.committer import TableCommitter
 from actorproc.sinks.tables.host_tables import HostTables
 from actorproc.sinks.tables.protocol import TableHome, TableSink
@@ -36,9 +37,8 @@ _FIRST_TRY = 10.0
 class SharedSink:
     """One sink, which is opened by the first delivery that needs it, and again after it has failed to open."""
 
-    def __init__(self, name: str, sink: Sink, schema: pa.Schema) -> None:
-        self.name, self.sink = name, sink
-        self._schema = schema
+    def __init__(self, name: str, sink: Sink, shape: RowShape) -> None:
+        self.name, self.sink, self.shape = name, sink, shape
         self._lock = anyio.Lock()
         self._is_open = False
 
@@ -46,7 +46,7 @@ class SharedSink:
         """Raises whatever `Sink.open` raises."""
         async with self._lock:
             if not self._is_open:
-                await self.sink.open(self._schema)
+                await self.sink.open(self.shape.schema)
                 self._is_open = True
         return self.sink
 
@@ -84,13 +84,13 @@ class HostSinks:
             host: its name.
 
         Raises:
-            UsageError: a sink is registered for another target, or it refuses the rows.
+            UsageError: options do not fit the output, a sink is registered for another target, or it refuses the rows.
         """
         self._store, self._layout, self._schema = store, layout, schema
         rows = {name: sink for name, sink in self._made.items() if isinstance(sink, Sink)}
         tables = {name: sink for name, sink in self._made.items() if isinstance(sink, TableSink)}
         await self._open_tables(tables, host)
-        self._shared = [SharedSink(name, sink, schema) for name, sink in rows.items()]
+        self._shared = [SharedSink(name, sink, _shape(name, sink, schema)) for name, sink in rows.items()]
         for shared in self._shared:
             if isinstance(shared.sink, PositionsInContainer):
                 shared.sink.keep_in(store, layout, shared.name)
@@ -151,7 +151,7 @@ class HostSinks:
     def deliveries(self, partition: str, log: Any) -> list[SinkDelivery]:
         """The deliveries of one partition."""
         return [
-            SinkDelivery(shared.name, shared.opened, shared.sink.options, partition, store=self._store,
+            SinkDelivery(shared.name, shared.opened, shared.sink.options, shared.shape, partition, store=self._store,
                          layout=self._layout, schema=self._schema, log=log)
             for shared in self._shared
         ]  # fmt: skip
@@ -162,3 +162,10 @@ class HostSinks:
                 await sink.close()
             except Exception as error:  # noqa: BLE001  # the host ends all the same
                 self._logger.warning("sink.not_closed", sink=name, error=format_error(error))
+
+
+def _shape(name: str, sink: Sink, schema: pa.Schema) -> RowShape:
+    try:
+        return RowShape(sink.options, schema, sink.can)
+    except UsageError as error:
+        raise UsageError(f"sink {name}: {error}") from None

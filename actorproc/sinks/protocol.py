@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import ClassVar, Self
+from typing import ClassVar, Literal, Self
 
 import msgspec
 import pyarrow as pa
@@ -27,6 +27,10 @@ class Guarantee(StrEnum):
     IDEMPOTENT = "idempotent"
     """A row may be sent again, and the sink, or its key, makes that harmless."""
     AT_LEAST_ONCE = "at least once"
+
+
+Ability = Literal["upsert", "replace", "keep"]
+"""`mode = upsert`, `on_reset = replace`, `on_refused = keep`."""
 
 
 class SinkRow(msgspec.Struct, frozen=True):
@@ -72,6 +76,16 @@ class Delivery:
     now: SinkRow
     put_ids: Sequence[str] = ()
     """Of each commit, for sinks whose requests name one; "": not known."""
+    begins: bool = False
+    """The first delivery of a term: refused rows of these commits and of later ones, which the sink has kept from
+    before, are deleted first (rule `retry`)."""
+    replace_after: int | None = None
+    """With `on_reset = replace`: rows of this home and partition with a greater `_sequence`, also refused ones, are
+    deleted first (rules `order`, `clear`, `mine`)."""
+    depth: int = 0
+    """Of the partition: one more than that of its deepest parent."""
+    registration: str = ""
+    """Names this registration of the sink for ever: a keyed sink counts the ones that have delivered (rule `lives`)."""
 
 
 class SinkMoved(Exception):
@@ -125,6 +139,8 @@ class Sink(SinkTarget):
 
     forgets: ClassVar[bool] = False
     """It may lose its row of a partition, and keep the rows. Then the noted progress counts."""
+    can: ClassVar[frozenset[Ability]] = frozenset()
+    """What it can do beyond adding rows. What `options` ask for, and it cannot, is refused at the start."""
     options: SinkOptions
 
     @abstractmethod
@@ -132,7 +148,7 @@ class Sink(SinkTarget):
         """Connect, and prepare the target: create or check it, and add the columns that it lacks.
 
         Args:
-            schema: of the rows, with `_sequence`.
+            schema: of the rows that the sink gets: its columns, and `_sequence`.
 
         Raises:
             SinkRefused: the target cannot take rows of this schema.
@@ -148,6 +164,11 @@ class Sink(SinkTarget):
 
         The whole row is compared, and nothing of the transaction lands where it differs. A delivery without rows moves
         the row alone. Where the outcome is unknown, raise any other error.
+
+        With `mode = upsert` each key gets its newest row: the version of a row is (lives, `depth`, commit number), and
+        a row of an equal or later version replaces the one that is there. The sink counts the lives, which are the
+        different values of `registration`. Of several rows of a commit with one key the last counts. A deletion keeps
+        its version. See `keyed_rows.py`.
 
         Raises:
             SinkMoved: the sink's row is another one.

@@ -16,15 +16,15 @@ class Deliveries:
     def __init__(self, deliveries: Sequence[SinkDelivery]) -> None:
         self.each = tuple(deliveries)
 
-    def begin(self, tip: int) -> None:
-        """The partition was opened, and its chain ends before commit `tip`."""
+    def begin(self, tip: int, depth: int) -> None:
+        """The partition was opened, and its chain ends before commit `tip`. `depth`: see `Checkpoint.depth`."""
         for delivery in self.each:
-            delivery.begin(tip)
+            delivery.begin(tip, depth)
 
-    def committed(self, number: int, rows: pa.Table, put_id: str) -> None:
-        """Commit `number` is settled. Never waits."""
+    def committed(self, number: int, rows: pa.Table, put_id: str, begin: int) -> None:
+        """Commit `number` is settled, and begins after sequence `begin`. Never waits."""
         for delivery in self.each:
-            delivery.committed(number, rows, put_id)
+            delivery.committed(number, rows, put_id, begin)
 
     async def run(self) -> None:
         """Deliver until cancelled."""

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from msgspec.structs import replace
 
 from actorproc.handler.keyed_state import TIMERS, Key, unpack_key
-from actorproc.output.checkpoint import Checkpoint, StateObject
+from actorproc.output.checkpoint import WITH_DEPTH, Checkpoint, StateObject
 from actorproc.state.objects import Entries, StateEntries, decode_state, encode_state
 from actorproc.state.partition_state import MissingState
 from actorproc.state.reading import CommittedState, read_state
@@ -44,7 +44,8 @@ async def first_checkpoint(
     Raises:
         CorruptObject: an object of a parent is corrupt or missing.
     """
-    beginning = replace(beginning, parents=tuple(parents))
+    depth = 1 + max(kept.depth for kept in parents.values())  # rules `depth`, `deepest` of sink_keyed_model.py
+    beginning = replace(beginning, format_version=WITH_DEPTH, parents=tuple(parents), depth=depth)
     older = {name for kept in parents.values() for name in kept.parents}
     found = [await read_state(store, layout, name) for name in parents if name not in older]
     found.sort(key=lambda state: state.time)
@@ -56,7 +57,7 @@ async def first_checkpoint(
         return beginning
     taken = StateObject(0, store.clock.nonce(), sum(some.size for some in entries.values()))
     await store.put(layout.attached(STATE, partition, 0, taken.put_id), body)
-    return replace(beginning, format_version=4, time=found[-1].time, state=(taken,), inherited=taken)
+    return replace(beginning, time=found[-1].time, state=(taken,), inherited=taken)
 
 
 async def _base(store: Store, layout: ProcessorLayout, partition: str, checkpoint: Checkpoint) -> StateEntries:
