@@ -67,6 +67,11 @@ class Settings(BaseModel):
         description="A host counts as dead when its heartbeat has not changed for this long. Must be more than twice "
         "`lease_renew_interval`. Each host publishes its own value.",
     )
+    balance: Literal["count", "load"] = Field(
+        "count",
+        description="What hosts share evenly: the number of partitions, or with `load` the time that these take, "
+        "measured each minute. Give all hosts the same value.",
+    )
     rebalance_delay: Seconds = Field(
         5,
         description="Leases of live hosts move only after the membership has not changed for this long, so that a "

@@ -6,6 +6,7 @@ import heapq
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from dataclasses import replace as replace_fields
 from typing import Literal, NamedTuple
 
 import msgspec
@@ -104,7 +105,8 @@ def plan(
     now.update((host, replace(now[host], leaving=True)) for host in leaving if host in now)
     now.update((host, Member(incarnation)) for host, incarnation in (joining or {}).items())
     stays = {host for host in now if host in members and members[host].incarnation == now[host].incarnation}
-    wanted = _Targets(host for host, member in now.items() if not (member.leaving or host in wishes.drained))
+    hosts = [host for host, member in now.items() if not (member.leaving or host in wishes.drained)]
+    wanted = _WeightedTargets(hosts, wishes.weights) if wishes.weights else _Targets(hosts)
 
     table = dict(leases)
     table.update((partition, Lease(None, 0)) for partition in begins(partitions, leases))
@@ -114,7 +116,7 @@ def plan(
         if closed is None and not wishes.pauses(partition):
             wish = wishes.placed.get(partition) if may_move or owner not in stays else None
             wanted.note(partition, owner if owner in stays else None, following, wish)
-    held = dict(wanted.counts)
+    held = wanted.held()
     if may_move:
         wanted.level()
     wanted.fill()
@@ -150,7 +152,7 @@ def plan(
     return Plan(now, after, sorted(moves, key=lambda move: move.partition), changed, wishes)
 
 
-def _why_moved(partition: str, owner: str, target: str, leaving: bool, wishes: Wishes, held: Mapping[str, int]) -> str:
+def _why_moved(partition: str, owner: str, target: str, leaving: bool, wishes: Wishes, held: Mapping[str, str]) -> str:
     if leaving or owner in wishes.drained:
         return f"{owner} is {'leaving' if leaving else 'drained'}"
     if wishes.placed.get(partition) == target:
@@ -180,6 +182,13 @@ def returns(partitions: Mapping[str, Collection[str]], leases: Mapping[str, Leas
 def closed(leases: Mapping[str, Lease], partitions: Collection[str], why: Closed) -> dict[str, Lease]:
     """The leases after these partitions are closed."""
     return {**leases, **{name: Lease(None, leases[name].epoch, closed=why) for name in partitions}}
+
+
+def reweighted(
+    members: Mapping[str, Member], leases: Mapping[str, Lease], wishes: Wishes, weights: Mapping[str, int]
+) -> Plan:
+    """The plan by other weights."""
+    return replace_fields(plan(members, leases, replace(wishes, weights=weights)), changed=True)
 
 
 def abandon(
@@ -234,6 +243,10 @@ class _Targets:
         self._of: dict[str, list[str]] = {host: [] for host in self.counts}
         self._free: list[str] = []
         self._placed: dict[str, int] = {}  # host -> leases that are placed there
+
+    def held(self) -> dict[str, str]:
+        """What each host has, for the reasons of moves."""
+        return {host: str(count) for host, count in self.counts.items()}
 
     def note(self, partition: str, owner: str | None, following: str | None, wish: str | None) -> None:
         """Add a lease as it is. `owner`: its live owner. `wish`: the host that an operator wants for it."""
@@ -301,3 +314,58 @@ class _Targets:
         self.target[partition] = host
         self.counts[host] += 1
         self._of[host].append(partition)
+
+
+class _WeightedTargets(_Targets):
+    """The same by weights: no lease can move to a host with less without making that one the heavier of the two."""
+
+    def __init__(self, hosts: Iterable[str], weights: Mapping[str, int]) -> None:
+        super().__init__(hosts)
+        self._weights = weights
+
+    def held(self) -> dict[str, str]:
+        total = self._loads().total()
+        return {host: f"{load / total:.0%} of the load" for host, load in self._loads().items()} if total else {}
+
+    def level(self) -> None:
+        """Move leases from heavy hosts to light ones. Each move lowers the sum of squares of loads, so this ends."""
+        loads = self._loads()
+        while (found := self._move(loads)) is not None:
+            partition, source, target = found
+            self._of[source].remove(partition)
+            self.counts[source] -= 1
+            self._place(partition, target)
+            loads[source] -= self._weight(partition)
+            loads[target] += self._weight(partition)
+
+    def _move(self, loads: Mapping[str, int]) -> tuple[str, str, str] | None:
+        """The lease that halves the difference best, from the heaviest host that has one, to the lightest host."""
+        target = min(sorted(loads), key=lambda host: loads[host], default=None)
+        for source in sorted(loads, key=lambda host: (-loads[host], host)):
+            gap = loads[source] - loads[target] if target is not None else 0
+            movable = [p for p in self._of[source] if self._weight(p) < gap]
+            if target is not None and movable:
+                best = min(movable, key=lambda p: (abs(gap - 2 * self._weight(p)), self._owner.get(p) == source, p))
+                return best, source, target
+        return None
+
+    def fill(self) -> None:
+        """Give each lease without a target to the lightest host, heavy ones first."""
+        if not self.hosts:
+            return
+        heap = [(load, host) for host, load in sorted(self._loads().items())]
+        heapq.heapify(heap)
+        for partition in sorted(self._free, key=lambda p: (-self._weight(p), p)):
+            load, host = heap[0]
+            self._place(partition, host)
+            heapq.heapreplace(heap, (load + self._weight(partition), host))
+        self._free.clear()
+
+    def _weight(self, partition: str) -> int:
+        return self._weights.get(partition, 1)
+
+    def _loads(self) -> Counter[str]:
+        loads = Counter(dict.fromkeys(self.counts, 0))
+        for partition, host in self.target.items():
+            loads[host] += self._weight(partition)
+        return loads

@@ -11,11 +11,12 @@ import anyio
 
 from actorproc.config.settings import Settings
 from actorproc.errors import Fenced, RemovedFromGroup, VersionRefused
-from actorproc.group.assignment import Closed, Lease, Member, Move, Plan, abandon, begins, closed, plan
+from actorproc.group.assignment import Closed, Lease, Member, Move, Plan, abandon, begins, closed, plan, reweighted
 from actorproc.group.format_versions import FORMAT_VERSIONS, FormatVersions
 from actorproc.group.heartbeat import TRUST, HeartbeatWriter, Incarnation
 from actorproc.group.known_group import KnownGroup
 from actorproc.group.liveness import LivenessTracker
+from actorproc.group.load_watch import LoadWatch
 from actorproc.group.membership import GroupDocument
 from actorproc.group.other_hosts import OtherHosts
 from actorproc.group.reports import HostReport
@@ -102,6 +103,7 @@ class Group:
         self._known = KnownGroup(host, self._heartbeat, settings, clock)
         self._settled_for: object = None  # circumstances under which there was nothing to change
         self._rebalance_awaited = False
+        self._loads = LoadWatch(store, layout, clock) if settings.balance == "load" else None
 
     # Heartbeat
 
@@ -170,6 +172,7 @@ class Group:
                 self._settled_for = None if proposal.changed else circumstances
             if proposal is None or not proposal.changed:
                 await self._remove_stale_heartbeats()
+                await self._weigh()
             moves = proposal.moves if proposal is not None else []
             pause = None
             if self._rebalance_awaited:
@@ -378,6 +381,22 @@ class Group:
             may_move=may_move,
         )
         return proposal, circumstances
+
+    async def _weigh(self) -> None:
+        """Plan by new weights, if they even the hosts out. The first host by name measures, while nothing moves."""
+        document = self._known.document
+        first = self.host == min(document.members, default=None)
+        if not first or not self._known.is_in or document.next_owners or self._known.rebalance_in:
+            return
+        weights = await self._loads.new_weights(document) if self._loads else {} if document.wishes.weights else None
+        if weights is None:
+            return
+
+        def propose() -> Plan | None:
+            members, leases, wishes = self._known.state
+            return None if wishes.weights == weights else reweighted(members, leases, wishes, weights)
+
+        await self._change(propose)
 
     # Changing
 

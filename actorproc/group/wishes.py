@@ -1,4 +1,4 @@
-"""Wishes of operators for the plan: partitions that pause, hosts that run nothing, partitions that belong on a host."""
+"""Wishes for the plan: partitions that pause, hosts that run nothing, partitions that belong on a host, weights."""
 
 from __future__ import annotations
 
@@ -17,6 +17,11 @@ class Wishes(msgspec.Struct, frozen=True, omit_defaults=True):
     """Names of hosts that get no partitions."""
     placed: Mapping[str, str] = {}
     """Partition -> the host that runs it while it is alive. The balance leaves these partitions there."""
+
+    weights: Mapping[str, int] = {}
+    """Partition -> its load in comparison with others, with `balance = "load"`. Without any, counts are even.
+
+    No wish of an operator: the hosts measure it. It is here so that every host plans by it."""
 
     reasons: Mapping[str, str] = {}
     """Why, in the operators' words: of `pause`, `pause PARTITION`, `drain HOST`, `move PARTITION`."""

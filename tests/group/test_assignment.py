@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from itertools import product
+from itertools import permutations, product
 from random import Random
 
 import pytest
@@ -36,6 +36,16 @@ def is_even(leases: Mapping[str, Lease], hosts: Iterable[str]) -> bool:
     counts = targets(leases)
     each = [counts[host] for host in hosts]
     return sum(each) == len(leases) and max(each) - min(each) <= 1
+
+
+def no_move_helps(leases: Mapping[str, Lease], hosts: Iterable[str], weights: Mapping[str, int]) -> bool:
+    """Whether no lease could move and leave its old host heavier than its new one."""
+    carried = {host: [weights.get(p, 1) for p, x in leases.items() if (x.next or x.owner) == host] for host in hosts}
+    return all(
+        weight + sum(carried[light]) >= sum(carried[heavy])
+        for heavy, light in permutations(carried, 2)
+        for weight in carried[heavy]
+    )
 
 
 def handed_over(leases: Mapping[str, Lease]) -> Leases:
@@ -116,6 +126,7 @@ def test_one_call_gives_even_counts() -> None:
     ready=st.sets(st.integers(0, 39)),
     may_move=st.booleans(),
     order=st.randoms(use_true_random=False),
+    weights=st.dictionaries(st.integers(0, 39).map(str), st.integers(1, 20)),
 )
 @settings(max_examples=400, deadline=None)
 def test_a_plan_is_sound_for_any_combination_of_events(
@@ -126,12 +137,14 @@ def test_a_plan_is_sound_for_any_combination_of_events(
     ready: set[int],
     may_move: bool,
     order: Random,
+    weights: dict[str, int],
 ) -> None:
+    wishes = Wishes(weights=weights)
     members = group(*sorted(hosts))
     leases = {str(p): Lease(owner, 5, following) for p, (owner, following) in enumerate(owners)}
     gone = {host: f"{host} is dead" for host in away}
     now = {str(p): "handed over" for p in ready}
-    result = plan(members, leases, gone=gone, leaving=leaving, ready=now, may_move=may_move)
+    result = plan(members, leases, wishes, gone=gone, leaving=leaving, ready=now, may_move=may_move)
     active = hosts - away - leaving
     assert set(result.members) == hosts - away
     check_reasons(result, leases)
@@ -149,14 +162,15 @@ def test_a_plan_is_sound_for_any_combination_of_events(
             assert lease.owner is not None
             assert lease.owner in active or lease.next
     if may_move and active:
-        assert is_even(result.leases, active)
-    same = plan(result.members, result.leases, leaving=leaving, may_move=may_move)
+        assert is_even(result.leases, active) or (weights and no_move_helps(result.leases, active, weights))
+    same = plan(result.members, result.leases, wishes, leaving=leaving, may_move=may_move)
     assert not same.changed
     # Dictionaries in any order, the same plan.
     shuffled = list(leases.items())
     order.shuffle(shuffled)
     assert plan(
-        dict(reversed(members.items())), dict(shuffled), gone=gone, leaving=leaving, ready=now, may_move=may_move
+        dict(reversed(members.items())), dict(shuffled), wishes, gone=gone, leaving=leaving, ready=now,
+        may_move=may_move,
     ) == result  # fmt: skip
 
 
