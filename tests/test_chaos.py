@@ -77,8 +77,9 @@ async def test_every_record_ends_once_on_a_folder(run: Path) -> None:
 
 @pytest.mark.long
 @pytest.mark.servers
-def test_every_record_ends_once_on_s3(tmp_path: Path) -> None:
-    chaos("seaweedfs", tmp_path / "run")
+@pytest.mark.parametrize("store", ["seaweedfs", "azurite", "gcs"])
+def test_every_record_ends_once_in_a_cloud(tmp_path: Path, store: str) -> None:
+    chaos(store, tmp_path / "run")
 
 
 @pytest.mark.long

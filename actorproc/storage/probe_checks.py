@@ -26,9 +26,10 @@ class Broken(Exception):
 class Bench:
     """Fresh keys for one attempt at a check, and requests to the backend, each with a deadline.
 
-    Conditional writes are sent once, since `Store` would hide faults. Other requests are repeated while the store is
-    unavailable. A write whose reply was lost may then be applied between two later steps and make a correct store look
-    broken. So once a write was repeated (`doubtful`), only a property that held proves something.
+    Conditional writes are sent once, since `Store` would hide faults; again only if the store says that it gets too
+    many (Cloud Storage takes one a second for one object). Other requests are repeated while the store is unavailable.
+    A write whose reply was lost may then be applied between two later steps and make a correct store look broken. So
+    once a write was repeated (`doubtful`), only a property that held proves something.
     """
 
     def __init__(self, store: Store, prefix: str) -> None:
@@ -54,10 +55,22 @@ class Bench:
         return await self._repeat(self._durable, "put", lambda: self._durable.backend.put(key, body))
 
     async def create(self, key: str, body: bytes) -> str:
-        return await self.store.once("put_if_absent", lambda: self.store.backend.put_if_absent(key, body))
+        return await self._taken("put_if_absent", lambda: self.store.backend.put_if_absent(key, body))
 
     async def swap(self, key: str, body: bytes, tag: str) -> str:
-        return await self.store.once("put_if_match", lambda: self.store.backend.put_if_match(key, body, tag))
+        return await self._taken("put_if_match", lambda: self.store.backend.put_if_match(key, body, tag))
+
+    async def _taken(self, verb: str, send: Callable[[], Awaitable[str]]) -> str:
+        """Send until it is not throttled."""
+        for attempt in count(1):
+            try:
+                return await self.store.once(verb, send)
+            except StoreUnavailable as error:
+                delay = self.store.limits.backoff.delay(attempt, self.store.clock.random)
+                if not error.throttled or self.store.clock.monotonic() + delay >= self._deadline:
+                    raise
+            await self.store.clock.sleep(delay)
+        raise AssertionError("count() has no end")
 
     async def accepted(self, key: str, body: bytes, write: Awaitable[str]) -> str:
         """The tag of a conditional write of `body` without a competitor."""

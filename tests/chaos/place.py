@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Iterator
-from contextlib import ExitStack, asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,12 @@ from actorproc.config.settings import Settings
 from tests import servers
 from tests.chaos.objects import Objects, read_folder, read_store
 from tests.connectors.amqp.servers import AmqpBroker
+from tests.connectors.gcs import server as gcs_server
 from tests.connectors.kafka import server as kafka_server
 from tests.connectors.kafka.server import Broker
+from tests.connectors.shared import azure_storage
 
-STORES = ("folder", "seaweedfs", "minio")
+STORES = ("folder", "seaweedfs", "minio", "azurite", "gcs")
 
 TIMERS: dict[str, Any] = {
     "lease_renew_interval": 0.5,
@@ -88,7 +91,15 @@ class Place:
 
     async def read(self, url: str) -> Objects:
         """Every object of the log or of the container."""
-        return await read_store(url, self.settings) if url.startswith("s3:") else read_folder(Path(url))
+        return await read_store(url, self.settings) if "://" in url else read_folder(Path(url))
+
+
+_SERVERS: dict[str, Callable[[Path], AbstractContextManager[Any]]] = {
+    "seaweedfs": servers.seaweedfs,
+    "minio": servers.minio,
+    "azurite": azure_storage.azurite,
+    "gcs": partial(gcs_server.double, writes_per_second=1),  # to one object, as the service
+}
 
 
 @asynccontextmanager
@@ -111,8 +122,7 @@ async def opened_place(
             place = Place(folder, str(folder / "log"), str(folder / "container"), TIMERS)
         else:
             (folder / "server").mkdir()
-            start = {"seaweedfs": servers.seaweedfs, "minio": servers.minio}[store]
-            server = stack.enter_context(start(folder / "server"))
+            server: Any = stack.enter_context(_SERVERS[store](folder / "server"))
             place = Place(folder, await server.new_url(), await server.new_url(), S3_TIMERS | server.settings)
         if source != "log":
             (folder / "broker").mkdir()

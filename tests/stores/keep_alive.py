@@ -5,16 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 
-from tests.servers import S3Server
-from tests.stores.proxy import Proxy, hang_up, listening, read_request
+from tests.stores.proxy import Proxy, S, hang_up, listening, read_request
 
 
 @asynccontextmanager
-async def breaking_after(server: S3Server, requests: int) -> AsyncIterator[tuple[S3Server, list[str]]]:
-    """The server as seen through it, and the last part of the key of each PUT that arrived.
+async def breaking_after(server: S, requests: int) -> AsyncIterator[tuple[S, list[str]]]:
+    """The server as seen through it, and the last part of the target of each write that arrived.
 
-    Counted are PUTs: once `requests` of them have arrived in all, no further request is answered.
+    Counted are writes: once `requests` of them have arrived in all, no further request is answered.
     """
     proxy = Proxy(server)
     puts: list[str] = []
@@ -27,7 +27,7 @@ async def breaking_after(server: S3Server, requests: int) -> AsyncIterator[tuple
         try:
             while True:
                 request = await read_request(reader)
-                if request.method == "PUT":
+                if request.write:
                     puts.append(request.target.partition("?")[0].rpartition("/")[2])
                 answer = (await proxy.forward(request)).replace(b"\r\nConnection: close", b"", 1)
                 if len(puts) >= requests:
@@ -38,4 +38,4 @@ async def breaking_after(server: S3Server, requests: int) -> AsyncIterator[tuple
             await hang_up(writer)
 
     async with listening(serve) as endpoint:
-        yield S3Server(server.name, endpoint, server.access_key, server.secret_key), puts
+        yield replace(server, endpoint=endpoint), puts

@@ -1,18 +1,23 @@
-"""A proxy in front of a real S3 server. A test decides the network's behaviour for each request."""
+"""A proxy in front of a real server of a store. A test decides the network's behaviour for each request."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from botocore.auth import S3SigV4Auth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 
+from tests.connectors.gcs.server import GcsServer
+from tests.connectors.shared.azure_storage import BlobServer
 from tests.servers import S3Server
+
+S = TypeVar("S", bound="S3Server | BlobServer | GcsServer")
 
 _CONDITIONS = {"if-match", "if-none-match"}
 
@@ -26,8 +31,12 @@ class Request:
     body: bytes
 
     @property
+    def write(self) -> bool:
+        return self.method in ("PUT", "POST")
+
+    @property
     def conditional_write(self) -> bool:
-        return self.method == "PUT" and not _CONDITIONS.isdisjoint(self.headers)
+        return self.write and ("ifGenerationMatch=" in self.target or not _CONDITIONS.isdisjoint(self.headers))
 
 
 Network = Callable[[Request], Awaitable[bytes | None]]
@@ -37,8 +46,8 @@ Network = Callable[[Request], Awaitable[bytes | None]]
 class Proxy:
     """`on_request` decides; by default everything passes. `seen`: the received requests, in order."""
 
-    def __init__(self, server: S3Server) -> None:
-        self.server = server
+    def __init__(self, server: S3Server | BlobServer | GcsServer) -> None:
+        self.server: Any = server
         self.seen: list[Request] = []
         self.on_request: Network = self.forward
         self._upstream = urlsplit(server.endpoint)
@@ -49,7 +58,7 @@ class Proxy:
         return await self._exchange(head + request.body)
 
     async def forward_unconditionally(self, request: Request) -> bytes:
-        """Let the server have it without its conditions, as a service would that does not know them."""
+        """Let the server have it without its conditions, as a service would that does not know them. S3 only."""
         headers = {
             name: value for name, value in request.headers.items() if name.startswith("x-amz-meta") or name == "range"
         }
@@ -87,11 +96,11 @@ Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Coroutine[None, N
 
 
 @asynccontextmanager
-async def proxied(server: S3Server) -> AsyncIterator[tuple[Proxy, S3Server]]:
+async def proxied(server: S) -> AsyncIterator[tuple[Proxy, S]]:
     """A proxy, and the server as it is seen through it."""
     proxy = Proxy(server)
     async with listening(proxy.serve) as endpoint:
-        yield proxy, S3Server(server.name, endpoint, server.access_key, server.secret_key)
+        yield proxy, replace(server, endpoint=endpoint)
 
 
 @asynccontextmanager

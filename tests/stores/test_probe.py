@@ -20,6 +20,8 @@ from actorproc.errors import (
 )
 from actorproc.runtime.backoff import Backoff
 from actorproc.runtime.clock import Clock
+from actorproc.simulation.clock import VirtualClock
+from actorproc.simulation.loop import run
 from actorproc.storage.backend import Listing, Stored
 from actorproc.storage.probe import ensure_safe, probe
 from actorproc.storage.probe_checks import RACERS
@@ -246,6 +248,46 @@ async def test_a_refusal_at_the_first_contact_is_a_usage_error(
     with pytest.raises(StoreRefused, match="renew them") as expired:
         await contact(CredentialsExpired("renew them"))
     assert not isinstance(expired.value, UsageError)
+
+
+class OneASecond(MemoryStore):
+    """Takes one write a second for one object, as Cloud Storage does."""
+
+    def __init__(self, clock: Clock) -> None:
+        super().__init__(clock=clock)
+        self._clock, self._written = clock, dict[str, float]()
+
+    async def _throttle(self, key: str) -> None:
+        now = self._clock.monotonic()
+        if now - self._written.get(key, -1) < 1:
+            refused = StoreUnavailable("429")
+            refused.throttled = True
+            raise refused
+        self._written[key] = now
+
+    async def put(self, key: str, body: bytes) -> str:
+        await self._throttle(key)
+        return await super().put(key, body)
+
+    async def put_if_absent(self, key: str, body: bytes) -> str:
+        await self._throttle(key)
+        return await super().put_if_absent(key, body)
+
+    async def put_if_match(self, key: str, body: bytes, tag: str) -> str:
+        await self._throttle(key)
+        return await super().put_if_match(key, body, tag)
+
+
+def test_a_store_that_throttles_writes_to_one_object_is_found_safe() -> None:
+    async def main() -> None:
+        clock = VirtualClock("host")
+        store = Store(OneASecond(clock), clock=clock)
+        began = clock.monotonic()
+        assert all(p.held for p in await probe(store, "probe/"))
+        assert clock.monotonic() - began < 30
+        assert store.failures["throttled"] > 0
+
+    run(main())
 
 
 class SentTwice(MemoryStore):

@@ -27,6 +27,8 @@ class Login:
         self._key = None if options.az_account_key is None else decoded_key(options.az_account_key)
         self._sas = None if options.az_sas_token is None else options.az_sas_token.removeprefix("?")
         self._credential: Any = None
+        self._is_stale = False  # it keeps a token that was refused
+        self._has_worked = False
         self._tokens = BearerTokens(self._fetch, clock)
 
     def signed(self, url: str) -> str:
@@ -43,9 +45,11 @@ class Login:
         """The error for an answer 401: an old token is fetched anew, as if the service had been away."""
         if self._key is not None or self._sas is not None or self._tokens.refused():
             return error
+        self._is_stale = True
         return StoreUnavailable(str(error))
 
     async def close(self) -> None:
+        self._is_stale = False
         credential, self._credential = self._credential, None
         if credential is not None:
             await credential.close()
@@ -60,16 +64,23 @@ class Login:
                 f"{self._url}: set az_account_key or az_sas_token, or log in by Microsoft Entra: "
                 f"{how_to_install('azure-blob')}"
             ) from None
+        if self._is_stale:
+            await self.close()
         if self._credential is None:
             self._credential = DefaultAzureCredential()
         try:
             found = await self._credential.get_token(_SCOPE)
         except CredentialUnavailableError as error:
-            raise StoreRefused(f"{self._url}: no login by Microsoft Entra: {_first(error)}") from error
+            # The identity of a machine may be away for a while.
+            kind = StoreUnavailable if self._has_worked else StoreRefused
+            raise kind(f"{self._url}: no login by Microsoft Entra: {_first(error)}") from error
         except ClientAuthenticationError as error:
-            raise CredentialsExpired(f"{self._url}: Microsoft Entra refuses the login: {_first(error)}") from error
+            raise CredentialsExpired(
+                f"{self._url}: no login by Microsoft Entra, and no az_account_key or az_sas_token: {_first(error)}"
+            ) from error
         except AzureError as error:
             raise StoreUnavailable(f"{self._url}: no answer from Microsoft Entra: {_first(error)}") from error
+        self._has_worked = True
         return Token(found.token, float(found.expires_on))
 
 

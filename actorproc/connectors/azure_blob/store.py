@@ -175,7 +175,7 @@ class AzureBlobStore(HttpStore):
     async def _parsed(self, body: bytes) -> Page:
         try:
             return await self._clock.run_in_thread(parse_page, body)
-        except (ET.ParseError, ValueError, TypeError) as error:
+        except (ET.ParseError, ValueError, KeyError) as error:
             raise StoreUnavailable(f"{self.url}: the answer to list is no listing: {error}") from error
 
     async def _answer(self, url: str) -> Reply | None:

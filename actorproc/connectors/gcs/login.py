@@ -48,13 +48,16 @@ class Login:
                 self._credentials = self._found()
             credentials = self._credentials
             credentials.refresh(Request())
+        except ValueError:  # of a key, or of a file with credentials; its text may show a part of them
+            raise StoreRefused(
+                f"{self._url}: the credentials are malformed; check gs_service_account_key or the file that "
+                "GOOGLE_APPLICATION_CREDENTIALS names"
+            ) from None
         except exceptions.DefaultCredentialsError as error:
             raise StoreRefused(
                 f"{self._url}: no credentials found; set gs_service_account_key or GOOGLE_APPLICATION_CREDENTIALS: "
                 f"{_first(error)}"
             ) from error
-        except exceptions.MalformedError as error:
-            raise StoreRefused(f"{self._url}: gs_service_account_key: {_first(error)}") from error
         except exceptions.GoogleAuthError as error:
             if getattr(error, "retryable", False) or isinstance(error, exceptions.TransportError):
                 raise StoreUnavailable(f"{self._url}: no token from Google: {_first(error)}") from error
