@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
@@ -55,13 +56,14 @@ class DeltaTable(TableSink):
         self.options: DeltaOptions = parse_options(url, DeltaOptions, given, of="sink")
         self.url = "delta"
         self._place = place
-        self._cleaned_at = place.clock.monotonic()
+        self._cleaned_at = -math.inf
 
     # The contract
 
     async def open(self, schema: pa.Schema | None, home: TableHome) -> None:
         """See `TableSink.open`."""
         self._home = home
+        self._cleaned_at = self._place.clock.monotonic()
         self._log = DeltaLog(home.store, f"{home.layout.output}_delta_log/")
         self._state = DeltaState(home.layout, home.identity)
         if schema is not None:

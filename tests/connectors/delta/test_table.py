@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import io
+from pathlib import Path
 
 import anyio
 import pyarrow.parquet as pq
 import pytest
 
-from actorproc import Batch, PartitionContext, PartitionHandler
+from actorproc import Batch, PartitionContext, PartitionHandler, Processor
 from actorproc.admin.trim import plan_trim
 from actorproc.config.settings import Settings
 from actorproc.errors import SettingsError, UsageError
@@ -17,6 +18,7 @@ from actorproc.retention.boundary import read_boundary
 from actorproc.retention.readers import Reader, register
 from actorproc.sinks.entries import delete_sink, pause_sink
 from actorproc.sinks.tables.open_tables import OpenTables
+from actorproc.testing import MemorySource
 from tests.connectors.delta.world import LAYOUT, Copy, World, an_hour, story
 
 
@@ -238,3 +240,7 @@ def test_another_place_than_the_output_is_refused() -> None:
             world.host(url="delta:/somewhere")
 
     story(work)
+
+
+def test_a_processor_with_a_table_is_made_before_the_event_loop(tmp_path: Path) -> None:
+    assert Processor(Copy, source=MemorySource(1), container=tmp_path, sinks={"table": "delta"})
