@@ -46,6 +46,9 @@ BENCHMARKS = {
     "takeover": Benchmark("a host is killed: seconds until its partitions run again", {"seeds": 3}),
     "metrics": Benchmark("what scraping costs a host", {"events": 400_000, "rounds": 2}),
     "memory": Benchmark("memory of a host against the length of its backlog", {"events": 2_000_000}),
+    "sinks": Benchmark(
+        "rows to PostgreSQL, beside the bare client loop; latency", {"rows": 100_000, "rounds": 1, "seconds": 5}
+    ),
     "kafka": Benchmark("from a Kafka topic to durable rows, against other libraries", {"events": 200_000, "rounds": 1}),
     "kafka_takeover": Benchmark(
         "one of four hosts on a topic is killed: gaps of the others", {"window": 30, "expiration": 15}

@@ -9,12 +9,16 @@ from actorproc.group.heartbeat import incarnation_of
 from actorproc.group.membership import GroupDocument
 from actorproc.output.checkpoint import Checkpoint
 from actorproc.retention.boundary import Boundary
+from actorproc.retention.readers import Registry
+from actorproc.simulation.database import NAME
 from actorproc.simulation.faults import current_sender
 from actorproc.simulation.group_checks import GroupChecks
 from actorproc.simulation.loop import current_loop
 from actorproc.simulation.output_checks import OutputChecks
+from actorproc.simulation.sink_checks import SinkChecks
 from actorproc.simulation.split_checks import SplitChecks
 from actorproc.simulation.streams import KnownStream
+from actorproc.sinks.entries import SinkProgress
 from actorproc.storage.backend import Backend, Listing, Stored
 from actorproc.storage.names import ProcessorLayout, document_partition, number_of, partition_of
 
@@ -26,6 +30,7 @@ class CheckedStore(Backend):
         partition: returns the checks of a partition.
         stream: gets the writes that are not the processor's.
         splits: checks the group documents, too.
+        sinks: checks the delivery to a sink, if there is one.
     """
 
     def __init__(
@@ -36,6 +41,7 @@ class CheckedStore(Backend):
         partition: Callable[[str], OutputChecks],
         stream: KnownStream,
         splits: SplitChecks,
+        sinks: SinkChecks | None,
     ) -> None:
         self.url = truth.url
         self._truth = truth
@@ -44,6 +50,7 @@ class CheckedStore(Backend):
         self._partition = partition
         self._stream = stream
         self._splits = splits
+        self._sinks = sinks
 
     async def get(self, key: str, *, unless: str | None = None, tail: int | None = None) -> Stored | None:
         return await self._truth.get(key, unless=unless, tail=tail)
@@ -89,6 +96,8 @@ class CheckedStore(Backend):
         layout, now = self._layout, current_loop().now
         if key.startswith(layout.output):
             self._partition(partition_of(key)).output_written(number_of(key), body, existed)
+            if self._sinks is not None:
+                self._sinks.output_written(partition_of(key), number_of(key), body)
         elif key.startswith(layout.dead_letters):
             self._partition(partition_of(key)).letters_written(number_of(key), body, existed)
         elif key.startswith(layout.checkpoints):
@@ -101,5 +110,9 @@ class CheckedStore(Backend):
             document = GroupDocument.from_json(key, body)
             self._group.group_written(document, now, *sender)
             self._splits.group_written(document)
+        elif self._sinks is not None and key == layout.readers:
+            self._sinks.registry_written(Registry.from_json(key, body))
+        elif self._sinks is not None and key.startswith(f"{layout.sinks}{NAME}/"):
+            self._sinks.progress_written(document_partition(key), SinkProgress.from_json(key, body))
         else:
             self._stream.written(key, body, existed)

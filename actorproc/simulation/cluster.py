@@ -25,12 +25,14 @@ from actorproc.runtime.logger import get_logger
 from actorproc.simulation.at_most_once_checks import AtMostOnceChecks
 from actorproc.simulation.checked_store import CheckedStore
 from actorproc.simulation.clock import VirtualClock
+from actorproc.simulation.database import NAME
 from actorproc.simulation.faults import LATENCY_ONLY, Faults, FaultyBackend
 from actorproc.simulation.group_checks import GroupChecks
 from actorproc.simulation.loop import SimulationError, call_outside, current_loop
 from actorproc.simulation.nudges import NudgeNetwork
 from actorproc.simulation.output_checks import OutputChecks, RecordCheck, TimerRows
 from actorproc.simulation.process import Process
+from actorproc.simulation.sink_checks import SinkChecks
 from actorproc.simulation.split_checks import SplitChecks
 from actorproc.simulation.streams import KnownStream
 from actorproc.storage.names import ProcessorLayout
@@ -75,6 +77,7 @@ class Cluster:
         timers: tells the rows of `on_wake` from those of records, and checks them. A handler with timers needs it.
         cleared: called with the partition once a reset has cleared its keyed state.
         settings: those that differ from the defaults, by name.
+        sink: whether a simulated database, `sinks.database`, gets the committed rows.
     """
 
     def __init__(
@@ -89,6 +92,7 @@ class Cluster:
         lost_nudges: float = 0.0,
         settings: Mapping[str, Any] | None = None,
         options: Mapping[str, object] | None = None,
+        sink: bool = False,
         seed: object = 0,
     ) -> None:
         self.source = source
@@ -114,7 +118,8 @@ class Cluster:
         self.group = GroupChecks(self.settings.lease_expiration_interval, self.report)
         memory = MemoryStore(clock=VirtualClock("store"), content_tags=self._random.random() < 0.5)
         self._splits = SplitChecks(source, self._checks_of, self.report)
-        truth = CheckedStore(memory, self.layout, self.group, self._checks_of, source, self._splits)
+        self.sinks = SinkChecks(self.report, seed=seed) if sink else None
+        truth = CheckedStore(memory, self.layout, self.group, self._checks_of, source, self._splits, self.sinks)
         self.store = FaultyBackend(truth, faults, seed=seed)
         source.join(self.store, self.report, lambda partition: self._checks_of(partition).committed_to())
         self.nudge_network = NudgeNetwork(lost=lost_nudges, seed=seed)
@@ -140,6 +145,8 @@ class Cluster:
         host = self._loop.host(name, rate=1 + random.uniform(-RATE, RATE), offset=random.uniform(0, 10 * OFFSET))
         clock = VirtualClock(seed, offset=random.uniform(-OFFSET, OFFSET), delay=0.02)
         process = Process(host, self.store.view(name), clock, self.versions.get(name, Processor))
+        if self.sinks is not None:
+            process.sinks[NAME] = self.sinks.database.connect()
         self._processes.append(process)
         host.start(self._run(process), name=f"{name} (process {self._births})")
         self.events["start"] += 1
@@ -231,6 +238,8 @@ class Cluster:
         await self.run_for(100.0)  # late writes land
         for partition, last in self._splits.expected().items():
             self._checks_of(partition).all_ended(last)
+        if self.sinks is not None:
+            self.sinks.all_delivered(self._splits.expected())
         self.raise_violations()
 
     def expected(self) -> Sequence[str]:
@@ -256,11 +265,13 @@ class Cluster:
 
     def seen(self) -> Counter[str]:
         """Number of checks, by kind."""
-        return sum((checks.seen for checks in self._checks.values()), self.group.seen)
+        seen = sum((checks.seen for checks in self._checks.values()), self.group.seen)
+        return seen + self.sinks.seen if self.sinks is not None else seen
 
     def injected(self) -> Counter[str]:
         """Number of faults of store, source and nudges and of events of hosts, by kind."""
-        return self.store.injected + self.source.injected + self.nudge_network.injected + self.events
+        injected = self.store.injected + self.source.injected + self.nudge_network.injected + self.events
+        return injected + self.sinks.database.injected if self.sinks is not None else injected
 
     # How
 
@@ -276,6 +287,7 @@ class Cluster:
             options=self._options,
             clock=process.clock,
             nudges=self.nudge_network.connect(),
+            sinks=process.sinks,
         )
         error: Exception | None = None
         try:
@@ -352,7 +364,10 @@ class Cluster:
             if (reached := self._checks_of(partition).committed_to()) < end:
                 return f"partition {partition} is committed up to {reached}, not {end}"
         return (
-            self._splits.unsettled() or self.source.unsettled(ends) or self.group.unbalanced(self._lives(), set(ends))
+            self._splits.unsettled()
+            or self.source.unsettled(ends)
+            or self.group.unbalanced(self._lives(), set(ends))
+            or (self.sinks.behind(ends) if self.sinks is not None else None)
         )
 
     def _lives(self) -> set[Incarnation]:

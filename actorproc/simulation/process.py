@@ -9,6 +9,7 @@ import anyio
 from actorproc.config.settings import Settings
 from actorproc.processor import Processor
 from actorproc.simulation.clock import VirtualClock
+from actorproc.simulation.database import SimulatedSink
 from actorproc.simulation.faults import FaultyBackend
 from actorproc.simulation.loop import Host
 from actorproc.storage.store import Store, StoreLimits
@@ -24,6 +25,8 @@ class Process:
     version: type[Processor] = Processor
     """The processor as the version of this process has it."""
     processor: Processor | None = None
+    sinks: dict[str, SimulatedSink] = field(default_factory=dict)
+    """By name."""
     stopping: bool = False
     pause: list[float] | None = None
     """Start and end of the current pause; None if it is not paused."""

@@ -17,7 +17,7 @@ from tests.admin.conftest import LAYOUT
 from tests.admin.test_spark_checkpoint import offset
 from tests.admin.test_trim_log import produce
 from tests.servers import S3Server
-from tests.simulation.test_trimming import Aged
+from tests.simulation.aged import Aged
 from tests.spark.committing import QUICK, Numbers
 
 

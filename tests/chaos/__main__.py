@@ -18,6 +18,7 @@ from tests.chaos.operators import Operators
 from tests.chaos.place import STORES, Place, opened_place
 from tests.chaos.run import PROCESSOR, Beside, Orders, Report, run
 from tests.chaos.show import Screen, show_report
+from tests.chaos.sinks import SINKS, SinkTrouble
 from tests.connectors.amqp.servers import AmqpBroker
 from tests.servers import Unavailable
 
@@ -48,6 +49,9 @@ def main() -> int:
                 if given.operators:
                     operators = Operators(place, PROCESSOR, orders.partitions, random.Random(seed), screen.say)
                     beside.append(stack.enter_context(operators))
+                if given.sinks:
+                    trouble = _sinks(given.sinks.split(","), place, random.Random(seed), screen.say, stack)
+                    beside.append(stack.enter_context(trouble.watched()))
                 beside += _beside_broker(given, orders, place, random.Random(seed), screen.say, stack)
                 return await run(orders, place, screen.say, screen.show, beside)
 
@@ -90,6 +94,13 @@ async def _spark(
         await hosts.open()
         beside.append(hosts)
     return beside
+
+
+def _sinks(
+    names: list[str], place: Place, draw: random.Random, say: Callable[[str], None], stack: ExitStack
+) -> SinkTrouble:
+    """The sinks of these names, with their servers, until `stack` is closed."""
+    return SinkTrouble([SINKS[name](place.folder, stack) for name in names], place, PROCESSOR, draw, say)
 
 
 def _beside_broker(
@@ -136,6 +147,9 @@ def _arguments() -> argparse.Namespace:
         "--spark", choices=["source", "native"], help="a stream of the output into a table, killed, too"
     )
     parser.add_argument("--operators", action="store_true", help="pause, drain, move and reset meanwhile")
+    parser.add_argument(
+        "--sinks", nargs="?", const=",".join(SINKS), help=f"sinks follow the processor: by default {','.join(SINKS)}"
+    )
     parser.add_argument("--upgrade", action="store_true", help="replace hosts of an earlier version meanwhile")
     parser.add_argument("--back", action="store_true", help="and from Spark into a log that a second processor reads")
     parser.add_argument("--cluster", action="store_true", help="on a standalone cluster of two workers")

@@ -243,6 +243,7 @@ class _Play:
             )  # fmt: skip
         arguments = ["--log-level", "debug", "serve", "tests.chaos.workload:ChaosHandler", "--name", PROCESSOR]
         arguments += ["--host", name, "--source", place.log, "--container", place.container]
+        arguments += [argument for other in self._scene.beside for argument in getattr(other, "arguments", ())]
         environment = place.environment(stubborn=name.startswith("s"))
         program, release = self._release()
         return self._fleet.start(slot, name, program, place.folder, environment, arguments, kind=release)

@@ -22,7 +22,7 @@ Row = Mapping[str, Any]
 
 _KNOWN = (
     "hosts/", "group.json", "schema.json", "source.json", "checkpoints/", "output/", "dead-letters/", "state/",
-    "probe/", "audit/", "history/",
+    "probe/", "audit/", "history/", "readers.json", "sinks/", "boundaries/", "compacted/",
 )  # fmt: skip
 
 

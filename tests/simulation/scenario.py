@@ -16,6 +16,7 @@ from actorproc.state.reading import read_state
 from actorproc.storage.store import Store
 from tests.simulation.host_faults import HostFaults
 from tests.simulation.operators import Operators
+from tests.simulation.played_sink import PlayedSink
 from tests.simulation.played_streams import KINDS
 from tests.simulation.reference_records import CountCheck, reference_value
 from tests.simulation.styles import STYLES, Style
@@ -66,6 +67,7 @@ def simulate(
     style: str | None = None,
     stream: str | None = None,
     operators: bool | None = None,
+    sink: bool = False,
 ) -> Result:
     """Run one seed for about `hours` hours of virtual time.
 
@@ -73,6 +75,7 @@ def simulate(
         style: style of the handler, one of `STYLES`; chosen by the seed by default.
         stream: kind of the stream, one of `STREAMS`; chosen by the seed by default.
         operators: whether they pause, move, drain and reset; in half of the seeds by default.
+        sink: whether a database gets the rows, and operators act on it.
 
     Raises:
         InvariantViolation: an invariant does not hold.
@@ -83,7 +86,7 @@ def simulate(
     stream = stream or stream_of(seed)
     if operators is None:
         operators = Random(f"{seed}/acts").random() < 0.5
-    return run(_Scenario.play(seed, hours, hosts, partitions, style, stream, operators), seed=seed)
+    return run(_Scenario.play(seed, hours, hosts, partitions, style, stream, operators, sink), seed=seed)
 
 
 def stream_of(seed: int) -> str:
@@ -98,7 +101,9 @@ def _count_check(style: Style, stream: KnownStream) -> CountCheck | None:
 
 
 class _Scenario:
-    def __init__(self, seed: int, hosts: int, partitions: int, style: str, stream: str, operators: bool) -> None:
+    def __init__(
+        self, seed: int, hosts: int, partitions: int, style: str, stream: str, operators: bool, sink: bool
+    ) -> None:
         self._random = Random(f"{seed}/scenario")
         self._stream = KINDS[stream](partitions, self._random, seed)
         self._style = STYLES[style]
@@ -127,18 +132,22 @@ class _Scenario:
             timers=self._counts if isinstance(self._counts, TimerCheck) else None,
             cleared=self._counts.cleared if self._counts else lambda _: None,
             settings=settings,
+            sink=sink,
             seed=seed,
         )
         self._operators = Operators(self._cluster, seed=seed) if operators else None
         self._hosts = HostFaults(self._cluster, self._random, hosts)
         self._stream.join(self._hosts)
         self._faults = {**self._hosts.by_weight(), **self._stream.by_weight()}
+        self._sink = PlayedSink(self._cluster, seed=seed) if sink else None
+        if self._sink is not None:
+            self._faults |= self._sink.by_weight()
 
     @classmethod
     async def play(
-        cls, seed: int, hours: float, hosts: int, partitions: int, style: str, stream: str, operators: bool
+        cls, seed: int, hours: float, hosts: int, partitions: int, style: str, stream: str, operators: bool, sink: bool
     ) -> Result:
-        scenario, loop = cls(seed, hosts, partitions, style, stream, operators), current_loop()
+        scenario, loop = cls(seed, hosts, partitions, style, stream, operators, sink), current_loop()
         cluster, until = scenario._cluster, START + hours * 3600
         await scenario._begin()
         converged = []
@@ -149,6 +158,8 @@ class _Scenario:
             await scenario._heal()
             await scenario._append_good_records()
             converged.append(await cluster.converged(within=SETTLING))
+            if scenario._sink is not None:
+                scenario._sink.delivered()
         scenario._stream.end()
         await scenario._stream.landed()
         await scenario._append_good_records()
@@ -199,6 +210,8 @@ class _Scenario:
         until = loop.now + min(longest, pick.uniform(*TROUBLE))
         if self._operators is not None:
             self._operators.at_work = True
+        if self._sink is not None:
+            self._sink.trouble()
         while loop.now < until:
             pick.choices(list(self._faults), list(self._faults.values()))[0]()
             await self._cluster.run_for(pick.uniform(*BETWEEN))
@@ -216,3 +229,5 @@ class _Scenario:
         await self._stream.heal()
         if self._operators is not None:
             await self._operators.withdraw()
+        if self._sink is not None:
+            await self._sink.heal()

@@ -17,7 +17,6 @@ from actorproc.admin.trim import trim
 from actorproc.config.settings import Settings
 from actorproc.errors import StoreError, UsageError
 from actorproc.output.row_reader import all_slices, read_rows
-from actorproc.retention.boundary import RETENTION
 from actorproc.retention.readers import Reader, read_registry, register, remove
 from actorproc.runtime.clock import SYSTEM
 from actorproc.runtime.tasks import first_cause
@@ -33,9 +32,9 @@ from actorproc.simulation import (
     call_outside,
     run,
 )
-from actorproc.storage.backend import Backend, Listing, Stored
 from actorproc.storage.names import number_of
 from actorproc.storage.store import Store
+from tests.simulation.aged import Aged
 
 ROUGH = Faults(lost_request=0.003, lost_reply=0.003, late_write=0.003, silence=(1.0, 5.0), lateness=(30.0, 90.0))
 SETTINGS = {
@@ -69,33 +68,6 @@ def check(ended: RecordResult) -> str | None:
     if n % 10 == 7:
         return None if len(ended.letters) == 1 and not ended.rows else "is no dead letter"
     return None if [(row["n"], row["square"]) for row in ended.rows] == [(n, n * n)] else f"of {n} became {ended.rows}"
-
-
-class Aged(Backend):
-    """A store on which everything seems more than an hour older than it is: so nothing is spared for its age."""
-
-    def __init__(self, truth: Backend) -> None:
-        self._truth = truth
-        self.url = truth.url
-
-    async def get(self, key: str, *, unless: str | None = None, tail: int | None = None) -> Stored | None:
-        return await self._truth.get(key, unless=unless, tail=tail)
-
-    async def put(self, key: str, body: bytes) -> str:
-        return await self._truth.put(key, body)
-
-    async def put_if_absent(self, key: str, body: bytes) -> str:
-        return await self._truth.put_if_absent(key, body)
-
-    async def put_if_match(self, key: str, body: bytes, tag: str) -> str:
-        return await self._truth.put_if_match(key, body, tag)
-
-    async def list(self, prefix: str, after: str = "", limit: int | None = None) -> Listing:
-        listing = await self._truth.list(prefix, after, limit)
-        return Listing(listing.entries, listing.now + RETENTION + 60.0)
-
-    async def delete(self, key: str) -> None:
-        await self._truth.delete(key)
 
 
 class Story:

@@ -1,0 +1,326 @@
+"""Rows to PostgreSQL: the delivery beside the bare client loop that writes the same rows, in the same run.
+
+Delivery: the container has all commits already, and a host delivers them. Its start and stop (with nothing to deliver)
+are subtracted. The bare loop reads the same Parquet files, encodes them as CSV with pyarrow, and copies up to 50,000
+rows in a transaction: it keeps no position. `upsert` copies into a temporary table first, in both. Runs alternate, and
+a ratio compares the faster of two neighbouring runs of each; the table shows the median. `a core`: by the CPU time of
+the process, without the server's.
+
+Handler: until everything is committed, with a sink and without. Latency: records are produced one by one; a row has
+arrived once another connection sees it.
+"""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+import anyio
+import orjson
+import psycopg
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet as pq
+from psycopg import sql
+from rich.console import Console
+from rich.table import Table
+
+from actorproc import Batch, PartitionContext, PartitionHandler, Processor, Producer
+from actorproc.config.settings import Settings
+from actorproc.errors import UsageError
+from benchmarks.speed import ARROW, PARTITIONS, Emit, Typed, make_log, timed
+from tests.connectors.postgres.server import Postgres, postgres
+
+BATCH_ROWS = 50_000
+COLUMNS = [*ARROW.names, "_partition"]
+TYPES = "carrier text, origin text, minutes double precision, id bigint, _sequence bigint, _partition text"
+
+BAR_APPEND, BAR_UPSERT, BAR_HANDLER, BAR_A_CORE = 0.8, 0.8, 0.85, 100_000
+
+RATE = 200.0
+"""Records a second, where latency is measured."""
+
+Times = tuple[float, float]
+"""Seconds by the clock, and of CPU time."""
+
+
+def execute(server: Postgres, *statements: Any) -> list[tuple[Any, ...]]:
+    """The rows of the last statement."""
+    found: list[tuple[Any, ...]] = []
+    with psycopg.connect(server.url, autocommit=True) as connection:
+        for statement in statements:
+            cursor = connection.execute(statement)
+            found = cursor.fetchall() if cursor.description else []
+    return found
+
+
+# The bare loops
+
+
+def bare(server: Postgres, container: Path, table: str, *, key: str | None) -> None:
+    """Copy all rows of the output, 50,000 in a transaction; with `key`, the newest row of each wins."""
+    target = sql.Identifier(table)
+    names = sql.SQL(", ").join(map(sql.Identifier, COLUMNS))
+    into = sql.Identifier("incoming") if key else target
+    copy = sql.SQL("COPY {} ({}) FROM STDIN (FORMAT CSV)").format(into, names)
+    with psycopg.connect(server.url) as connection:
+        connection.execute(sql.SQL("CREATE TABLE {} (" + TYPES + ")").format(target))
+        if key:
+            connection.execute(sql.SQL("ALTER TABLE {} ADD PRIMARY KEY ({})").format(target, sql.Identifier(key)))
+            connection.execute("CREATE TEMP TABLE incoming (" + TYPES + ") ON COMMIT DELETE ROWS")
+        connection.commit()
+        for rows in batches(container):
+            sink = pa.BufferOutputStream()
+            pa.csv.write_csv(rows, sink, pa.csv.WriteOptions(include_header=False, quoting_style="needed"))
+            with connection.cursor() as cursor:
+                with cursor.copy(copy) as stream:
+                    stream.write(sink.getvalue().to_pybytes())
+                if key:
+                    cursor.execute(_merge(table, key))
+            connection.commit()
+
+
+def _merge(table: str, key: str) -> sql.Composed:
+    sets = sql.SQL(", ").join(
+        sql.SQL("{0} = excluded.{0}").format(sql.Identifier(name)) for name in COLUMNS if name != key
+    )
+    return sql.SQL(
+        "INSERT INTO {} SELECT DISTINCT ON ({key}) * FROM incoming ORDER BY {key}, _sequence DESC "
+        "ON CONFLICT ({key}) DO UPDATE SET {}"
+    ).format(sql.Identifier(table), sets, key=sql.Identifier(key))
+
+
+def batches(container: Path) -> list[pa.Table]:
+    """The rows of the output, cut as a delivery cuts them."""
+    found = []
+    for folder in sorted((container / "bench" / "output").iterdir()):
+        pending: list[pa.Table] = []
+        for path in sorted(folder.glob("*.parquet")):
+            table = pq.read_table(path, partitioning=None).select(ARROW.names)
+            if pending and sum(map(len, pending)) + len(table) > BATCH_ROWS:
+                found.append(pa.concat_tables(pending))
+                pending = []
+            pending.append(table.append_column("_partition", pa.array([folder.name] * len(table))))
+        if pending:
+            found.append(pa.concat_tables(pending))
+    return found
+
+
+# The product
+
+
+def delivered(server: Postgres, log: Path, container: Path, table: str, options: Mapping[str, Any]) -> None:
+    """A host that delivers what is committed, and ends."""
+
+    async def run() -> None:
+        sink = {"url": server.url, "table": table, **options}
+        await Processor(
+            Typed, source=str(log), container=str(container), name="bench", host="bench", sinks={table: sink}
+        ).run(until_end=True)
+
+    anyio.run(run)
+
+
+def committed(log: Path, container: Path) -> None:
+    """Commit everything, without a sink."""
+
+    async def run() -> None:
+        await Processor(Typed, source=str(log), container=str(container), name="bench", host="bench").run(
+            until_end=True
+        )
+
+    anyio.run(run)
+
+
+class Deliveries:
+    """Delivery against the bare loop."""
+
+    def __init__(self, server: Postgres, folder: Path, log: Path, rows: int) -> None:
+        self._server, self._folder, self._log, self._rows = server, folder, log, rows
+        self._container = folder / "container"
+        committed(log, self._container)
+        self._runs = 0
+
+    def measure(self, rounds: int, *, key: str | None) -> list[str]:
+        """A line of the table. Raises UsageError: the sink cannot do it."""
+        options = {"mode": "upsert", "key": [key]} if key else {}
+        ratios, of_cpu, speeds, bare_speeds, a_core = [], [], [], [], []
+        for _ in range(rounds):
+            turns = [(self._ours(options), self._bare(key)) for _ in range(2)]
+            (ours, cpu), (theirs, their_cpu) = (tuple(map(min, *pair)) for pair in zip(*turns, strict=True))
+            ratios.append(theirs / ours)
+            of_cpu.append(their_cpu / cpu)
+            speeds.append(self._rows / ours)
+            bare_speeds.append(self._rows / theirs)
+            a_core.append(self._rows / cpu)
+        bar = BAR_UPSERT if key else BAR_APPEND
+        middle = statistics.median
+        return [
+            "upsert by key" if key else "append", f"{middle(speeds):,.0f}", f"{middle(bare_speeds):,.0f}",
+            f"{middle(ratios):.2f}", f"{min(ratios):.2f}, {max(ratios):.2f}", f"{middle(of_cpu):.2f}",
+            f"{middle(a_core):,.0f}", f"{bar:g}; {BAR_A_CORE:,} a core",
+        ]  # fmt: skip
+
+    def _ours(self, options: Mapping[str, Any]) -> Times:
+        name = self._name("ours")
+        whole = self._timed(lambda: delivered(self._server, self._log, self._container, name, options), name)
+        empty = timed(lambda _: delivered(self._server, self._log, self._container, name, options), self._folder)
+        return whole[0] - empty[0], whole[1] - empty[1]
+
+    def _bare(self, key: str | None) -> Times:
+        name = self._name("bare")
+        return self._timed(lambda: bare(self._server, self._container, name, key=key), name)
+
+    def _timed(self, work: Callable[[], None], table: str) -> Times:
+        taken = timed(lambda _: work(), self._folder)
+        ((count,),) = execute(self._server, sql.SQL("SELECT count(*) FROM {}").format(sql.Identifier(table)))
+        if count != self._rows:
+            raise RuntimeError(f"table {table} has {count} rows, not {self._rows}")
+        return taken
+
+    def _name(self, kind: str) -> str:
+        self._runs += 1
+        execute(self._server, "CHECKPOINT")
+        return f"{kind}_{self._runs}"
+
+
+# The handler
+
+
+def handler_speed(server: Postgres, folder: Path, log: Path, rows: int, *, sink: str | None) -> tuple[float, float]:
+    """Seconds until all is committed, and until all is delivered."""
+
+    async def run() -> tuple[float, float]:
+        sinks = {sink: {"url": server.url, "table": sink}} if sink else {}
+        out = tempfile.mkdtemp(dir=folder)
+        began = time.perf_counter()
+        async with Processor(
+            Emit, source=str(log), container=out, name="bench", host="bench", sinks=sinks
+        ) as processor:
+            while processor.statistics().counts.rows < rows:
+                await anyio.sleep(0.005)
+            done = time.perf_counter() - began
+            while sink and any(s.lag != 0 for p in processor.statistics().partitions for s in p.sinks):
+                await anyio.sleep(0.005)
+            return done, time.perf_counter() - began
+
+    return anyio.run(run)
+
+
+# Latency
+
+
+class Stamp(PartitionHandler):
+    """Passes the time on at which a record was sent."""
+
+    output_schema = "sent double"
+    committed_at: ClassVar[dict[str, list[tuple[int, float]]]] = {}
+
+    async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+        for record in batch:
+            ctx.emit(record, {"sent": record.json()})
+
+    async def committed(self, ctx: Any, upto: int, rows: int, error: Exception | None) -> None:
+        self.committed_at.setdefault(ctx.partition, []).append((upto, time.time()))
+
+
+def latency(server: Postgres, folder: Path, seconds: float) -> tuple[list[float], list[float]]:
+    """Seconds from record to row, and from commit to row."""
+    Stamp.committed_at.clear()
+    log, out = folder / "latency-log", folder / "latency"
+    seen: list[tuple[float, str, int, float]] = []
+
+    async def produce() -> None:
+        async with Producer(str(log), partitions=PARTITIONS, linger=0.0) as producer:
+            until = time.monotonic() + seconds
+            while time.monotonic() < until:
+                await producer.send_many([orjson.dumps(time.time())], keys=[b"%d" % (time.monotonic_ns() // 1000)])
+                await anyio.sleep(1 / RATE)
+
+    async def watch(scope: anyio.CancelScope) -> None:
+        async with await psycopg.AsyncConnection.connect(server.url, autocommit=True) as connection:
+            last = 0
+            while not scope.cancel_called:
+                found = await connection.execute(
+                    "SELECT xmin::text::bigint, sent, _partition, _sequence FROM latency WHERE xmin::text::bigint > %s",
+                    (last,),
+                )
+                rows, now = await found.fetchall(), time.time()
+                for xmin, sent, partition, sequence in rows:
+                    last = max(last, xmin)
+                    seen.append((sent, partition, sequence, now))
+                await anyio.sleep(0.002)
+
+    async def run() -> None:
+        async with Producer(str(log), partitions=PARTITIONS) as producer:
+            await producer.send_many([orjson.dumps(time.time())])
+        async with Processor(
+            Stamp, source=str(log), container=str(out), name="latency", host="bench",
+            sinks={"latency": {"url": server.url, "table": "latency"}},
+            settings=Settings(commit_interval=0.1, poll_interval=0.05),
+        ), anyio.create_task_group() as tasks:  # fmt: skip
+            await anyio.sleep(2.0)
+            tasks.start_soon(watch, tasks.cancel_scope)
+            await produce()
+            await anyio.sleep(2.0)
+            tasks.cancel_scope.cancel()
+
+    anyio.run(run)
+    since_commit = []
+    for _, partition, sequence, now in seen[10:]:
+        at = min((at for upto, at in Stamp.committed_at.get(partition, ()) if upto >= sequence), default=None)
+        if at is not None:
+            since_commit.append(now - at)
+    return [now - sent for sent, _, _, now in seen[10:]], since_commit
+
+
+def run(rows: int = 1_000_000, rounds: int = 3, seconds: float = 20.0) -> None:
+    """Print the tables."""
+    console = Console()
+    with tempfile.TemporaryDirectory(prefix="actorproc-bench-") as name, postgres() as server:
+        folder = Path(name)
+        log = folder / "log"
+        anyio.run(make_log, log, rows)
+        deliveries = Deliveries(server, folder, log, rows)
+        table = Table(title=f"{rows:,} rows, {PARTITIONS} partitions, PostgreSQL on this machine, median of {rounds}")
+        for heading in ("delivery", "rows/s", "bare loop", "ratio", "lowest, highest", "of CPU", "a core", "bar"):
+            table.add_column(heading, justify="left" if heading == "delivery" else "right")
+        table.add_row(*deliveries.measure(rounds, key=None))
+        try:
+            table.add_row(*deliveries.measure(rounds, key="id"))
+        except UsageError as why:
+            console.print(f"upsert by key is not measured: {why}")
+        console.print(table)
+        _print_handler(console, server, folder, log, rows, rounds)
+        _print_latency(console, *latency(server, folder, seconds))
+
+
+def _print_handler(console: Console, server: Postgres, folder: Path, log: Path, rows: int, rounds: int) -> None:
+    ratios, speeds, behind = [], [], []
+    for number in range(rounds):
+        without, _ = handler_speed(server, folder, log, rows, sink=None)
+        done, all_there = handler_speed(server, folder, log, rows, sink=f"handled_{number}")
+        ratios.append(without / done)
+        speeds.append((rows / without, rows / done))
+        behind.append(all_there - done)
+    table = Table("handler", "events/s alone", "with a sink", "ratio", "lowest, highest", "sink behind, s", "bar")
+    alone, beside = (statistics.median(each) for each in zip(*speeds, strict=True))
+    table.add_row(
+        "ctx.emit of dicts", f"{alone:,.0f}", f"{beside:,.0f}", f"{statistics.median(ratios):.2f}",
+        f"{min(ratios):.2f}, {max(ratios):.2f}", f"{statistics.median(behind):.1f}", f"{BAR_HANDLER:g}",
+    )  # fmt: skip
+    console.print(table)
+
+
+def _print_latency(console: Console, since_record: list[float], since_commit: list[float]) -> None:
+    table = Table(
+        "latency, ms", "p50", "p99", "rows", title=f"{RATE:g} records/s, commits each 0.1 s, polls each 0.05 s"
+    )
+    for what, found in (("record to row", since_record), ("commit to row", since_commit)):
+        cuts = statistics.quantiles(found, n=100)
+        table.add_row(what, f"{1000 * cuts[49]:.0f}", f"{1000 * cuts[98]:.0f}", f"{len(found):,}")
+    console.print(table)
