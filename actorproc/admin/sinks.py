@@ -4,15 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
+
+from msgspec.structs import replace
 
 from actorproc.admin.audit import record_now
 from actorproc.errors import UsageError
 from actorproc.output.chain import OutputChain
 from actorproc.output.row_reader import partitions_with_state
+from actorproc.output.schema_document import read_schema
 from actorproc.retention.readers import SinkEntry, read_registry
+from actorproc.rows.output_schema import output_schema
 from actorproc.runtime.tasks import gather
-from actorproc.sinks.entries import SinkProgress, delete_sink, needed, pause_sink, progress_document, redeliver
+from actorproc.sinks.entries import (
+    SinkProgress,
+    delete_sink,
+    needed,
+    pause_sink,
+    progress_document,
+    redeliver,
+    register_anew,
+)
 from actorproc.sinks.lineage import descendants, read_parents
+from actorproc.sinks.tables.open_tables import open_tables
+from actorproc.sinks.tables.progress import table_progress
 from actorproc.storage.names import ProcessorLayout, natural
 from actorproc.storage.store import Store
 
@@ -99,6 +114,11 @@ async def read_progress(
     store: Store, layout: ProcessorLayout, name: str, partitions: Sequence[str]
 ) -> Mapping[str, SinkProgress | None]:
     """The noted progress of a sink, by partition."""
+    if (table := await table_progress(store, layout, name).read()) is not None:
+        # A trim asks the table itself: what is noted here is for people.
+        noted = SinkProgress(term=table.term, fenced=table.fenced, error=table.error)
+        numbers = table.positions
+        return {p: replace(noted, position=numbers[p]) if p in numbers else None for p in partitions}
     return await gather(partitions, lambda partition: progress_document(store, layout, name, partition).read())
 
 
@@ -163,10 +183,30 @@ async def _following(store: Store, layout: ProcessorLayout, name: str, start: in
     return descendants(await read_parents(store, layout), repeated)
 
 
+async def repair(store: Store, layout: ProcessorLayout, name: str, configured: Mapping[str, Any]) -> int:
+    """Make a table what the output has, whatever people or a restored backup have made of it.
+
+    Args:
+        configured: the sinks of the settings.
+
+    Returns:
+        The number of files that it names then.
+    """
+    declared = await read_schema(store, layout)
+    schema = None if declared is None else output_schema(declared)
+    async with open_tables(store, layout, configured, schema=schema, only=name) as tables:
+        await register_anew(store, layout, name)
+        await tables.catch_up()
+        files = [len((await table.committer.sink.load()).files) for table in tables.each]
+    await record_now(store, layout.audit, "repair table", {"sink": name}, f"files that it names: {sum(files)}")
+    return sum(files)
+
+
 async def delete(store: Store, layout: ProcessorLayout, name: str) -> SinkEntry:
     """Forget a sink: nothing is kept for it any more. Its target stays as it is."""
     gone = await delete_sink(store, layout, name)
     keys = [entry.key for entry in (await store.list(f"{layout.sinks}{name}/")).entries]
+    keys += [table_progress(store, layout, name).key] * bool(gone.table)
     await gather(keys, store.delete)
     await record_now(store, layout.audit, "delete sink", {"sink": name}, "no commits are kept for it any more")
     return gone

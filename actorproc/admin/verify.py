@@ -9,6 +9,7 @@ from typing import Any
 from actorproc.admin.damage import Damage, Verification
 from actorproc.admin.verify_log import verify_log
 from actorproc.admin.verify_output import PartitionCheck
+from actorproc.admin.verify_tables import verify_tables
 from actorproc.errors import CorruptObject
 from actorproc.group.heartbeat import Heartbeat, incarnation_of
 from actorproc.group.membership import read_group
@@ -16,6 +17,7 @@ from actorproc.output.schema_document import read_schema
 from actorproc.output.source_identity import dataset_identity
 from actorproc.retention.readers import read_registry
 from actorproc.runtime.tasks import gather
+from actorproc.sinks.tables.open_tables import open_tables
 from actorproc.storage.listing import documents
 from actorproc.storage.names import ProcessorLayout, natural, partition_of
 from actorproc.storage.store import Store
@@ -23,8 +25,13 @@ from actorproc.storage.store import Store
 _AT_ONCE = 4  # partitions: each holds a file in memory
 
 
-async def verify(store: Store, layout: ProcessorLayout, log: Store | None = None) -> Verification:
-    """Read every object of the processor once, and of the log that is its source. Hosts may run.
+async def verify(
+    store: Store, layout: ProcessorLayout, log: Store | None = None, sinks: Mapping[str, Any] | None = None
+) -> Verification:
+    """Read every object of the processor once, and of the log that is its source. Compare its tables. Hosts may run.
+
+    Args:
+        sinks: the configured ones: options of tables.
 
     Raises:
         UsageError: there is no log in `log`.
@@ -37,6 +44,8 @@ async def verify(store: Store, layout: ProcessorLayout, log: Store | None = None
     for first in range(0, len(checks), _AT_ONCE):
         await gather(checks[first : first + _AT_ONCE], PartitionCheck.run)
     result.checked["partitions"] = len(names)
+    async with open_tables(store, layout, sinks or {}) as tables:
+        await verify_tables(store, layout, tables, result)
     if log is not None:
         ends = await verify_log(log, result)
         _compare(layout, dict(zip(names, checks, strict=True)), ends, result)

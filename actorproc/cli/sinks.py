@@ -137,6 +137,26 @@ def redeliver(
 
 
 @app.command()
+def repair(sink: Sink, name: Name, container: Container, config: Config = None, settings: Set = None) -> None:
+    """Make a table what the output has, after people or a backup changed it.
+
+    \b
+      actorproc sinks repair table --name Delays --container state
+
+    Files that others have put into the table leave it. `actorproc verify` says whether a repair is needed.
+    """
+    from actorproc.admin.sinks import repair
+    from actorproc.cli.common import opened_processor, run_async
+    from actorproc.cli.terminal import counted, print_line
+
+    async def run() -> int:
+        async with opened_processor(name, container, config, settings) as (store, layout, loaded):
+            return await repair(store, layout, sink, loaded.sinks)
+
+    print_line(f"{sink} has the rows of the output, in {counted(run_async(run), 'file')}")
+
+
+@app.command()
 def delete(sink: Sink, name: Name, container: Container, config: Config = None, settings: Set = None) -> None:
     """Forget a sink: no commits are kept for it. Stop its hosts first, or take it out of their settings.
 

@@ -29,7 +29,7 @@ def run(
             store, layout, settings = await stack.enter_async_context(opened)
             own = settings_of_log(log, settings, options)
             source = None if log is None else await stack.enter_async_context(open_store(log, own))
-            result = await verify(store, layout, source)
+            result = await verify(store, layout, source, settings.sinks)
             left = await repair(result) if do_repair else result.damages
             if repaired := [damage.key for damage in result.damages if damage not in left]:
                 effect = f"repaired: {', '.join(repaired[:_AUDITED])}" + " and more" * (len(repaired) > _AUDITED)

@@ -119,6 +119,8 @@ async def redeliver(
 
     def change(found: Registry | None) -> Registry:
         registry, entry = _known(found, name)
+        if entry.table:
+            raise UsageError(f"sink {name} is a table: `actorproc sinks repair {name}` makes it what the output has")
         following_ones = following or {}
         starts = {**dict.fromkeys(partitions, start), **{p: entry.part(p).start for p in following_ones}}
         if gone := sorted(p for p, first in starts.items() if first < registry.lowest.get(p, 0)):
@@ -136,6 +138,22 @@ async def redeliver(
                 start=min(part.start, first), gen=part.gen + 1, held=min(first, held), redos=redos
             )
         return replace(registry, sinks={**registry.sinks, name: replace(entry, parts=parts)})
+
+    return (await _change(store, layout, change)).sinks[name]
+
+
+async def register_anew(store: Store, layout: ProcessorLayout, name: str) -> SinkEntry:
+    """Begin a new life of a table: its next transaction makes it what the chain has, whatever it names now."""
+
+    def change(found: Registry | None) -> Registry:
+        registry, entry = _known(found, name)
+        if not entry.table:
+            raise UsageError(f"sink {name} is no table: `actorproc sinks redeliver` sends the rows of others again")
+        if entry.paused:
+            raise UsageError(f"sink {name} is paused: `actorproc sinks resume {name}` first")
+        life = registry.sink_lives.get(name, entry.life) + 1
+        after = replace(entry, life=life, term=store.clock.nonce())
+        return replace(registry, sinks={**registry.sinks, name: after}, sink_lives={**registry.sink_lives, name: life})
 
     return (await _change(store, layout, change)).sinks[name]
 

@@ -36,11 +36,13 @@ class DeltaLog:
         self._hint = f"{folder}_last_checkpoint"
 
     async def refresh(self, state: DeltaState) -> None:
-        """Bring the state to the newest version. One request, if there is no new entry.
+        """Bring the state to the newest version. Two small requests, if there is no new entry.
 
         Raises:
             CorruptObject: entries are missing.
         """
+        if state.version >= 0 and await self._store.get(self._key(state.version), tail=1) is None:
+            state.clear()  # somebody has deleted the log: it may have been made anew
         if state.version < 0:
             await self._load(state)
         while (entry := await self.entry(state.version + 1)) is not None:

@@ -40,14 +40,18 @@ class DeltaState:
     """
 
     def __init__(self, layout: ProcessorLayout, identity: str) -> None:
-        self._folder = layout.output
+        self._layout, self._folder = layout, layout.output
         self._ours = f"{APP}{identity}/"
+        self.clear()
+
+    def clear(self) -> None:
+        """Begin anew: nothing was read."""
         self.version = -1
         self.protocol: Action = {}
         self.metadata: Action = {}
         self.txns: dict[str, int] = {}
         self.adds: dict[str, Named] = {}  # by path as in the log
-        self.files = NamedFiles(layout)
+        self.files = NamedFiles(self._layout)
         self.places: dict[str, Place] = {}
 
     @property

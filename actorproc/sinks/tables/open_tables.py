@@ -7,6 +7,8 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import pyarrow as pa
+
 from actorproc.errors import ActorprocError, UsageError
 from actorproc.output.source_identity import dataset_identity
 from actorproc.retention.boundary import RETENTION
@@ -91,32 +93,41 @@ class OpenTables:
 
 @asynccontextmanager
 async def open_tables(
-    store: Store, layout: ProcessorLayout, configured: Mapping[str, Any]
+    store: Store,
+    layout: ProcessorLayout,
+    configured: Mapping[str, Any],
+    *,
+    schema: pa.Schema | None = None,
+    only: str | None = None,
 ) -> AsyncIterator[OpenTables]:
     """Open the registered tables of a processor.
 
     Args:
         configured: the sinks of the settings. A table that is not among them is opened by its registered URL.
+        schema: see `TableSink.open`.
+        only: the name of the only table to open.
 
     Raises:
         UsageError: one cannot be opened, so nobody can tell which files it names.
     """
     registry = await read_registry(store, layout.readers)
-    entries = {name: entry for name, entry in registry.sinks.items() if entry.table}
+    entries = {name: entry for name, entry in registry.sinks.items() if entry.table and only in (None, name)}
     async with AsyncExitStack() as stack:
         opened: list[OpenTable] = []
         if entries:
             home = TableHome(store, layout, await dataset_identity(store, layout) or "")
             for name, entry in entries.items():
-                opened.append(await _opened(stack, home, name, entry, configured.get(name, entry.url)))
+                opened.append(await _opened(stack, home, name, entry, configured.get(name, entry.url), schema))
         yield OpenTables(opened)
 
 
-async def _opened(stack: AsyncExitStack, home: TableHome, name: str, entry: SinkEntry, given: Any) -> OpenTable:
+async def _opened(
+    stack: AsyncExitStack, home: TableHome, name: str, entry: SinkEntry, given: Any, schema: pa.Schema | None
+) -> OpenTable:
     try:
         sink = _table(home, name, entry, given)
         stack.push_async_callback(sink.close)
-        committer = TableCommitter(name, sink, home, schema=None, host="", log=logger)
+        committer = TableCommitter(name, sink, home, schema=schema, host="", log=logger)
         await committer.open()
     except Exception as error:  # whatever the table's client raises
         raise UsageError(
