@@ -11,7 +11,7 @@ once. See docs/protocol.md.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import ClassVar, NamedTuple, Self
 
@@ -69,7 +69,7 @@ class PartitionProgress(NamedTuple):
 class Transaction(Document, frozen=True):
     """The stored state of a transaction: its latest batch and, unless that is `done`, the work that is left."""
 
-    newest_format_version: ClassVar[int] = 3
+    newest_format_version: ClassVar[int] = 4
 
     batch: int
     done: bool
@@ -81,11 +81,17 @@ class Transaction(Document, frozen=True):
     """Progress by partition."""
     moved: Mapping[str, int] = {}
     """Partition that has ended -> the first group whose records go to the partitions that follow it. In format 3."""
+    note: str = ""
+    """Text of the caller's, which the batch has set. In format 4."""
 
     def __post_init__(self) -> None:
         if self.format_version == 1:  # in that format the put-id named the batch
             force_setattr(self, "batch_id", self.batch_id or self.put_id)
             force_setattr(self, "format_version", 2)
+
+
+class NoteMoved(Exception):
+    """The note is not the one that a batch expects. Nothing of the batch is in the log."""
 
 
 class _Segment(NamedTuple):
@@ -162,6 +168,68 @@ class Transactions:
             )
         await self._delete_staged(name, batch)
 
+    async def note(self, name: str) -> str:
+        """The note of the latest batch, once all of that is in the log; "": there is none."""
+        found = await self._settled(SharedDocument(self._store, log_transaction(name), Transaction))
+        return "" if found is None else found.note
+
+    async def commit_if(
+        self, name: str, was: str, now: str, stage: Callable[[int], Awaitable[Sequence[StagedFile]]]
+    ) -> None:
+        """Append a batch once, and replace the note, if that is `was`. One write decides both.
+
+        Args:
+            stage: stages the records for the batch of this number.
+
+        Raises:
+            NoteMoved: the note is another one.
+        """
+        document = SharedDocument(self._store, log_transaction(name), Transaction)
+        found = await self._settled(document)
+        if (found.note if found else "") != was:
+            raise NoteMoved
+        batch = found.batch + 1 if found else 0
+        staged = await stage(batch)
+        try:
+            planned = replace(await self._plan(batch, staged), note=now, format_version=4)
+            decided = await document.swap(planned)
+        except Conflict:
+            await gather([file.key for file in staged], self._store.delete)
+            raise NoteMoved from None
+        if not decided.done:
+            try:
+                await self._finish(document, decided)
+            except Conflict:
+                await self._settled(document)  # somebody else goes on with it
+        await self._delete_keys([file.key for file in staged], name)
+
+    async def _settled(self, document: SharedDocument[Transaction]) -> Transaction | None:
+        """The document, once its latest batch is in the log."""
+        await document.read()
+        while (found := document.current) is not None and not found.done:
+            try:
+                await self._check_not_trimmed(document.key, found)
+                await self._finish(document, found)
+                await self._delete_keys([key for group in found.groups for key in group], document.key)
+            except Conflict:
+                await document.read()
+            except CorruptObject:
+                now = await document.read()
+                if now is None or now == found:
+                    raise
+                # Another driver has gone on meanwhile, and has deleted files that it does not need any more.
+        return document.current
+
+    async def sweep(self) -> None:
+        """Delete staged files that are a week old and that nobody needs."""
+        await self._delete_staged("", -1)
+
+    async def _delete_keys(self, keys: Sequence[str], name: str) -> None:
+        try:
+            await gather(keys, self._store.delete)
+        except StoreError as error:  # they are deleted when they are a week old
+            logger.warning("log.staged_not_removed", transaction=name, error=str(error))
+
     async def _check_staged(self, staged: Sequence[StagedFile]) -> None:
         """Once a batch is decided, its staged files must be found. Raises UsageError if some are not."""
         folders = {folder_of(file.key) for file in staged}
@@ -221,7 +289,11 @@ class Transactions:
                     for name in ended:
                         shares |= await self._following(int(name), group, generations)
                         del shares[name]
-                    found = replace(found, format_version=3, moved={**found.moved, **dict.fromkeys(ended, group)})
+                    found = replace(
+                        found,
+                        format_version=max(3, found.format_version),
+                        moved={**found.moved, **dict.fromkeys(ended, group)},
+                    )
                     segments = None
                 # Recorded before the next base is tried.
                 if ended or any(share is not None and share.group == group for share in progress.values()):

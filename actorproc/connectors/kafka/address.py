@@ -31,11 +31,12 @@ class KafkaAddress:
         return bool(pattern.match(topic)) if pattern else topic in self.topics
 
 
-def address_of(url: str, form: str, properties: Properties | None = None) -> KafkaAddress:
+def address_of(url: str, form: str, properties: Properties | None = None, *, of: str = "source") -> KafkaAddress:
     """The address that a URL `SCHEME://BROKERS/TOPICS` names.
 
     Args:
         form: of the URL, for messages.
+        of: "source" or "sink", for messages.
 
     Raises:
         UsageError: a part is missing, it contains credentials, or the pattern is no regular expression.
@@ -44,11 +45,10 @@ def address_of(url: str, form: str, properties: Properties | None = None) -> Kaf
     brokers, _, topics = place.partition("/")
     if "@" in brokers:
         raise UsageError(
-            f"source {scheme}://...@...: no credentials in a URL; put sasl.password into source_options, and write "
-            f"{form}"
+            f"{of} {scheme}://...@...: no credentials in a URL; put sasl.password into its options, and write {form}"
         )
     if not brokers or not topics.strip(","):
-        raise UsageError(f"source {url!r}: write {form}")
+        raise UsageError(f"{of} {url!r}: write {form}")
     if topics.startswith("^"):
         _check_pattern(url, topics)
         return KafkaAddress(brokers, (topics,), properties or {})

@@ -42,9 +42,16 @@ class ProducerLost(HandlerError):
     """The producer cannot go on: another one has its transactional id, or it does not know how a transaction ended.
 
     A new one finds out.
+
+    Args:
+        is_fenced: another one has its transactional id, so nothing of its transaction was committed.
     """
 
     fault: Fault = "infrastructure"
+
+    def __init__(self, message: str, *, is_fenced: bool = False) -> None:
+        super().__init__(message)
+        self.is_fenced = is_fenced
 
 
 def main_error(reports: Sequence[KafkaError | None]) -> KafkaError | None:
@@ -65,11 +72,16 @@ def is_lost(error: KafkaError) -> bool:
     return error.fatal() or error.code() == KafkaError._FATAL or error.code() in GONE
 
 
+def is_fenced(error: KafkaError) -> bool:
+    """Whether another producer has taken the transactional id over."""
+    return error.code() in (KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH, KafkaError.PRODUCER_FENCED)
+
+
 def handler_error(error: KafkaError) -> HandlerError:
     """The error to raise for one of the client's."""
     text = f"Kafka: {error.str()}"
-    if is_lost(error) or error.code() in (KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH):
-        return ProducerLost(text)
+    if is_lost(error) or is_fenced(error):
+        return ProducerLost(text, is_fenced=is_fenced(error))
     if error.code() in _UNFIT:
         return MessagesRefused(text)
     return KafkaUnavailable(text) if is_passing(error) or error.txn_requires_abort() else HandlerError(text)

@@ -6,11 +6,13 @@ The protocol of the transactions: docs/protocol.md. Model: tests/protocol/forwar
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
@@ -21,6 +23,7 @@ from actorproc.connectors.kafka.send_errors import (
     REFUSED,
     ProducerLost,
     handler_error,
+    is_fenced,
     is_lost,
     is_passing,
     main_error,
@@ -46,6 +49,7 @@ _STUCK = 10.0  # seconds until a call that ignores its time-out is given up
 _BY_KEY, _NOW = -1, 0  # for `produce`: the partition, the timestamp
 _FIRST = 1  # millisecond since 1970
 _POLL = 0.1  # seconds to wait for room in the producer's queue
+_STABLE = 1.0  # seconds to wait for the end of a transaction
 _TRIES = 50  # questions to a coordinator that has just started
 
 
@@ -80,6 +84,7 @@ class TransactionalWriter:
         topic: of messages that name none.
         name: transactional id. A later writer of the same name has the broker refuse all later messages of this one.
         timeout: seconds for one transaction, and for one question to the brokers.
+        patience: seconds for which a coordinator that is not there yet is asked again.
 
     Raises:
         UsageError: librdkafka refuses a property.
@@ -87,56 +92,48 @@ class TransactionalWriter:
 
     atomic = True
 
-    def __init__(self, properties: Properties, topic: str, name: str, timeout: float) -> None:
+    def __init__(
+        self, properties: Properties, topic: str, name: str, timeout: float, patience: float = math.inf
+    ) -> None:
+        self._patience = patience
         self._properties, self._topic, self._name, self._timeout = properties, topic, name, timeout
         ours = {"transactional.id": name, "transaction.timeout.ms": int(timeout * 1000)}
         self._producer = _made(Producer, {**properties, **ours, "delivery.report.only.error": True})
         self._is_stuck = False  # a call that was given up still uses the producer
 
     def open(self) -> TopicPosition:
-        """Refuse earlier writers of this name, end their transactions, and read the position.
+        """See `open_at`."""
+        return TopicPosition.of_offset(self.open_at())
+
+    def open_at(self) -> TopicPartition:
+        """Refuse earlier writers of this name, end their transactions, and read the offset that was stored last.
 
         Raises:
             KafkaUnavailable: the brokers do not answer.
             HandlerError: they refuse, for example because rights are missing.
         """
         try:
-            topic = self._producer.list_topics(self._topic, self._timeout).topics[self._topic]
-            if topic.error is not None:
-                raise HandlerError(f"topic {self._topic}: {topic.error.str()}")
-            self._patiently(lambda: self._producer.init_transactions(self._timeout))
-            stored = self._patiently(self._stored_offset)
+            _check_topic(self._producer, self._topic, self._timeout)
+            init = partial(self._producer.init_transactions, self._timeout)
+            _patiently(self._producer, init, self._patience)
+            stored = _patiently(self._producer, self._stored_offset, self._patience)
         except KafkaException as error:
             raise handler_error(error.args[0]) from None
-        return TopicPosition.of_offset(stored)
-
-    def _patiently(self, question: Callable[[], T]) -> T:
-        """Ask again for a while: a coordinator that has just started, or moved, answers later."""
-        for _ in range(_TRIES):
-            try:
-                return question()
-            except KafkaException as error:
-                if not is_passing(error.args[0]):
-                    raise
-            self._producer.poll(_POLL)
-        return question()
+        return stored
 
     def _stored_offset(self) -> TopicPartition:
         """The committed offset of the group. One of a transaction that is not ended yet is waited for."""
         group = {**self._properties, "group.id": self._name, "isolation.level": "read_committed"}
-        consumer = _made(Consumer, group)
-        try:
+        with _consumer(group) as consumer:
             self._members = consumer.consumer_group_metadata()
-            [stored] = consumer.committed([TopicPartition(self._topic, 0)], self._timeout)
-        finally:
-            consumer.close()
-        if stored.error is not None:
-            raise KafkaException(stored.error)
-        return stored
+            return _committed(consumer, self._topic, self._timeout)
 
     def write(self, messages: Sequence[Numbered], position: TopicPosition) -> dict[int, str]:
         """See `Writer.write`."""
-        offset = position.to_offset(self._topic)
+        return self.write_at(messages, position.to_offset(self._topic))
+
+    def write_at(self, messages: Sequence[Numbered], offset: TopicPartition) -> dict[int, str]:
+        """See `Writer.write`: the offset is what is stored."""
         reports: list[KafkaError | None] = []
         try:
             self._producer.begin_transaction()
@@ -203,11 +200,14 @@ class TransactionalWriter:
             ProducerLost: that is not possible.
         """
         if is_lost(cause):
-            raise ProducerLost(f"the Kafka producer cannot go on: {cause.str()}")
+            raise ProducerLost(f"the Kafka producer cannot go on: {cause.str()}", is_fenced=is_fenced(cause))
         try:
             self._producer.abort_transaction()
         except KafkaException as error:
-            raise ProducerLost(f"a Kafka transaction could not be aborted: {error.args[0].str()}") from None
+            why = error.args[0]
+            raise ProducerLost(
+                f"a Kafka transaction could not be aborted: {why.str()}", is_fenced=is_fenced(why) or is_fenced(cause)
+            ) from None
 
     def close(self) -> None:
         """Drop uncommitted messages. A producer in which a call is stuck is closed when that ends."""
@@ -280,6 +280,60 @@ class IdempotentWriter:
         self._producer.close()
 
 
+def stored_offset(properties: Properties, topic: str, name: str, timeout: float) -> TopicPartition:
+    """The offset that the writer of this name has stored last. Fences nobody.
+
+    A transaction that is about to end is waited for, and one that is left open by a dead writer is not.
+
+    Raises:
+        KafkaUnavailable: the brokers do not answer.
+        HandlerError: they refuse, for example because rights are missing.
+    """
+    group = {**properties, "group.id": name}
+    with suppress(KafkaException), _consumer({**group, "isolation.level": "read_committed"}) as consumer:
+        return _committed(consumer, topic, min(_STABLE, timeout))
+    try:
+        with _consumer({**group, "isolation.level": "read_uncommitted"}) as consumer:
+            return _patiently(consumer, lambda: _committed(consumer, topic, timeout), timeout)
+    except KafkaException as error:
+        raise handler_error(error.args[0]) from None
+
+
+@contextmanager
+def _consumer(properties: Properties) -> Iterator[Consumer]:
+    consumer = _made(Consumer, properties)
+    try:
+        yield consumer
+    finally:
+        consumer.close()
+
+
+def _patiently(client: Producer | Consumer, question: Callable[[], T], patience: float = math.inf) -> T:
+    """Ask again for a while: a coordinator that has just started, or moved, answers later.
+
+    Args:
+        patience: seconds after which it is asked only once more.
+    """
+    until = time.monotonic() + patience  # noqa: TID251  # in a thread without an event loop
+    for _ in range(_TRIES):
+        if time.monotonic() > until:  # noqa: TID251
+            break
+        try:
+            return question()
+        except KafkaException as error:
+            if not is_passing(error.args[0]):
+                raise
+        client.poll(_POLL)
+    return question()
+
+
+def _committed(consumer: Consumer, topic: str, timeout: float) -> TopicPartition:
+    [stored] = consumer.committed([TopicPartition(topic, 0)], timeout)
+    if stored.error is not None:
+        raise KafkaException(stored.error)
+    return stored
+
+
 def _produce(
     producer: Producer, topic: str, messages: Sequence[Numbered], reports: list[KafkaError | None]
 ) -> tuple[dict[int, str], int]:
@@ -343,6 +397,29 @@ def check_properties(properties: Properties) -> None:
         UsageError: librdkafka refuses a property.
     """
     _made(Producer, properties).close()
+
+
+def check_topic(properties: Properties, topic: str, timeout: float) -> None:
+    """Ask the brokers for a topic.
+
+    Raises:
+        UsageError: librdkafka refuses a property.
+        KafkaUnavailable: the brokers do not answer.
+        HandlerError: there is no such topic, or rights are missing.
+    """
+    producer = _made(Producer, properties)
+    try:
+        _check_topic(producer, topic, timeout)
+    except KafkaException as error:
+        raise handler_error(error.args[0]) from None
+    finally:
+        producer.close()
+
+
+def _check_topic(producer: Producer, topic: str, timeout: float) -> None:
+    found = producer.list_topics(topic, timeout).topics[topic]
+    if found.error is not None:
+        raise HandlerError(f"topic {topic}: {found.error.str()}")
 
 
 def _made(kind: Callable[[dict[str, Any]], T], properties: Mapping[str, Any]) -> T:
