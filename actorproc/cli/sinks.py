@@ -90,7 +90,7 @@ def pause(sink: Sink, name: Name, container: Container, config: Config = None, s
     \b
       actorproc sinks pause db --name Delays --container state
 
-    A request that is under way to an HTTP sink may still arrive: nothing in its target can be fenced.
+    A request under way to an HTTP or ClickHouse sink may still arrive: nothing there can be fenced.
     """
     from actorproc.admin.sinks import pause
 

@@ -1,0 +1,82 @@
+"""Columns of a ClickHouse table, and rows as it takes them. What it would change in silence is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import date, datetime
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as pt
+
+from actorproc.rows.json_values import plain_rows, to_json
+from actorproc.sinks.protocol import SinkRefused
+
+_TYPES = {
+    pa.bool_(): "Bool",
+    pa.int8(): "Int8",
+    pa.int16(): "Int16",
+    pa.int32(): "Int32",
+    pa.int64(): "Int64",
+    pa.float32(): "Float32",
+    pa.float64(): "Float64",
+    pa.date32(): "Date32",
+}
+_FIRST, _LAST = date(1900, 1, 1), date(2299, 12, 31)
+"""Of Date32 and DateTime64: other days are stored as one of these, or shown so."""
+
+
+def column_type(field: pa.Field) -> str:
+    """The type of a new column. Lists, maps and structs are JSON."""
+    kind = field.type
+    if pt.is_decimal(kind):
+        name = f"Decimal({kind.precision}, {kind.scale})"
+    elif pt.is_timestamp(kind):
+        name = "DateTime64(6, 'UTC')" if kind.tz else "DateTime64(6)"
+    else:
+        name = _TYPES.get(kind, "String")
+    return f"Nullable({name})" if field.nullable else name
+
+
+def as_stored(rows: pa.Table, there: Mapping[str, str]) -> pa.Table:
+    """The rows in one piece, with texts for columns of text. CPU-heavy.
+
+    Args:
+        there: types of the table's columns.
+
+    Raises:
+        SinkRefused: a day is none that ClickHouse has.
+    """
+    columns = [
+        _column(column, field, is_text="String" in there.get(field.name, ""))
+        for field, column in zip(rows.schema, rows.columns, strict=True)
+    ]
+    return pa.table(columns, names=rows.schema.names).combine_chunks()
+
+
+def _column(column: pa.ChunkedArray, field: pa.Field, *, is_text: bool) -> pa.ChunkedArray | pa.Array:
+    kind = field.type
+    if pt.is_nested(kind):
+        values = [row["v"] for batch in pa.table({"v": column}).to_batches() for row in plain_rows(batch)]
+        return pa.array([None if value is None else to_json(value).decode() for value in values], pa.string())
+    if pt.is_string(kind) or pt.is_binary(kind):
+        return column
+    if is_text:
+        return column.cast(pa.string())
+    if pt.is_date(kind) or pt.is_timestamp(kind):
+        _check_days(column, field)
+    return column
+
+
+def _check_days(column: pa.ChunkedArray, field: pa.Field) -> None:
+    found = pc.min_max(column)
+    low, high = found["min"].as_py(), found["max"].as_py()
+    if low is None:
+        return
+    first, last = (day.date() if isinstance(day, datetime) else day for day in (low, high))
+    if first < _FIRST or last > _LAST:
+        wrong = low if first < _FIRST else high
+        raise SinkRefused(
+            f"column {field.name} has {wrong}, and ClickHouse has days from {_FIRST} to {_LAST}: make the column a "
+            "String in the table, or leave such rows out"
+        )
