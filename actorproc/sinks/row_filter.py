@@ -8,6 +8,7 @@ import orjson
 import pyarrow as pa
 
 from actorproc.errors import UsageError
+from actorproc.runtime.requirements import how_to_install
 
 _CLOSED: dict[str, str | bool | int | float | list[str]] = {
     "enable_external_access": False,  # no files, no network
@@ -37,7 +38,7 @@ class RowFilter:
         try:
             import duckdb  # an extra
         except ImportError:
-            raise UsageError("where needs DuckDB: pip install 'actorproc[sql]'") from None
+            raise UsageError(f"where needs DuckDB: {how_to_install('sql')}") from None
         self._expression, self._error = expression, duckdb.Error
         self._row = "_row"
         while self._row in schema.names:
