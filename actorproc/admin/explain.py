@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from actorproc.admin.durations import duration
+from actorproc.admin.explain_sinks import explain_sinks
 from actorproc.admin.fleet import HostView, PartitionView
+from actorproc.admin.fleet_sinks import TROUBLED
 from actorproc.admin.verdict import CLOSED
 
 _ADVICE = {
@@ -47,7 +50,9 @@ def explain(view: PartitionView, hosts: Sequence[HostView], now: float) -> str:
         since = f" for {_ago(now, host.error_since)}" if host.error_since else ""
         sentences.append(f"{host.host} has not been able to look at the group or the source{since}: {host.error}.")
     advice = _ADVICE.get(f"{view.verdict} {view.fault}") or _ADVICE.get(view.verdict, "")
-    sentences.append(advice.format(owner=view.owner))
+    if view.verdict != "ok" or not any(sink.state in TROUBLED for sink in view.sinks):
+        sentences.append(advice.format(owner=view.owner))
+    sentences += explain_sinks(view.sinks, now)
     return " ".join(filter(None, sentences))
 
 
@@ -100,12 +105,3 @@ def _attempt(view: PartitionView, now: float) -> str:
 
 def _ago(now: float, then: float | None) -> str:
     return duration(now - (then or now))
-
-
-def duration(seconds: float | None) -> str:
-    """`12 s`, `5 min`, `3 h`, `2 d`."""
-    seconds = max(0.0, seconds or 0.0)
-    for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60)):
-        if seconds >= 2 * size:
-            return f"{seconds // size:.0f} {unit}"
-    return f"{seconds:.0f} s"

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
+from actorproc.admin.fleet_sinks import FleetSink, SinkView, fleet_sinks
 from actorproc.admin.verdict import CLOSED, TROUBLED, WELL, VerdictKind
 from actorproc.counts import Counts
 from actorproc.group.reports import RetryReport, TimesReport
@@ -42,6 +43,8 @@ class PartitionView(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tru
     activity_since: int | None = None
     times: TimesReport | None = None
     retry: RetryReport | None = None
+    sinks: tuple[SinkView, ...] = ()
+    """Its deliveries."""
 
     # How far it is: by its commits and the source if they were read, else by its owner
 
@@ -153,6 +156,11 @@ class Fleet(msgspec.Struct, frozen=True, kw_only=True):
         """Of the partition that is furthest behind."""
         known = (view.lag_seconds for view in self.partitions.values() if view.lag_seconds is not None)
         return max(known, default=None)
+
+    @property
+    def sinks(self) -> list[FleetSink]:
+        """The sinks of the partitions whose owners report."""
+        return fleet_sinks(sink for view in self.partitions.values() for sink in view.sinks)
 
     def errors(self) -> list[ErrorGroup]:
         """The reasons of all partitions that are not well, the most frequent first."""

@@ -13,6 +13,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from actorproc.admin.fleet import Fleet, HostView, PartitionView
+from actorproc.admin.fleet_sinks import SinkView
 from actorproc.admin.partition_reader import Begin, PartitionReader
 from actorproc.admin.verdict import Verdict, judge, judge_abandoned, judge_blocked
 from actorproc.counts import Counts
@@ -169,8 +170,17 @@ class FleetWatch:
             view, owner=lease.owner, epoch=lease.epoch, next_owner=lease.next, verdict=verdict.kind,
             reason=verdict.reason, since=since, fault=verdict.fault,
             # Until an owner reports, or commits are read, those of the look before.
-            counts=view.counts or self._counts.get(name), **({} if report is None else _activity(report)),
+            counts=view.counts or self._counts.get(name), sinks=self._sinks(name, report),
+            **({} if report is None else _activity(report)),
         )  # fmt: skip
+
+    def _sinks(self, name: str, report: PartitionReport | None) -> tuple[SinkView, ...]:
+        """The deliveries of a partition as its live owner reports them."""
+        owner = self._group.owner_of(name)
+        if report is None or owner is None:
+            return ()
+        errors = self._beats[owner][1].report.sink_errors
+        return tuple(SinkView.of(sink, errors.get(sink.name)) for sink in report.sinks)
 
     def _judge(self, name: str, lease: Lease) -> tuple[PartitionReport | None, Verdict]:
         """How a partition is doing, and the report of its owner, if that is alive and has reported it."""

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from dataclasses import replace as replace_fields
 from typing import Any
 
 from msgspec.structs import replace
 
 from actorproc.admin.audit import record_now
-from actorproc.errors import UsageError
-from actorproc.output.chain import OutputChain
+from actorproc.errors import CorruptObject, SourceError, UsageError
+from actorproc.output.chain import ChainEnd, OutputChain
+from actorproc.output.follower import ChainFollower
 from actorproc.output.row_reader import partitions_with_state
 from actorproc.output.schema_document import read_schema
 from actorproc.retention.readers import SinkEntry, read_registry
@@ -40,16 +42,29 @@ class SinkPartitionStatus:
     next: int | None
     """The next commit that the sink gets, as its owner has noted it; None: no delivery has begun."""
     end: int | None
-    """The next commit of the partition; None: it was never opened."""
+    """The next commit of the partition; None: it was never opened, or cannot be read."""
     held: int
     """A trim stays below it."""
     error: str | None
     fenced: bool
+    rows: int | None = None
+    """Output rows that the sink does not have; None: not known."""
+    seconds: float | None = None
+    """Age of the oldest commit that the sink does not have; 0: it has all; None: not known."""
+    error_since: float | None = None
+    """In seconds since 1970."""
+    refuses: bool = False
+    """It would refuse the rows again: somebody must mend it."""
+
+    @property
+    def at(self) -> int:
+        """The first commit that the sink may not have."""
+        return self.held if self.next is None else self.next
 
     @property
     def behind(self) -> int | None:
         """Commits that the sink does not have."""
-        return None if self.end is None else max(0, self.end - (self.held if self.next is None else self.next))
+        return None if self.end is None else max(0, self.end - self.at)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,47 +82,94 @@ class SinkStatus:
         return sum(partition.behind or 0 for partition in self.partitions)
 
     @property
+    def rows(self) -> int | None:
+        """Output rows that the sink does not have, of the partitions that tell; None: none does."""
+        known = [partition.rows for partition in self.partitions if partition.rows is not None]
+        return sum(known) if known or not self.partitions else None
+
+    @property
+    def seconds(self) -> float | None:
+        """Age of the oldest commit that the sink does not have; None: not known."""
+        return max((p.seconds for p in self.partitions if p.seconds is not None), default=None)
+
+    @property
+    def error_since(self) -> float | None:
+        """Of the partition that fails for longest, in seconds since 1970."""
+        return min((p.error_since for p in self.partitions if p.error_since is not None), default=None)
+
+    @property
     def error(self) -> str | None:
         """Of one of the partitions."""
         return next((partition.error for partition in self.partitions if partition.error is not None), None)
 
     @property
     def state(self) -> str:
-        """`paused`, `pausing` (owners have not fenced it yet), `failing`, `behind` or `up to date`."""
+        """`paused`, `pausing` (owners have not fenced it yet), `refusing`, `failing`, `behind` or `up to date`."""
         if self.paused:
             begun = [partition for partition in self.partitions if partition.next is not None]
             return "paused" if all(partition.fenced for partition in begun) else "pausing"
         if self.error is not None:
-            return "failing"
+            return "refusing" if any(partition.refuses for partition in self.partitions) else "failing"
         return "behind" if self.behind else "up to date"
 
 
-async def read_sinks(store: Store, layout: ProcessorLayout) -> list[SinkStatus]:
-    """All registered sinks. Two small requests for each sink and partition, and those of the partitions' ends."""
+async def read_sinks(
+    store: Store, layout: ProcessorLayout, partitions: Iterable[str] | None = None
+) -> list[SinkStatus]:
+    """All registered sinks, by what the container says; no host is asked.
+
+    A small request for each sink and partition, those of the partitions' ends, and two for each partition of which the
+    sink lacks commits.
+
+    Args:
+        partitions: only these; default: all.
+    """
     registry = await read_registry(store, layout.readers)
     if not registry.sinks:
         return []
-    names = sorted(await partitions_with_state(store, layout), key=natural)
-    tips = await gather(names, lambda name: OutputChain(store, layout, name).tip())
-    ends = {name: None if tip is None else tip.number for name, tip in tips.items()}
-    return [await _status(store, layout, name, entry, ends) for name, entry in sorted(registry.sinks.items())]
+    names = sorted(await partitions_with_state(store, layout) if partitions is None else partitions, key=natural)
+
+    async def tip(name: str) -> ChainEnd | None:
+        try:
+            return await OutputChain(store, layout, name).tip()
+        except CorruptObject:  # `status` and `verify` name it
+            return None
+
+    tips = await gather(names, tip)
+    return [await _status(store, layout, name, entry, tips) for name, entry in sorted(registry.sinks.items())]
 
 
 async def _status(
-    store: Store, layout: ProcessorLayout, name: str, entry: SinkEntry, ends: Mapping[str, int | None]
+    store: Store, layout: ProcessorLayout, name: str, entry: SinkEntry, tips: Mapping[str, ChainEnd | None]
 ) -> SinkStatus:
-    found = await read_progress(store, layout, name, list(ends))
+    found = await read_progress(store, layout, name, list(tips))
 
-    def status(partition: str) -> SinkPartitionStatus:
-        progress = found[partition]
+    async def status(partition: str) -> SinkPartitionStatus:
+        progress, tip = found[partition], tips[partition]
         ours = progress if progress is not None and progress.term == entry.term else None
-        held = needed(entry, partition, progress)
-        return SinkPartitionStatus(
-            partition, None if ours is None else ours.position, ends[partition], held,
-            None if ours is None else ours.error, ours is not None and ours.fenced,
+        held, error = needed(entry, partition, progress), progress.error_of(entry) if progress else None
+        known = SinkPartitionStatus(
+            partition, None if ours is None else ours.position, None if tip is None else tip.number, held,
+            error, ours is not None and ours.fenced,
+            error_since=progress.error_since if progress and error else None,
+            refuses=bool(progress and error and progress.refuses),
         )  # fmt: skip
+        return known if tip is None else await _measured(store, layout, known, tip)
 
-    return SinkStatus(name, entry.url, entry.paused, [status(partition) for partition in ends])
+    return SinkStatus(name, entry.url, entry.paused, list((await gather(list(tips), status)).values()))
+
+
+async def _measured(
+    store: Store, layout: ProcessorLayout, known: SinkPartitionStatus, tip: ChainEnd
+) -> SinkPartitionStatus:
+    """With the rows that the sink lacks, and the age of their oldest commit."""
+    if not known.behind:
+        return replace_fields(known, rows=0, seconds=0.0)
+    try:
+        before, time = await ChainFollower(store, layout, known.partition).place(known.at)
+    except (CorruptObject, SourceError):  # such as trimmed: the delivery says so
+        return known
+    return replace_fields(known, rows=tip.totals.rows - before, seconds=max(0.0, store.clock.wall() - time))
 
 
 async def read_progress(
@@ -116,9 +178,9 @@ async def read_progress(
     """The noted progress of a sink, by partition."""
     if (table := await table_progress(store, layout, name).read()) is not None:
         # A trim asks the table itself: what is noted here is for people.
-        noted = SinkProgress(term=table.term, fenced=table.fenced, error=table.error)
-        numbers = table.positions
-        return {p: replace(noted, position=numbers[p]) if p in numbers else None for p in partitions}
+        noted = SinkProgress(term=table.term, fenced=table.fenced, error=table.error, error_term=table.term)
+        begun = {p: replace(noted, position=number) for p, number in table.positions.items()}
+        return {p: begun.get(p, None if table.error is None else replace(noted, term="")) for p in partitions}
     return await gather(partitions, lambda partition: progress_document(store, layout, name, partition).read())
 
 

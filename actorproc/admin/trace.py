@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 
 from actorproc.admin.dead_letters import DeadLetters, LetterId
 from actorproc.admin.own_source import own_source
+from actorproc.admin.sinks import read_sinks
 from actorproc.config.settings import Settings
 from actorproc.errors import ActorprocError, CorruptObject, PartitionGone, SourceError, UsageError
 from actorproc.output.chain import ChainEnd, Commit, OutputChain
@@ -23,6 +24,7 @@ from actorproc.output.output_files import OutputFiles
 from actorproc.output.row_reader import FileSlice, partitions_with_state, read_rows
 from actorproc.records import SEQUENCE, Record
 from actorproc.retention.boundary import NOTHING_TRIMMED
+from actorproc.retention.readers import read_registry
 from actorproc.rows.json_values import rows_to_json
 from actorproc.runtime.error_text import describe_error
 from actorproc.sources.protocol import Source
@@ -58,6 +60,19 @@ class Pass(msgspec.Struct, frozen=True, kw_only=True):
     time: float | None = None
 
 
+class SinkTrace(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether the rows of the record are in a sink.
+
+    Attributes:
+        state: `delivered`, `partly` (rows of some commits), `waits`, or `before its start`.
+        next: the commit that the sink gets next.
+    """
+
+    sink: str
+    state: str
+    next: int
+
+
 class Trace(msgspec.Struct, frozen=True, kw_only=True):
     """The outcome of a record.
 
@@ -66,6 +81,7 @@ class Trace(msgspec.Struct, frozen=True, kw_only=True):
         committed_up_to: sequence; None: nothing is committed yet.
         passes: the oldest first. Empty for a record that left neither row nor letter: it is in no file of its own.
         letter: its latest dead letter.
+        sinks: where its rows are; empty without rows or sinks. An option `where` of a sink may leave rows out.
         record: as the source has it. See `output.dead_letters.record_fields`.
         record_missing: why `record` is None.
     """
@@ -78,6 +94,7 @@ class Trace(msgspec.Struct, frozen=True, kw_only=True):
     letter: dict[str, Any] | None
     record: dict[str, Any] | None
     record_missing: str | None
+    sinks: list[SinkTrace] = []
 
 
 async def trace(
@@ -108,13 +125,38 @@ async def trace(
     found = [passes for run in _runs(files, tip) if (passes := await finder.find(run))]
     passes = [one for run in found for one in run]
     letter = await _letter(store, layout, partition, sequence)
+    sinks = await _sinks(store, layout, partition, [one for one in passes if one.count])
     record, missing = await _record(store, layout, settings, partition, sequence, source)
     trimmed = boundary.lowest > NOTHING_TRIMMED.lowest
     return Trace(
         partition=partition, sequence=sequence, passes=passes, letter=letter, record=record, record_missing=missing,
+        sinks=sinks,
         committed_up_to=tip.cursor.sequence if tip.cursor.sequence >= 0 else None,
         outcome=_outcome(sequence, tip, found, letter, trimmed=trimmed),
     )  # fmt: skip
+
+
+async def _sinks(store: Store, layout: ProcessorLayout, partition: str, passes: Sequence[Pass]) -> list[SinkTrace]:
+    if not passes:
+        return []
+    registry = await read_registry(store, layout.readers)
+    found = await read_sinks(store, layout, [partition]) if registry.sinks else []
+    starts = {name: entry.part(partition).start for name, entry in registry.sinks.items()}
+    return [
+        SinkTrace(sink=sink.name, state=_delivered(passes, starts.get(sink.name, 0), one.at), next=one.at)
+        for sink in found
+        for one in sink.partitions
+    ]
+
+
+def _delivered(passes: Sequence[Pass], start: int, position: int) -> str:
+    """Of the passes that the sink gets. In a compacted file the number of the commit is not known exactly."""
+    wanted = [one for one in passes if one.last >= start]
+    if not wanted:
+        return "before its start"
+    if all(one.last < position for one in wanted):
+        return "delivered"
+    return "waits" if all(one.first >= position for one in wanted) else "partly"
 
 
 def _outcome(

@@ -37,18 +37,16 @@ def list_sinks(
     \b
       actorproc sinks list --name Delays --container state
     """
-    from actorproc.cli.terminal import print_json, print_line, print_table, rows_of
+    from actorproc.cli.sink_tables import sink_document, stored_sinks
+    from actorproc.cli.terminal import console, print_json, print_line
 
     found = _read(name, container, config, settings)
     if as_json:
-        print_json(
-            [{"name": s.name, "url": s.url, "state": s.state, "behind": s.behind, "error": s.error} for s in found]
-        )
+        print_json([sink_document(sink, None) for sink in found])
     elif not found:
         print_line(f"{name} has no sinks")
     else:
-        rows = [[s.name, s.url, s.state, f"{s.behind:,}", s.error or ""] for s in found]
-        _run(lambda: print_table(["sink", "target", "state", "commits behind", "error"], rows_of(rows)))
+        console.print(stored_sinks(found, {}, targets=True))
 
 
 @app.command()
@@ -60,27 +58,19 @@ def show(
     \b
       actorproc sinks show db --name Delays --container state
     """
-    from actorproc.cli.terminal import print_json, print_line, print_table, rows_of
+    from actorproc.cli.sink_tables import one_sink, partition_document, sink_document
+    from actorproc.cli.terminal import console, print_json
     from actorproc.errors import UsageError
 
     found = {status.name: status for status in _read(name, container, config, settings)}
     if sink not in found:
         raise UsageError(f"there is no sink {sink!r}; there are: {', '.join(found) or 'none'}")
     status = found[sink]
-    columns = ["partition", "delivers next", "end", "commits behind", "kept from", "error"]
-    rows = [[p.partition, p.next, p.end, p.behind, p.held, p.error or ""] for p in status.partitions]
     if as_json:
-        print_json(
-            {
-                "name": sink,
-                "url": status.url,
-                "state": status.state,
-                "partitions": [dict(zip(columns, row, strict=True)) for row in rows],
-            }
-        )
+        partitions = [partition_document(partition) for partition in status.partitions]
+        print_json(sink_document(status, None) | {"partitions": partitions})
     else:
-        print_line(f"{sink}: {status.url}, {status.state}")
-        _run(lambda: print_table(columns, rows_of(rows)))
+        console.print(one_sink(status))
 
 
 @app.command()

@@ -16,14 +16,16 @@ from rich.live import Live
 from rich.table import Column, Table
 from rich.text import Text
 
-from actorproc.admin.explain import duration
+from actorproc.admin.durations import duration
 from actorproc.admin.fleet import Fleet, HostView, PartitionView, grouped
 from actorproc.admin.fleet_watch import FleetWatch
 from actorproc.admin.next_plan import next_plan
 from actorproc.admin.placement import describe
+from actorproc.admin.sinks import SinkStatus, read_sinks
 from actorproc.admin.verdict import CLOSED
 from actorproc.cli.common import OpenedProcessor, run_async
 from actorproc.cli.loading import load_source
+from actorproc.cli.sink_tables import sink_document, stored_sinks
 from actorproc.cli.terminal import console, counted, print_json, text, utc
 from actorproc.counts import Counts
 from actorproc.errors import UsageError
@@ -71,14 +73,15 @@ def run(
 
             fleet_watch = FleetWatch(store, layout, expiration)
 
-            async def look() -> tuple[Fleet, Plan | None]:
+            async def look() -> tuple[Fleet, list[SinkStatus], Plan | None]:
                 fleet = await fleet_watch.read_all(source, begin)
+                sinks = await read_sinks(store, layout)
                 plan = await next_plan(store, layout, expiration=expiration, source=source) if with_plan else None
-                return fleet, plan
+                return fleet, sinks, plan
 
             if not watch:
-                fleet, plan = await look()
-                print_json(_document(fleet, plan)) if as_json else console.print(_tables(fleet, plan))
+                found = await look()
+                print_json(_document(*found)) if as_json else console.print(_tables(*found))
                 return
             while not console.is_terminal:  # a file, a pipe: one below the other
                 console.print(_tables(*await look(), most=_LISTED))
@@ -99,7 +102,7 @@ async def _begin(source: Source, start_from: str, partition: str) -> str:
     return await first_position(source, partition, "earliest", start_from)
 
 
-def _document(fleet: Fleet, plan: Plan | None) -> dict[str, Any]:
+def _document(fleet: Fleet, sinks: Sequence[SinkStatus], plan: Plan | None) -> dict[str, Any]:
     """The JSON shape in docs/cli.md: a public contract."""
     document: dict[str, Any] = {
         "processor": fleet.processor,
@@ -109,6 +112,7 @@ def _document(fleet: Fleet, plan: Plan | None) -> dict[str, Any]:
         "lag_seconds": _rounded(fleet.lag_seconds),
         "members": [_member(host) for host in fleet.hosts],
         "partitions": [_partition(view) for view in fleet.partitions.values()],
+        "sinks": [sink_document(sink, _rates(fleet).get(sink.name)) for sink in sinks],
         "asked": None if fleet.wishes == NO_WISHES else describe(fleet.wishes),
     }
     if plan is not None:
@@ -145,7 +149,11 @@ def _partition(view: PartitionView) -> dict[str, Any]:
     }
 
 
-def _tables(fleet: Fleet, plan: Plan | None, most: int | None = None) -> RenderableType:
+def _rates(fleet: Fleet) -> dict[str, float]:
+    return {sink.name: sink.rate for sink in fleet.sinks}
+
+
+def _tables(fleet: Fleet, sinks: Sequence[SinkStatus], plan: Plan | None, most: int | None = None) -> RenderableType:
     views = list(fleet.partitions.values())
     parts: list[RenderableType] = [_headline(fleet), _hosts(fleet)]
     if fleet.wishes != NO_WISHES:
@@ -154,6 +162,8 @@ def _tables(fleet: Fleet, plan: Plan | None, most: int | None = None) -> Rendera
         parts.append(_partitions(views[:most]))
     if most is not None and len(views) > most:
         parts.append(Text(f"  ... and {counted(len(views) - most, 'partition')} more", style="dim"))
+    if sinks:
+        parts += [Text(), stored_sinks(sinks, _rates(fleet))]
     parts += [
         text(
             f"{host.host} cannot look at the group or the source{_for(host.error_since)}: {_one_line(host.error)}",

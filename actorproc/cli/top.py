@@ -12,15 +12,19 @@ from rich.live import Live
 from rich.table import Column, Table
 from rich.text import Text
 
-from actorproc.admin.explain import duration, explain
+from actorproc.admin.durations import duration
+from actorproc.admin.explain import explain
+from actorproc.admin.explain_sinks import with_stored
 from actorproc.admin.fleet import Fleet, HostView, PartitionView
 from actorproc.admin.fleet_watch import FleetWatch
 from actorproc.admin.own_source import own_source
 from actorproc.admin.partition_reader import PartitionReader
 from actorproc.admin.placement import describe
+from actorproc.admin.sinks import read_sinks
 from actorproc.admin.verdict import BAD, WELL
 from actorproc.cli.common import OpenedProcessor, run_async
 from actorproc.cli.loading import load_source
+from actorproc.cli.sink_tables import reported_sinks
 from actorproc.cli.terminal import console, counted, print_line, text
 from actorproc.errors import UsageError
 from actorproc.group.wishes import NO_WISHES
@@ -53,6 +57,8 @@ def explain_one(opened: OpenedProcessor, partition: str, source_url: str | None)
                     found = await PartitionReader(store, layout, source).read(partition)
                 seconds = None if found.lag is None else found.lag_seconds
                 view = replace(view, lag=found.lag, lag_seconds=seconds)
+            stored = await read_sinks(store, layout, [partition])
+            view = replace(view, sinks=tuple(with_stored(view.sinks, stored)))
         return explain(view, fleet.hosts, fleet.time)
 
     print_line(run_async(work))
@@ -86,7 +92,8 @@ def run(opened: OpenedProcessor, every: float, once: bool) -> None:
 def _screen(fleet: Fleet, lags: Sequence[int]) -> RenderableType:
     worst = sorted(fleet.partitions.values(), key=_badness)
     asked = [] if fleet.wishes == NO_WISHES else [text(describe(fleet.wishes), style="yellow")]
-    return Group(_headline(fleet, lags), _hosts(fleet), *asked, _partitions(worst[:_SHOWN], fleet.time))
+    sinks = [reported_sinks(fleet.sinks)] if fleet.sinks else []
+    return Group(_headline(fleet, lags), _hosts(fleet), *sinks, *asked, _partitions(worst[:_SHOWN], fleet.time))
 
 
 def _badness(view: PartitionView) -> tuple[bool, bool, int]:

@@ -7,7 +7,7 @@ from datetime import datetime
 import msgspec
 
 from actorproc.admin.dead_letters import LetterId
-from actorproc.admin.trace import MOST_ROWS, Pass, Trace, trace
+from actorproc.admin.trace import MOST_ROWS, Pass, SinkTrace, Trace, trace
 from actorproc.cli.common import OpenedProcessor, run_async
 from actorproc.cli.loading import load_source
 from actorproc.cli.terminal import print_json, print_line, utc
@@ -48,9 +48,23 @@ def _print(found: Trace) -> None:
             print_line(f"  {bytes(row).decode()}")
         if one.count > MOST_ROWS:
             print_line(f"  and {one.count - MOST_ROWS:,} more")
+    for sink in found.sinks:
+        print_line(f"sink {sink.sink}: {_in_sink(sink)}")
     if found.letter is not None:
         error = found.letter["error"]
         print_line(f"dead letter: {found.letter['kind']}: {error['message']} ({found.letter['time']})")
+
+
+def _in_sink(sink: SinkTrace) -> str:
+    match sink.state:
+        case "delivered":
+            return "has its rows"
+        case "partly":
+            return f"may lack some of its rows: it gets commit {sink.next} next"
+        case "waits":
+            return f"lacks its rows: it gets commit {sink.next} next"
+        case _:
+            return "begins after its commits, and does not get its rows"
 
 
 def _commit(one: Pass) -> str:

@@ -29,6 +29,20 @@ class TimesReport(msgspec.Struct, frozen=True, array_like=True):
     commit: float = 0.0
 
 
+class SinkReport(msgspec.Struct, frozen=True, array_like=True):
+    """The delivery of a partition to one sink. See `sinks.delivery.SinkStatistics`. The text of an error is in
+    `HostReport.sink_errors`."""
+
+    name: str
+    state: str
+    commits: int | None = None
+    """That the sink does not have."""
+    rows: int | None = None
+    seconds: float | None = None
+    rate: float = 0.0
+    error_since: int | None = None
+
+
 class PartitionReport(msgspec.Struct, frozen=True, array_like=True):
     """One partition as its owner sees it. Stored as an array, since there may be thousands: only append fields.
 
@@ -63,6 +77,7 @@ class PartitionReport(msgspec.Struct, frozen=True, array_like=True):
     totals: tuple[int, ...] | None = None
     """The fields of `Counts`, in their order; older releases leave the last ones out. Since the first record of the
     partition, up to what is committed. None before the partition is opened, and in heartbeats of older versions."""
+    sinks: tuple[SinkReport, ...] = ()
 
     @property
     def counts(self) -> Counts | None:
@@ -104,5 +119,7 @@ class HostReport(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds since 1970, by the host's clock."""
     starved: bool = False
     """It does not answer because its process gets no CPU."""
+    sink_errors: dict[str, str] = {}
+    """Sink -> why it does not take the rows of one of the partitions."""
     max_process_time: float | None = None
     """Its setting: a handler without progress for that long is stuck."""

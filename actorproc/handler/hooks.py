@@ -10,7 +10,7 @@ from actorproc.errors import Fault
 
 EventKind = Literal[
     "acquired", "taken_over", "released", "caught_up", "committed",
-    "dead_letters", "user_error", "infrastructure_error", "stuck",
+    "dead_letters", "user_error", "infrastructure_error", "stuck", "delivered", "sink_failed",
 ]  # fmt: skip
 """Each is the name of the method of `Hooks` that is called."""
 
@@ -37,9 +37,15 @@ class Event:
     sequence: int = -1
     """Sequence of the last record before `position`."""
     rows: int = 0
-    """Output rows of this commit."""
+    """Output rows of this commit, or of this delivery."""
     dead_letters: int = 0
     """Dead letters of this commit."""
+    sink: str = ""
+    """Its name."""
+    commits: int = 0
+    """Commits of this delivery."""
+    upto: int = -1
+    """Number of the last commit of this delivery."""
 
 
 class Hooks:
@@ -87,4 +93,13 @@ class Hooks:
 
     def stuck(self, event: Event) -> Awaitable[None] | None:
         """A call of the handler or of the source does not end."""
+        return None
+
+    def delivered(self, event: Event) -> Awaitable[None] | None:
+        """A sink has taken the rows of some commits. A row may have come before: see the guarantee of the sink."""
+        return None
+
+    def sink_failed(self, event: Event) -> Awaitable[None] | None:
+        """A sink does not take the rows of a partition, or refuses them. Called once until it takes rows again, or the
+        error changes. The partition goes on."""
         return None

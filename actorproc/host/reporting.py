@@ -8,10 +8,11 @@ from datetime import datetime
 
 from msgspec.structs import replace
 
-from actorproc.group.reports import AbandonedReport, HostReport, PartitionReport, RetryReport, TimesReport
+from actorproc.group.reports import AbandonedReport, HostReport, PartitionReport, RetryReport, SinkReport, TimesReport
 from actorproc.partition.statistics import PartitionStatistics, Retry, Trouble
 from actorproc.partition.time_spent import Activity
 from actorproc.runtime.watchdog import Blockage
+from actorproc.sinks.delivery import SinkStatistics
 
 _REPORTED: tuple[Activity, ...] = ("read", "handle", "commit")  # the fields of TimesReport
 
@@ -65,7 +66,19 @@ def report_of(found: PartitionStatistics) -> PartitionReport:
         trouble=None if trouble is None else trouble.kind,
         trouble_since=None if trouble is None else int(trouble.since),
         fault=None if trouble is None else trouble.fault,
-        totals=None if totals is None else astuple(totals),
+        totals=None if totals is None else astuple(totals), sinks=tuple(map(_sink, found.sinks)),
+    )  # fmt: skip
+
+
+def sink_errors(partitions: Iterable[PartitionStatistics]) -> dict[str, str]:
+    """For each sink that fails, the error of one of the partitions."""
+    return {sink.name: sink.error for found in partitions for sink in found.sinks if sink.error is not None}
+
+
+def _sink(found: SinkStatistics) -> SinkReport:
+    since = None if found.error_since is None else int(found.error_since)
+    return SinkReport(
+        found.name, found.state, found.lag, found.lag_rows, _tenths(found.lag_seconds), found.rate, since
     )  # fmt: skip
 
 

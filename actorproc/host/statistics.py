@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from actorproc.counts import Counts
 from actorproc.partition.statistics import PartitionStatistics, Trouble
 from actorproc.partition.time_spent import Activity, Durations
+from actorproc.sinks.tables.committer import TableStatistics
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +53,10 @@ class Statistics:
     """Bytes of rows and dead letters that wait for a commit."""
     seconds: dict[Activity, float] = field(default_factory=dict)
     """Where the time of all partition actors went since this host started."""
+    sink_rows: dict[str, int] = field(default_factory=dict)
+    """Rows that this host has delivered since it started, by sink."""
+    tables: tuple[TableStatistics, ...] = ()
+    """Sinks that are tables, as this host knows them."""
     durations: dict[Activity, Durations] = field(default_factory=dict)
     """Histograms: how long batches and commits took."""
 

@@ -149,6 +149,12 @@ class ChainFollower:
                 low = middle + 1
         return end if low >= end.number else await self._position(low)
 
+    async def place(self, number: int) -> tuple[int, float]:
+        """The rows of the partition before commit `number`, and its time in seconds since 1970."""
+        await self._look()
+        self._check_kept(number)
+        return await self._commit(number)
+
     async def _fetch(
         self, key: str, holder: CompactedRange | None, make_room: Callable[[int], Awaitable[None]]
     ) -> Stored | None:

@@ -104,7 +104,7 @@ class PartitionActor(Restartable):
             prepare=context.prepare, epoch=epoch, costs=context.costs,
         )  # fmt: skip
         self.lag = Lag(context.source, self._reads, self.statistics, clock)
-        self.deliveries = context.deliveries(partition, self._logger)
+        self.deliveries = context.deliveries(partition, self._logger, self._hooks.sink)
         self._committer = Committer(
             context, self.statistics, queue or Acknowledgements(), time=self.time, log=self._logger,
             hooks=self._hooks, deliveries=self.deliveries, committed=self._call_committed,

@@ -123,7 +123,7 @@ class Committer:
         self.resets, self.ended = end.resets, end.ended
         await check(self.cursor)
         self.committed = self.cursor
-        self._deliveries.begin(end.number, self._keeper.current.depth)
+        self._deliveries.begin(end.number, self._keeper.current.depth, end.totals.rows)
         self._counted = self.cursor.sequence
         self._acknowledgements.begin(self.cursor.sequence, found.identities, self._check_is_last)
         if self._sets_timers:

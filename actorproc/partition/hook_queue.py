@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections import deque
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import anyio
 
@@ -126,6 +126,10 @@ class PartitionHooks:
     def failed(self, error: Exception) -> None:
         """An attempt failed, and is followed by another one."""
         self._hooks.add_error(error, self._statistics.partition, self._statistics.epoch)
+
+    def sink(self, kind: Literal["delivered", "sink_failed"], **fields: Any) -> None:
+        """A delivery to a sink has succeeded or failed."""
+        self._hooks.add(kind, self._statistics.partition, self._statistics.epoch, **fields)
 
     def committed(self, rows: int) -> None:
         letters = self._statistics.counts.dead_letters - self._letters_told

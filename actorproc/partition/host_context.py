@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -80,9 +81,9 @@ class HostContext:
         if self.key_decoder is not None:
             await self.key_decoder.prepare(batch.data.column("key"))
 
-    def deliveries(self, partition: str, log: Any) -> Deliveries:
-        """The deliveries of a partition's commits to the sinks."""
-        return Deliveries(self.sinks.deliveries(partition, log) if self.sinks else ())
+    def deliveries(self, partition: str, log: Any, tell: Callable[..., None]) -> Deliveries:
+        """The deliveries of a partition's commits to the sinks. `tell`: see `SinkDelivery`."""
+        return Deliveries(self.sinks.deliveries(partition, log, tell) if self.sinks else ())
 
     def partition_info(self, partition: str, epoch: int, log: Any) -> PartitionInfo:
         """A partition as its handler sees it."""

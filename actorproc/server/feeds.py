@@ -11,6 +11,7 @@ import anyio
 import msgspec
 
 from actorproc.admin.fleet import ErrorGroup, Fleet, HostView, PartitionView, changed
+from actorproc.admin.fleet_sinks import FleetSink
 from actorproc.admin.fleet_watch import FleetWatch
 from actorproc.admin.history import HistoryReader, Series
 from actorproc.admin.scaling import BETWEEN, Progress, Scale, useful_hosts
@@ -43,6 +44,7 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     hosts: list[HostView]
     partitions: list[PartitionView]
     errors: list[ErrorGroup]
+    sinks: list[FleetSink]
     lags: list[int | None]
     wishes: Wishes
     problem: str | None = None
@@ -91,7 +93,8 @@ class Feed:
         return View(
             processor=self._processor, time=self._fleet.time, version=self._version, hosts=self._fleet.hosts,
             partitions=[view for view in views if self._changed_in[view.partition] > since],
-            errors=self._fleet.errors(), lags=list(self._watch.lags), wishes=self._fleet.wishes,
+            errors=self._fleet.errors(), sinks=self._fleet.sinks, lags=list(self._watch.lags),
+            wishes=self._fleet.wishes,
             problem=self._problem,
         )  # fmt: skip
 

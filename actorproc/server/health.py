@@ -10,6 +10,19 @@ from actorproc.admin.verdict import Verdict, judge
 from actorproc.host.reporting import report_of
 from actorproc.host.statistics import Statistics
 from actorproc.partition.statistics import PartitionStatistics
+from actorproc.sinks.delivery import SinkStatistics
+
+
+class SinkProblem(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One sink that does not take rows of this host. `since`: seconds since 1970."""
+
+    problem: str
+    """`failing`: it is tried again. `refusing`: somebody must mend the target."""
+    sink: str
+    reason: str
+    partitions: list[str]
+    """Whose rows wait; none of a table, which takes those of all partitions."""
+    since: float | None = None
 
 
 class Problem(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -64,6 +77,28 @@ def _of_abandoned(host: Statistics) -> Iterator[Problem]:
     for partition, trouble in host.abandoned.items():
         why = f"{trouble.error}. The call lasts, and its thread is not free; other hosts may run the partition"
         yield Problem(problem="stuck", reason=why, partition=partition, since=trouble.since)
+
+
+def sink_problems(host: Statistics) -> list[SinkProblem]:
+    """The sinks that do not take rows. The host is ready all the same: a sink that is away holds up no handler."""
+    found: dict[tuple[str, str], list[tuple[str, SinkStatistics]]] = {}
+    for partition in host.partitions:
+        for sink in partition.sinks:
+            if sink.state in ("failing", "refusing"):
+                found.setdefault((sink.name, sink.state), []).append((partition.partition, sink))
+    rows = [
+        SinkProblem(
+            problem=state, sink=name, reason=sinks[0][1].error or "", partitions=[partition for partition, _ in sinks],
+            since=min((sink.error_since for _, sink in sinks if sink.error_since is not None), default=None),
+        )
+        for (name, state), sinks in sorted(found.items())
+    ]  # fmt: skip
+    tables = [
+        SinkProblem(problem="failing", sink=table.name, reason=table.error, partitions=[], since=table.error_since)
+        for table in host.tables
+        if table.error is not None
+    ]
+    return [*rows, *tables]
 
 
 def judge_own(found: PartitionStatistics, now: float, max_process_time: float) -> Verdict:

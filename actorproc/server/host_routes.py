@@ -15,7 +15,7 @@ from actorproc.processor import Processor
 from actorproc.runtime.clock import SYSTEM
 from actorproc.server.access import Tokens
 from actorproc.server.answers import event, event_stream, json_answer
-from actorproc.server.health import Problem, problems
+from actorproc.server.health import Problem, problems, sink_problems
 from actorproc.server.metrics import HostCollector
 
 EVENTS_EVERY = 1.0
@@ -73,11 +73,17 @@ class HostRoutes:
         return json_answer({"alive": not dead}, 503 if dead else 200)
 
     async def readyz(self, request: Request) -> Response:
-        """503 with the reasons. They are left out for a caller without a token, where tokens are set."""
+        """503 with the reasons. They are left out for a caller without a token, where tokens are set.
+
+        A sink that fails is shown, and the answer stays 200: it holds up no handler, and another host would not reach
+        it either.
+        """
         found = self.problems()
         answer: dict[str, object] = {"ready": not found}
         if not self._tokens.are_set or self._tokens.rights(request.headers):
             answer["problems"] = found
+            if sinks := sink_problems(self._look()[0]):
+                answer["sinks"] = sinks
         return json_answer(answer, 503 if found else 200)
 
     async def metrics(self, request: Request) -> Response:

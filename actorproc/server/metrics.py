@@ -23,11 +23,31 @@ from actorproc.host.statistics import Statistics
 from actorproc.partition.statistics import PartitionStatistics
 from actorproc.partition.time_spent import BUCKETS, Durations
 from actorproc.server.health import judge_own
+from actorproc.sinks.delivery import SinkStatistics
 
 _Labels = dict[str, str]
 
 _SYSTEMS = {"kafka": "kafka", "eventhubs": "eventhubs", "eventhubs+amqp": "eventhubs"}
 """OpenTelemetry's names of messaging systems, by the scheme of the source's URL."""
+
+
+_SINK_GAUGES: tuple[tuple[str, str, Callable[[list[SinkStatistics]], float]], ...] = (
+    ("actorproc_sink_lag_commits", "Commits that the sink lacks.", lambda sinks: sum(s.lag or 0 for s in sinks)),
+    ("actorproc_sink_lag_rows", "Output rows that the sink lacks.", lambda sinks: sum(s.lag_rows or 0 for s in sinks)),
+    (
+        "actorproc_sink_lag_seconds", "Age of the oldest commit that the sink lacks.",
+        lambda sinks: max(s.lag_seconds or 0.0 for s in sinks),
+    ),
+    (
+        "actorproc_sink_failing_partitions", "It takes no rows of them.",
+        lambda sinks: sum(s.state in ("failing", "refusing") for s in sinks),
+    ),
+    (
+        "actorproc_sink_refusing_partitions", "It refuses their rows.",
+        lambda sinks: sum(s.state == "refusing" for s in sinks),
+    ),
+    ("actorproc_sink_paused_partitions", "By operators.", lambda sinks: sum(s.state == "paused" for s in sinks)),
+)  # fmt: skip
 
 
 class HostCollector(Collector):
@@ -115,19 +135,19 @@ class HostCollector(Collector):
         yield _gauge("actorproc_lag_unknown_partitions", "Partitions whose lag is not known.", labels, unknown)
 
     def _of_sinks(self, host: Statistics, labels: _Labels) -> Iterator[Metric]:
-        sinks = [sink for partition in host.partitions for sink in partition.sinks]
-        lag, failing = Counter[str](), Counter[str]()
-        for sink in sinks:
-            lag[sink.name] += sink.lag or 0
-            failing[sink.name] += sink.state == "failing"
-        if sinks:
-            yield _by(
-                "actorproc_sink_lag_commits", "Commits that the sink lacks.", labels, "sink", lag, GaugeMetricFamily
-            )
-            yield _by(
-                "actorproc_sink_failing_partitions", "It takes no rows of them.", labels, "sink", failing,
-                GaugeMetricFamily,
-            )  # fmt: skip
+        found: dict[str, list[SinkStatistics]] = {}
+        for partition in host.partitions:
+            for sink in partition.sinks:
+                found.setdefault(sink.name, []).append(sink)
+        for name, text, of in _SINK_GAUGES:
+            values = {sink: of(each) for sink, each in found.items()}
+            if name == "actorproc_sink_failing_partitions":
+                values |= {table.name: float(table.error is not None) for table in host.tables}
+            if values:
+                yield _by(name, text, labels, "sink", values, GaugeMetricFamily)
+        delivered = {**host.sink_rows, **{table.name: table.rows for table in host.tables}}
+        if delivered:
+            yield _by("actorproc_sink_rows_delivered", "Rows that the sink has taken.", labels, "sink", delivered)
 
     def _of_messaging(self, host: Statistics) -> Iterator[Metric]:
         labels = {

@@ -16,6 +16,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from actorproc.admin.fleet import PartitionView
+from actorproc.admin.fleet_sinks import TROUBLED
 from actorproc.admin.own_source import own_source
 from actorproc.admin.partition_reader import PartitionReader
 from actorproc.admin.processors import list_processors
@@ -127,6 +128,13 @@ class _Collected:
         self._gauge("lag_unknown_partitions", "Partitions whose lag is not known.", name, len(found) - len(known))
         if seconds or not found:
             self._gauge("lag_seconds", "Of the partition furthest behind.", name, max(seconds, default=0.0))
+        for sink in view.sinks:
+            labels = {"processor": name, "sink": sink.name}
+            self._add("sink_lag_commits", "Commits that the sink lacks.", labels, sink.commits or 0)
+            self._add("sink_lag_rows", "Output rows that the sink lacks.", labels, sink.rows or 0)
+            self._add("sink_lag_seconds", "Age of the oldest commit that the sink lacks.", labels, sink.seconds or 0.0)
+            failing = sum(count for state, count in sink.states.items() if state in TROUBLED)
+            self._add("sink_failing_partitions", "It takes no rows of them.", labels, failing)
         counts = sum((one.counts for one in partitions if one.counts), Counts())
         for key in ("records", "rows", "dead_letters", "skipped"):
             self._gauge(key, "Committed in all, since the first record.", name, getattr(counts, key))

@@ -97,9 +97,9 @@ class ClosedPartitions:
         """Run a delivery until the sink has everything. False: it cannot go on now."""
 
         def is_stuck() -> bool:
-            return delivery.statistics().state in ("failing", "waiting for parents")
+            return delivery.statistics().state in ("failing", "refusing", "waiting for parents")
 
-        delivery.begin(tip.number, tip.checkpoint.depth)
+        delivery.begin(tip.number, tip.checkpoint.depth, tip.totals.rows)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(delivery.run)
             await delivery.caught_up(is_stuck)

@@ -30,6 +30,8 @@ class CommitRows:
     """The sequence after which the first commit begins; None: not known, in a compacted file of an earlier version."""
     reset_to: int | None = None
     """The first commit is a reset back to this sequence."""
+    place: tuple[int, float] | None = None
+    """Rows of the partition before the first commit, and its time in seconds since 1970; None: not read."""
 
     @property
     def next(self) -> int:
@@ -135,7 +137,8 @@ def _rows_of(file: CommittedFile, schema: pa.Schema, number: int, most_rows: int
         raise CorruptObject.unreadable(file.key, error) from None
     rows = pa.Table.from_batches(batches) if batches else schema.empty_table()
     put_ids = list(file.put_ids[at : at + len(taken)])
-    return CommitRows(number, fitted(rows, schema), taken, put_ids, begin, None if at else _goes_back_to(file))
+    back, place = None if at else _goes_back_to(file), (file.before + skip, float(file.times[at]))
+    return CommitRows(number, fitted(rows, schema), taken, put_ids, begin, back, place)
 
 
 def _goes_back_to(file: CommittedFile) -> int | None:

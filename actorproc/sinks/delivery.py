@@ -26,6 +26,7 @@ from actorproc.runtime.error_text import format_error
 from actorproc.runtime.logger import LogThrottle
 from actorproc.sinks.commit_rows import CommitRows, RecentCommits, StoredCommits
 from actorproc.sinks.entries import SinkProgress, hold_back, needed, progress_document
+from actorproc.sinks.lag import LagMeter, RowRate
 from actorproc.sinks.lineage import Ancestors
 from actorproc.sinks.options import SinkOptions
 from actorproc.sinks.protocol import Delivery, Sink, SinkError, SinkMoved, SinkRefused, SinkRow
@@ -47,7 +48,10 @@ _PARENTS = Backoff(0.1, 2.0)
 """Between two looks whether the sink has the parents to their ends."""
 
 
-State = Literal["opening", "running", "paused", "failing", "waiting for parents"]
+State = Literal["opening", "running", "paused", "failing", "refusing", "waiting for parents"]
+"""- `failing`: the sink is away, or fails otherwise; it is tried again.
+- `refusing`: it would refuse the rows again; somebody must mend it.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +64,14 @@ class SinkStatistics:
     """Number of the next commit to deliver; None: not known yet."""
     lag: int | None = None
     """Commits that the sink does not have yet; None: not known."""
+    lag_rows: int | None = None
+    """Output rows of these commits; None: not known."""
+    lag_seconds: float | None = None
+    """Age of the oldest of these commits; 0 without lag; None: not known."""
     rows: int = 0
     """Delivered since the partition was opened here."""
+    rate: float = 0.0
+    """Rows a second in the last half minute."""
     waits_for: tuple[str, ...] = ()
     """Partitions before this one, which an ordered sink must have to their ends first."""
     error: str | None = None
@@ -81,6 +91,7 @@ class SinkDelivery:
         opened: the sink, which the partitions of the host share, once it is open.
         shape: what the sink gets of the rows.
         schema: of all rows, with `_sequence`.
+        tell: called with `delivered` or `sink_failed`, and fields of `handler.hooks.Event`. Never waits.
     """
 
     def __init__(
@@ -95,6 +106,7 @@ class SinkDelivery:
         layout: ProcessorLayout,
         schema: pa.Schema,
         log: Any,
+        tell: Callable[..., None] = lambda kind, **fields: None,
     ) -> None:
         self.name = name
         self._statistics = SinkStatistics(name)
@@ -104,10 +116,12 @@ class SinkDelivery:
         self._schema, self._shape = schema, shape
         self._replaces = options.on_reset == "replace"
         self._logger = log.bind(sink=name)
+        self._tell = tell
         self._most_rows = options.batch_rows
         self._recent = RecentCommits(options.buffer_bytes)
         self._tip = 0  # number of the next commit that this owner makes
         self._depth = 0
+        self._meter, self._rate = LagMeter(), RowRate()
         self._news = anyio.Event()
         self._progress: SharedDocument[SinkProgress] = progress_document(store, layout, name, partition)
         self._registry = SharedDocument(store, layout.readers, Registry)
@@ -118,26 +132,34 @@ class SinkDelivery:
         self._entry: SinkEntry | None = None
         self._row: SinkRow | None = None
         self._position = 0
-        self._written_at = -DOCUMENT_EVERY
+        self._written_at = self._published_at = -DOCUMENT_EVERY
         self._failures = 0
         self._throttle = LogThrottle()
 
     # For the partition
 
-    def begin(self, tip: int, depth: int) -> None:
-        """The partition was opened, and its chain ends before commit `tip`. `depth`: see `Checkpoint.depth`."""
+    def begin(self, tip: int, depth: int, rows: int) -> None:
+        """The partition was opened, and its chain ends before commit `tip`, with so many rows before it.
+
+        `depth`: see `Checkpoint.depth`.
+        """
         self._tip, self._depth = tip, depth
+        self._meter.begin(tip, rows)
 
     def committed(self, number: int, rows: pa.Table, put_id: str, begin: int) -> None:
         """Commit `number` is settled, and begins after sequence `begin`. Never waits."""
         self._recent.add(number, rows, put_id, begin)
         self._tip = number + 1
+        self._meter.committed(number, rows.num_rows, self._clock.wall())
         self._news.set()
 
     def statistics(self) -> SinkStatistics:
         """A snapshot."""
-        position = self._statistics.position
-        return replace_fields(self._statistics, lag=None if position is None else max(0, self._tip - position))
+        lag = self._meter.lag(self._statistics.position, self._clock.wall())
+        rate = self._rate.per_second(self._clock.monotonic())
+        return replace_fields(
+            self._statistics, lag=lag.commits, lag_rows=lag.rows, lag_seconds=lag.seconds, rate=round(rate, 1)
+        )
 
     def _note(self, **fields: Any) -> None:
         self._statistics = replace_fields(self._statistics, **fields)
@@ -177,7 +199,7 @@ class SinkDelivery:
         found = await self._progress.read() or SinkProgress()
         await self._swap(replace(found, owner=self._owner))  # claim
         if self._statistics.position is None:  # until the sink tells, which may be away
-            self._note(position=needed(entry, self._partition, found))
+            await self._at(needed(entry, self._partition, found))
         sink = self._sink = await self._opened()
         row = await sink.read(self._partition)
         part = entry.part(self._partition)
@@ -205,7 +227,15 @@ class SinkDelivery:
         )  # fmt: skip
         await self._swap(confirmed)
         self._entry, self._row, self._position = entry, row, position
+        await self._at(position)
+
+    async def _at(self, position: int) -> None:
+        """Note where the sink is, and look in the chain how far that is behind, if commits of this owner do not say."""
         self._note(position=position)
+        if not self._meter.knows(position):
+            with suppress(ActorprocError):  # such as commits that were trimmed
+                follower = ChainFollower(self._store, self._layout, self._partition)
+                self._meter.place(position, *await follower.place(position))
 
     async def _check_same_chain(self, entry: SinkEntry, row: SinkRow | None) -> None:
         """Stop if the commit before the position is another one: the container was restored, and has gone on."""
@@ -248,11 +278,13 @@ class SinkDelivery:
         await self._await_parents(entry)
         follower = ChainFollower(self._store, self._layout, self._partition)
         stored = StoredCommits(follower, self._schema, self._clock)
-        self._succeeded()
+        if self._statistics.error is None:
+            self._note(state="running")
         while True:
             self._news = anyio.Event()
             found = await self._next(stored)
             if found is None:
+                self._succeeded()
                 await self._idle(entry)
                 continue
             await self._send(entry, found)
@@ -281,12 +313,18 @@ class SinkDelivery:
             return None
         recent = self._recent.since(self._position, self._most_rows)
         if recent is None:
-            return await stored.since(self._position, self._most_rows)
+            return await self._stored(stored)
         # Void, if this owner slept before it made the commit: then the boundary has passed it.
         boundary = await read_boundary(self._store, self._layout.boundary(self._partition))
         if self._position < boundary.originals:
-            return await stored.since(self._position, self._most_rows)
+            return await self._stored(stored)
         return replace_fields(recent, rows=fitted(recent.rows, self._schema))
+
+    async def _stored(self, stored: StoredCommits) -> CommitRows | None:
+        found = await stored.since(self._position, self._most_rows)
+        if found is not None and found.place is not None:
+            self._meter.place(found.first, *found.place)
+        return found
 
     async def _send(self, entry: SinkEntry, found: CommitRows) -> None:
         was = self._row
@@ -300,7 +338,10 @@ class SinkDelivery:
             )
         )  # fmt: skip
         self._row, self._position = now, found.next
-        self._note(position=found.next, rows=self._statistics.rows + found.rows.num_rows)
+        self._note(position=found.next, rows=self._statistics.rows + rows.num_rows)
+        self._rate.add(rows.num_rows, self._clock.monotonic())
+        self._meter.delivered(found.next)
+        self._tell("delivered", sink=self.name, rows=rows.num_rows, commits=len(found.counts), upto=found.next - 1)
         self._recent.forget(found.next)
         self._succeeded()
 
@@ -340,6 +381,7 @@ class SinkDelivery:
         wanted = replace(
             self._progress.current or SinkProgress(), owner=self._owner, term=entry.term,
             gen=entry.part(self._partition).gen, position=self._position, fenced=False, error=None,
+            error_since=None, refuses=False,
         )  # fmt: skip
         if wanted != self._progress.current:
             await self._swap(wanted)
@@ -378,24 +420,33 @@ class SinkDelivery:
 
     async def _failed(self, error: Exception) -> None:
         self._failures += 1
-        text = format_error(error)
-        self._note(state="failing", error=text, error_since=self._statistics.error_since or self._clock.wall())
+        text, refuses = format_error(error), isinstance(error, SinkRefused)
+        if text != self._statistics.error:
+            self._tell("sink_failed", sink=self.name, error=error, reason=text)
+        self._note(
+            state="refusing" if refuses else "failing", error=text,
+            error_since=self._statistics.error_since or self._clock.wall(),
+        )  # fmt: skip
         delay = _BACKOFF.delay(self._failures, self._clock.random)
-        if isinstance(error, SinkRefused):
+        if refuses:
             delay = max(delay, _BACKOFF.most)
         if isinstance(error, SinkError):
             delay = max(delay, error.again_in)
         say = self._logger.warning if self._throttle.due("", self._clock.monotonic()) else self._logger.debug
         say("sink.failed", error=text, again_in=round(delay, 1))
-        await self._publish(text)
+        await self._publish(text, refuses=refuses)
         await self._clock.sleep(delay)
 
-    async def _publish(self, error: str) -> None:
+    async def _publish(self, error: str, *, refuses: bool) -> None:
         """Note the error in the progress, where operators see it, as far as the store answers."""
-        found = self._progress.current
-        if found is None or found.owner != self._owner or found.error == error:
+        found, registry, now = self._progress.current, self._registry.current, self._clock.monotonic()
+        entry = registry.sinks.get(self.name) if registry else None
+        if found is None or entry is None or found.owner != self._owner or found.error_of(entry) == error:
             return
-        if self._clock.monotonic() >= self._written_at + DOCUMENT_EVERY:
-            self._written_at = self._clock.monotonic()
+        if now >= self._published_at + DOCUMENT_EVERY:
+            self._published_at = now
+            noted = replace(
+                found, error=error, error_since=self._statistics.error_since, error_term=entry.term, refuses=refuses
+            )
             with suppress(ActorprocError, Conflict):
-                await self._progress.swap(replace(found, error=error))
+                await self._progress.swap(noted)

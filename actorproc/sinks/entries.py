@@ -32,10 +32,20 @@ class SinkProgress(Document, frozen=True):
     """The sink is paused, and its row was fenced."""
     error: str | None = None
     """Why the sink does not take rows now."""
+    error_since: float | None = None
+    """In seconds since 1970."""
+    error_term: str = ""
+    """Of the registration that the error is about: a sink that is away is not opened yet, and `term` an earlier one."""
+    refuses: bool = False
+    """It would refuse the rows again."""
 
     def counts(self, entry: SinkEntry, part: SinkPart) -> bool:
         """Whether a trim may go by it."""
         return (self.term, self.gen) == (entry.term, part.gen)
+
+    def error_of(self, entry: SinkEntry) -> str | None:
+        """The error, unless an earlier registration had it."""
+        return self.error if self.error_term in ("", entry.term) else None
 
 
 def progress_document(store: Store, layout: ProcessorLayout, sink: str, partition: str) -> SharedDocument[SinkProgress]:

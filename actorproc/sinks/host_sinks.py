@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Literal
 
@@ -67,6 +68,8 @@ class HostSinks:
         self._clock, self._logger = clock, log
         self._shared: list[SharedSink] = []
         self.tables = HostTables((), clock, log)
+        self.delivered = Counter[str]()
+        """Rows by sink, since this host started."""
 
     def __len__(self) -> int:
         return len(self._made)
@@ -148,11 +151,18 @@ class HostSinks:
             why = "rows are kept in the container, and delivered once it answers"
             self._logger.warning("sink.unreachable", sink=name, error=format_error(error), why=why)
 
-    def deliveries(self, partition: str, log: Any) -> list[SinkDelivery]:
-        """The deliveries of one partition."""
+    def deliveries(
+        self, partition: str, log: Any, tell: Callable[..., None] = lambda kind, **fields: None
+    ) -> list[SinkDelivery]:
+        """The deliveries of one partition. `tell`: see `SinkDelivery`."""
+
+        def told(kind: str, **fields: Any) -> None:
+            self.delivered[fields["sink"]] += fields.get("rows", 0)
+            tell(kind, **fields)
+
         return [
             SinkDelivery(shared.name, shared.opened, shared.sink.options, shared.shape, partition, store=self._store,
-                         layout=self._layout, schema=self._schema, log=log)
+                         layout=self._layout, schema=self._schema, log=log, tell=told)
             for shared in self._shared
         ]  # fmt: skip
 

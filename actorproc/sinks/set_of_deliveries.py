@@ -16,10 +16,13 @@ class Deliveries:
     def __init__(self, deliveries: Sequence[SinkDelivery]) -> None:
         self.each = tuple(deliveries)
 
-    def begin(self, tip: int, depth: int) -> None:
-        """The partition was opened, and its chain ends before commit `tip`. `depth`: see `Checkpoint.depth`."""
+    def begin(self, tip: int, depth: int, rows: int) -> None:
+        """The partition was opened, and its chain ends before commit `tip`, with so many rows before it.
+
+        `depth`: see `Checkpoint.depth`.
+        """
         for delivery in self.each:
-            delivery.begin(tip, depth)
+            delivery.begin(tip, depth, rows)
 
     def committed(self, number: int, rows: pa.Table, put_id: str, begin: int) -> None:
         """Commit `number` is settled, and begins after sequence `begin`. Never waits."""

@@ -7,12 +7,13 @@ import * as history from "./history.js";
 import * as letters from "./letters.js";
 import * as outlook from "./outlook.js";
 import * as record from "./record.js";
+import * as sinks from "./sinks.js";
 
 const $ = id => document.getElementById(id);
 const PAGES = ["fleet", "letters", "record", "audit"];
 const SAMPLES = 90;
 const SLOWLY = 60_000;  // milliseconds between two looks at the last day and the outlook
-const fleet = {views: new Map(), hosts: [], errors: [], lags: [], time: 0, heard: 0, history: new Map(), day: null};
+const fleet = {views: new Map(), hosts: [], errors: [], sinks: [], lags: [], time: 0, heard: 0, history: new Map(), day: null};
 let processors = [], shown = {}, stream = null, loaded = 0, audit = [];
 
 /** The processor, view, partition or letter, and filter that the address names. */
@@ -96,7 +97,7 @@ async function follow(processor) {
 
 function receive(view) {
   problem(view.problem);
-  Object.assign(fleet, {hosts: view.hosts, errors: view.errors, lags: view.lags, wishes: view.wishes, time: view.time, heard: performance.now()});
+  Object.assign(fleet, {hosts: view.hosts, errors: view.errors, sinks: view.sinks, lags: view.lags, wishes: view.wishes, time: view.time, heard: performance.now()});
   const changed = view.partitions.map(found => ({verdict: "ok", ...found}));  // defaults are left out
   for (const found of changed) {
     fleet.views.set(found.partition, found);
@@ -128,6 +129,7 @@ function draw(changed) {
   $("map").mark(shown.view === "partition" ? shown.id : null);
   hands.update(shown.processor, fleet.hosts, fleet.wishes);
   errors();
+  sinks.draw(fleet.sinks, now());
   behind(views);
   if (!$("partition").dataset.of || changed.some(view => view.partition === shown.id)) partition();
   tick();
@@ -257,7 +259,7 @@ function detail(view, {explanation, history}) {
       view.retry ? fact("Attempt in hand", `number ${view.retry[2]} failed at ${counted(view.retry[1], "record")} from ${count(view.retry[0])} on`,
         view.retry[3] && view.retry[3] > now() ? `; the next in ${duration(view.retry[3] - now())}` : "; the next runs") : [],
       fact("Records", count(view.counts?.records ?? 0)), fact("Rows", count(view.counts?.rows ?? 0)),
-      fact("Dead letters", h("a", {href: `${link(shown.processor, "letters")}?partition=${encodeURIComponent(view.partition)}`}, count(view.counts?.dead_letters ?? 0)))),
+      fact("Dead letters", h("a", {href: `${link(shown.processor, "letters")}?partition=${encodeURIComponent(view.partition)}`}, count(view.counts?.dead_letters ?? 0))), sinks.facts(view.sinks ?? [], now())),
     h("h3", {class: "small"}, `Lag ${count(view.lag)}${view.lag_seconds ? `, oldest ${duration(view.lag_seconds)}` : ""}`), line(past, true),
     ...(parts.length ? [h("h3", {class: "small"}, "Where time goes"), bar(parts),
       h("p", {class: "legend"}, parts.map(([name, share]) => h("span", {}, h("i", {class: `dot ${name}`, "aria-hidden": "true"}), `${name} ${Math.round(share * 100)} %`)))] : []),

@@ -31,14 +31,15 @@ function input({record, record_missing: missing}) {
     h("h3", {class: "small"}, `Payload${record.encoding ? ` (${record.encoding})` : ""}`), h("pre", {tabindex: 0}, json(record.value ?? "null")));
 }
 
-function output({passes}) {
+function output({passes, sinks = []}) {
   if (!passes.length) return part("Output", h("p", {class: "muted"}, "No row."));
   return part("Output", ...passes.flatMap(one => [
     h("dl", {class: "facts"}, fact("Commit", one.first === one.last ? count(one.first) : `one of ${count(one.first)} to ${count(one.last)}, compacted`),
       one.time ? fact("At", `${new Date(one.time * 1000).toISOString().slice(0, 19).replace("T", " ")} UTC on ${one.host}, epoch ${count(one.epoch)}`) : [],
       fact("File", one.file), fact("Rows", one.count > one.rows.length ? `${count(one.count)}, the first ${one.rows.length} of them here` : count(one.count))),
     ...one.rows.length ? [h("pre", {tabindex: 0}, one.rows.map(row => JSON.stringify(row, null, 2)).join("\n"))] : [],
-  ]));
+  ]), ...sinks.length ? [h("dl", {class: "facts"}, sinks.map(({sink, state, next}) =>
+    fact(`Sink ${sink}`, state === "delivered" || state === "before its start" ? state : `${state}: it gets commit ${count(next)} next`)))] : []);
 }
 
 function letter(processor, {letter: found}) {
