@@ -13,7 +13,7 @@ A sink of your own says how to connect, and how to add rows:
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, ClassVar, TypeVar
 
@@ -23,8 +23,10 @@ from msgspec.structs import astuple
 from pydantic import Field
 
 from actorproc.config.options import parse_options
+from actorproc.sinks import sql_refused, sql_versions
+from actorproc.sinks.keyed_rows import commit_numbers, last_of_keys
 from actorproc.sinks.options import SinkOptions
-from actorproc.sinks.protocol import Delivery, Guarantee, Sink, SinkMoved, SinkPlace, SinkRow
+from actorproc.sinks.protocol import Ability, Delivery, Guarantee, Sink, SinkMoved, SinkPlace, SinkRow
 
 T = TypeVar("T")
 
@@ -48,6 +50,7 @@ class SqlSink(Sink):
     """A table of a SQL database, to which rows are appended. Calls of the driver run in threads."""
 
     guarantee = Guarantee.EXACTLY_ONCE
+    can: ClassVar[frozenset[Ability]] = frozenset({"keep"})
     option_model: ClassVar[type[SqlOptions]] = SqlOptions
     placeholder: ClassVar[str] = "%s"
     """Of a parameter, as the driver spells it."""
@@ -78,8 +81,27 @@ class SqlSink(Sink):
             SinkRefused: rows do not fit.
         """
 
+    def begin_preparing(self, connection: Any) -> None:
+        """Called first in `open`: hosts that create tables at once may have to wait for each other."""
+
     def prepare(self, connection: Any, schema: pa.Schema) -> None:
         """Create or check the table of the rows, and add the columns that it lacks. By default nothing."""
+
+    def stamped(self, connection: Any, delivery: Delivery, rows: pa.Table) -> pa.Table:
+        """The rows with the columns that the modes of the sink need."""
+        return rows
+
+    def upsert(self, connection: Any, rows: pa.Table) -> None:
+        """Of a sink that can `upsert`: bring rows with different keys in, where a key has no later version.
+
+        Raises:
+            SinkRefused: rows do not fit.
+        """
+        raise NotImplementedError
+
+    def clear(self, connection: Any, delivery: Delivery) -> None:
+        """Of a sink that can `replace`: delete the rows of home and partition after `replace_after`."""
+        raise NotImplementedError
 
     # The contract
 
@@ -89,12 +111,17 @@ class SqlSink(Sink):
         self.columns = tuple(schema.names)
 
         def prepare(connection: Any) -> None:
+            self.begin_preparing(connection)
             text, number = self.position_types["text"], self.position_types["number"]
             connection.cursor().execute(
                 f"CREATE TABLE IF NOT EXISTS {POSITIONS} (sink {text} NOT NULL, part {text} NOT NULL, "
                 f"home {text} NOT NULL, life {number} NOT NULL, term {text} NOT NULL, fence {number} NOT NULL, "
                 f"position {number} NOT NULL, put_id {text} NOT NULL, PRIMARY KEY (sink, part))"
             )
+            if self.options.on_refused == "keep":
+                connection.cursor().execute(sql_refused.create_statement(self.position_types))
+            if self.options.mode == "upsert":
+                connection.cursor().execute(sql_versions.create_statement(self.position_types))
             self.prepare(connection, schema)
 
         await self._in_transaction(prepare)
@@ -119,11 +146,52 @@ class SqlSink(Sink):
 
         def write(connection: Any) -> None:
             self._move(connection.cursor(), delivery)
-            if count := delivery.rows.num_rows:
-                origin = pa.repeat(pa.scalar(delivery.partition, pa.string()), count)
-                self.apply(connection, delivery.rows.append_column(PARTITION, origin))
+            self._change(connection, delivery)
 
         await self._in_transaction(write)
+
+    def _change(self, connection: Any, delivery: Delivery) -> None:
+        options = self.options
+        if options.on_refused == "keep":
+            sql_refused.forget(connection.cursor(), self.placeholder, self._key, delivery)
+        if delivery.replace_after is not None:
+            self.clear(connection, delivery)
+        if count := delivery.rows.num_rows:
+            origin = pa.repeat(pa.scalar(delivery.partition, pa.string()), count)
+            rows = self.stamped(connection, delivery, delivery.rows.append_column(PARTITION, origin))
+            if options.on_refused == "keep":
+                self._put_or_keep(connection, delivery, rows)
+            else:
+                self._put(connection, rows)
+
+    def _put(self, connection: Any, rows: pa.Table) -> None:
+        if self.options.mode == "upsert":
+            self.upsert(connection, last_of_keys(rows, self.options.key))
+        else:
+            self.apply(connection, rows)
+
+    def _put_or_keep(self, connection: Any, delivery: Delivery, rows: pa.Table) -> None:
+        """Each commit by itself, unless all is taken: what is refused must not depend on how commits are joined."""
+        cursor = connection.cursor()
+
+        def put(part: pa.Table) -> None:
+            self._put(connection, part.drop_columns([sql_refused.NUMBER]))
+
+        rows = rows.append_column(sql_refused.NUMBER, commit_numbers(delivery))
+        if self.options.mode == "upsert":
+            is_whole = sql_refused.takes(cursor, rows, put)
+            refused = (
+                []
+                if is_whole
+                else [
+                    each
+                    for commit in _split(rows, delivery.counts)
+                    for each in sql_refused.put_or_refuse(cursor, last_of_keys(commit, self.options.key), put)
+                ]
+            )
+        else:
+            refused = sql_refused.put_or_refuse(cursor, rows, put)
+        sql_refused.keep(cursor, self.placeholder, self._key, delivery, refused)
 
     def _move(self, cursor: Any, delivery: Delivery) -> None:
         mark, was, now = self.placeholder, delivery.was, delivery.now
@@ -178,3 +246,10 @@ class SqlSink(Sink):
     def is_taken(self, error: BaseException) -> bool:
         """Whether the driver's error says that another transaction has inserted the sink's row. By default never."""
         return False
+
+
+def _split(rows: pa.Table, counts: Sequence[int]) -> Iterator[pa.Table]:
+    first = 0
+    for count in counts:
+        yield rows.slice(first, count)
+        first += count

@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from actorproc.records import SEQUENCE
 from actorproc.runtime.clock import SYSTEM
 from actorproc.sinks.protocol import Delivery, Guarantee, Sink, SinkMoved, SinkRow
+from actorproc.testing.sink_modes_check import InvalidMode, Modes, check_keep, check_replace, check_upsert
 
 Rows = Callable[[], Awaitable[Sequence[int]]]
 """Reads the column `n` of all rows that the target has."""
@@ -67,12 +68,14 @@ class CheckedSink:
     """What was tried."""
 
 
-async def check_sink(make: Callable[[], Sink], rows: Rows) -> CheckedSink:
+async def check_sink(make: Callable[[], Sink], rows: Rows, modes: Modes | None = None) -> CheckedSink:
     """Check that a sink keeps the guarantee that it declares.
 
     Args:
         make: makes the sink, each time as another host would: all of them have one target, which is empty.
         rows: reads the column `n` of all rows of the target.
+        modes: makes a sink with options on an empty target of its own, and returns it with what reads its rows. Then
+            what the sink `can` is tried, too: upsert, replace, keep.
 
     Raises:
         InvalidSink: the sink breaks a rule. Says which one.
@@ -88,6 +91,8 @@ async def check_sink(make: Callable[[], Sink], rows: Rows) -> CheckedSink:
         await check.lives()
         await check.column(await _opened(stack, make, SCHEMA.insert(2, pa.field("more", pa.float64()))))
         await check.types(await _opened(stack, make, _all_types().schema))
+        if modes is not None:
+            await check.modes(modes)
         return check.done()
 
 
@@ -228,6 +233,22 @@ class _Check:
         self._next += 3
         await self._lands(sink, Delivery("types", rows, 0, (3,), None, SinkRow(_HOME, 1, "first", 0, 1)))
         await self._compare()
+
+    async def modes(self, modes: Modes) -> None:
+        """What the sink can do beyond adding rows."""
+        can = self._one.can
+        tried = {
+            "upsert": ("keys, deletions and versions", check_upsert), "replace": ("resets that replace", check_replace)
+        }  # fmt: skip
+        if "upsert" in can:
+            tried["keep"] = ("refused rows that are kept", check_keep)
+        for ability, (check, work) in tried.items():
+            if ability in can:
+                self._note(check)
+                try:
+                    await work(modes)
+                except InvalidMode as error:
+                    raise InvalidSink(str(error)) from None
 
     def done(self) -> CheckedSink:
         return self._result

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import psycopg
@@ -12,10 +12,17 @@ from pydantic import Field
 
 from actorproc.connectors.postgres.copying import column_type, csv_of
 from actorproc.sinks.protocol import SinkPlace, SinkRefused
-from actorproc.sinks.sql import POSITIONS, SqlOptions, SqlSink
+from actorproc.sinks.sql import POSITIONS, SqlOptions
+from actorproc.sinks.sql_table import TableSink
+from actorproc.sinks.sql_versions import LIVES
 
 _LOCK = 5_143_970_274
 """Of `open`: two hosts that create a table at once would collide in the catalog."""
+
+_NAME = 63
+"""Bytes of a name. PostgreSQL cuts longer ones off, and two of them may become one."""
+
+_REFUSALS = (psycopg.DataError, psycopg.IntegrityError, psycopg.errors.RaiseException)  # the last: a trigger's
 
 
 class PostgresOptions(SqlOptions):
@@ -26,15 +33,17 @@ class PostgresOptions(SqlOptions):
     connect_timeout: int = Field(10, gt=0, le=3600, description="Seconds.")
 
 
-class PostgresSink(SqlSink):
+class PostgresSink(TableSink):
     """`postgresql://USER@HOST:PORT/DATABASE`, as libpq has it. `table` may be SCHEMA.TABLE."""
 
     option_model: ClassVar[type[SqlOptions]] = PostgresOptions
     options: PostgresOptions
+    shared_lock = "FOR SHARE"
+    exclusive_lock = "FOR UPDATE"
 
     def __init__(self, url: str, given: Mapping[str, Any], place: SinkPlace) -> None:
         super().__init__(url, given, place)
-        self._target = sql.Identifier(*self.table.split("."))
+        self._parts = tuple(self.table.split("."))
 
     def connect(self) -> psycopg.Connection[Any]:
         """See `SqlSink.connect`."""
@@ -43,52 +52,79 @@ class PostgresSink(SqlSink):
             options["password"] = self.options.password
         return psycopg.connect(self.url, application_name=f"actorproc {self.place.processor}", **options)
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """See `TableSink.names`."""
+        return self._parts
+
+    @property
+    def creates(self) -> bool:
+        """See `TableSink.creates`."""
+        return self.options.create
+
     def prepare(self, connection: psycopg.Connection[Any], schema: pa.Schema) -> None:
         """See `SqlSink.prepare`."""
-        connection.execute("SELECT pg_advisory_xact_lock(%s)", (_LOCK,))
-        there = self._columns(connection)
-        if self.options.create:
-            declared = [_declaration(field) for field in schema]
-            if not there:
-                connection.execute(
-                    sql.SQL("CREATE TABLE IF NOT EXISTS {} ({})").format(self._target, sql.SQL(", ").join(declared))
-                )
-            for field, declaration in zip(schema, declared, strict=True):
-                if there and field.name not in there:
-                    connection.execute(
-                        sql.SQL("ALTER TABLE {} ADD COLUMN IF NOT EXISTS {}").format(self._target, declaration)
-                    )
-        elif missing := [name for name in schema.names if name not in there]:
-            raise SinkRefused(
-                f"table {self.table} lacks the columns {', '.join(missing)}: add them, or set create = true"
-            )
+        try:
+            super().prepare(connection, schema)
+        except (psycopg.ProgrammingError, psycopg.NotSupportedError) as error:  # a right, a schema, a view
+            raise SinkRefused(f"table {self.table}: {_in_a_line(error)}") from error
 
-    def _columns(self, connection: psycopg.Connection[Any]) -> set[str]:
-        found = connection.execute("SELECT to_regclass(%s)", (self._target.as_string(connection),)).fetchone()
-        if found is None or found[0] is None:
-            return set()
+    def begin_preparing(self, connection: psycopg.Connection[Any]) -> None:
+        """See `SqlSink.begin_preparing`."""
+        connection.execute("SELECT pg_advisory_xact_lock(%s)", (_LOCK,))
+
+    def quoted(self, name: str) -> str:
+        """See `TableSink.quoted`."""
+        if "\0" in name or not name or len(name.encode()) > _NAME:
+            raise SinkRefused(f"{name!r} cannot be a name in PostgreSQL: it has more than {_NAME} bytes, none, or NUL")
+        return '"' + name.replace('"', '""') + '"'
+
+    def column_type(self, kind: pa.DataType) -> str:
+        """See `TableSink.column_type`."""
+        return column_type(kind)
+
+    def there(self, connection: psycopg.Connection[Any], table: Sequence[str]) -> set[str]:
+        """See `TableSink.there`."""
         rows = connection.execute(
-            "SELECT attname FROM pg_attribute WHERE attrelid = %s::regclass AND attnum > 0 AND NOT attisdropped",
-            (self._target.as_string(connection),),
+            "SELECT attname FROM pg_attribute WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped",
+            (".".join(map(self.quoted, table)),),
         ).fetchall()
         return {name for (name,) in rows}
 
-    def apply(self, connection: psycopg.Connection[Any], rows: pa.Table) -> None:
-        """See `SqlSink.apply`."""
-        names = sql.SQL(", ").join(map(sql.Identifier, self.columns))
-        statement = sql.SQL("COPY {} ({}) FROM STDIN (FORMAT CSV)").format(self._target, names)
+    def unique(self, connection: psycopg.Connection[Any], table: Sequence[str]) -> list[set[str]]:
+        """See `TableSink.unique`. A partial index, or one of expressions, does not count."""
+        rows = connection.execute(
+            "SELECT array_agg(attname::text) FROM pg_index JOIN pg_attribute ON attrelid = indrelid "
+            "AND attnum = ANY (indkey::int2[]) WHERE indrelid = to_regclass(%s) AND indisunique AND indisvalid "
+            "AND indpred IS NULL AND indexprs IS NULL GROUP BY indexrelid",
+            (".".join(map(self.quoted, table)),),
+        ).fetchall()
+        return [{*names} for (names,) in rows]
+
+    def create_stage(self, columns: str) -> str:
+        """See `TableSink.create_stage`."""
+        return f"{super().create_stage(columns)} ON COMMIT DELETE ROWS"
+
+    def load(self, connection: psycopg.Connection[Any], table: str, rows: pa.Table) -> None:
+        """See `TableSink.load`."""
+        names = sql.SQL(", ").join(map(sql.Identifier, rows.schema.names))
+        statement = sql.SQL("COPY {} ({}) FROM STDIN (FORMAT CSV)").format(sql.SQL(table), names)  # quoted before
         try:
             with connection.cursor() as cursor, cursor.copy(statement) as copy:
                 copy.write(csv_of(rows))
-        except (psycopg.DataError, psycopg.IntegrityError) as error:
-            raise SinkRefused(f"table {self.table}: {error}") from error
+        except _REFUSALS as error:
+            raise SinkRefused(f"table {self.table}: {_in_a_line(error)}") from error
+
+    def is_refusal(self, error: BaseException) -> bool:
+        """See `TableSink.is_refusal`."""
+        return isinstance(error, _REFUSALS) and not self.is_taken(error)
 
     def is_taken(self, error: BaseException) -> bool:
         """See `SqlSink.is_taken`."""
         if not isinstance(error, psycopg.errors.UniqueViolation):
             return False
-        return error.diag.table_name == POSITIONS
+        return error.diag.table_name in (POSITIONS, LIVES)
 
 
-def _declaration(field: pa.Field) -> sql.Composed:
-    return sql.SQL("{} {}").format(sql.Identifier(field.name), sql.SQL(column_type(field.type)))
+def _in_a_line(error: psycopg.Error) -> str:
+    return " ".join(str(error).split())

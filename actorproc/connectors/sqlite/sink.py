@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +12,15 @@ import pyarrow as pa
 from actorproc.errors import UsageError
 from actorproc.rows.json_values import plain_rows, to_json
 from actorproc.sinks.protocol import SinkRefused
-from actorproc.sinks.sql import SqlSink
+from actorproc.sinks.sql_table import TableSink
 
 _BUSY = 30.0
 """Seconds that a transaction waits for another one: SQLite has one writer at a time."""
 
+_REFUSALS = (sqlite3.IntegrityError, sqlite3.DataError, OverflowError)
 
-class SqliteSink(SqlSink):
+
+class SqliteSink(TableSink):
     """`sqlite:PATH`: the file of the database. It is created."""
 
     placeholder = "?"
@@ -34,41 +37,53 @@ class SqliteSink(SqlSink):
         connection.execute("PRAGMA synchronous = FULL")
         return connection
 
-    def prepare(self, connection: sqlite3.Connection, schema: pa.Schema) -> None:
-        """See `SqlSink.prepare`."""
-        table = quoted(self.table)
-        columns = ", ".join(f"{quoted(field.name)} {_type(field.type)}" for field in schema)
-        connection.execute(f"CREATE TABLE IF NOT EXISTS {table} ({columns})")
-        there = {row[1] for row in connection.execute(f"PRAGMA table_info({table})")}
-        for field in schema:
-            if field.name not in there:
-                connection.execute(f"ALTER TABLE {table} ADD COLUMN {quoted(field.name)} {_type(field.type)}")
+    def quoted(self, name: str) -> str:
+        """See `TableSink.quoted`."""
+        return quoted(name)
 
-    def apply(self, connection: sqlite3.Connection, rows: pa.Table) -> None:
-        """See `SqlSink.apply`."""
-        names = ", ".join(map(quoted, self.columns))
-        marks = ", ".join("?" * len(self.columns))
+    def column_type(self, kind: pa.DataType) -> str:
+        """See `TableSink.column_type`."""
+        if pa.types.is_integer(kind) or pa.types.is_boolean(kind):
+            return "INTEGER"
+        if pa.types.is_floating(kind):
+            return "REAL"
+        return "BLOB" if pa.types.is_binary(kind) else "TEXT"
+
+    def there(self, connection: sqlite3.Connection, table: Sequence[str]) -> set[str]:
+        """See `TableSink.there`."""
+        return {row[0] for row in connection.execute("SELECT name FROM pragma_table_info(?)", (table[-1],))}
+
+    def unique(self, connection: sqlite3.Connection, table: Sequence[str]) -> list[set[str]]:
+        """See `TableSink.unique`. A partial index does not count."""
+        indexes = connection.execute(
+            'SELECT name FROM pragma_index_list(?) WHERE "unique" = 1 AND partial = 0', (table[-1],)
+        ).fetchall()
+        key = connection.execute("SELECT name FROM pragma_table_info(?) WHERE pk > 0", (table[-1],)).fetchall()
+        return [{name for (name,) in key}] + [
+            {row[0] for row in connection.execute("SELECT name FROM pragma_index_info(?)", index)} for index in indexes
+        ]
+
+    def load(self, connection: sqlite3.Connection, table: str, rows: pa.Table) -> None:
+        """See `TableSink.load`."""
+        names = ", ".join(map(quoted, rows.schema.names))
+        marks = ", ".join("?" * len(rows.schema.names))
         try:
             for batch in rows.to_batches():
                 values = [tuple(map(_value, row.values())) for row in plain_rows(batch)]
-                connection.executemany(f"INSERT INTO {quoted(self.table)} ({names}) VALUES ({marks})", values)
-        except (sqlite3.IntegrityError, sqlite3.DataError, OverflowError) as error:
+                connection.executemany(f"INSERT INTO {table} ({names}) VALUES ({marks})", values)
+        except _REFUSALS as error:
             raise SinkRefused(f"table {self.table}: {error}") from error
+
+    def is_refusal(self, error: BaseException) -> bool:
+        """See `TableSink.is_refusal`."""
+        return isinstance(error, _REFUSALS)
 
 
 def quoted(name: str) -> str:
     """A name as SQL: data never becomes a part of a statement in another way."""
-    if "\0" in name:
+    if "\0" in name or not name:
         raise SinkRefused(f"{name!r} cannot be a name in SQL")
     return '"' + name.replace('"', '""') + '"'
-
-
-def _type(kind: pa.DataType) -> str:
-    if pa.types.is_integer(kind) or pa.types.is_boolean(kind):
-        return "INTEGER"
-    if pa.types.is_floating(kind):
-        return "REAL"
-    return "BLOB" if pa.types.is_binary(kind) else "TEXT"
 
 
 def _value(value: Any) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -19,6 +19,7 @@ from actorproc.sinks.opening import make_sink
 from actorproc.sinks.protocol import Delivery, Guarantee, SinkPlace, SinkRefused, SinkRow
 from actorproc.testing import check_sink
 from actorproc.testing.sink_check import ALL_TYPES
+from actorproc.testing.sink_modes_check import Rows
 from tests.connectors.postgres.server import Postgres
 
 pytestmark = pytest.mark.servers
@@ -37,8 +38,19 @@ async def test_it_keeps_exactly_once(server: Postgres) -> None:
     async def rows() -> Sequence[int]:
         return [n for (n,) in await query(server, "SELECT n FROM checked")]
 
-    checked = await check_sink(lambda: sink(server, "checked"), rows)
+    def modes(options: Mapping[str, Any]) -> tuple[PostgresSink, Rows]:
+        table = f"checked_{len(made)}"
+        made.append(table)
+
+        async def read() -> Sequence[int]:
+            return [n for (n,) in await query(server, f"SELECT n FROM {table}")]
+
+        return sink(server, table, **options), read
+
+    made = list[str]()
+    checked = await check_sink(lambda: sink(server, "checked"), rows, modes)
     assert (checked.guarantee, checked.repeated) == (Guarantee.EXACTLY_ONCE, 0)
+    assert len(made) == 3
 
 
 async def test_every_type_comes_back_as_it_was(server: Postgres) -> None:
