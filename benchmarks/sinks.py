@@ -2,9 +2,9 @@
 
 Delivery: the container has all commits already, and a host delivers them. Its start and stop (with nothing to deliver)
 are subtracted. The bare loop reads the same Parquet files, encodes them as CSV with pyarrow, and copies up to 50,000
-rows in a transaction: it keeps no position. `upsert` copies into a temporary table first, in both. Runs alternate, and
-a ratio compares the faster of two neighbouring runs of each; the table shows the median. `a core`: by the CPU time of
-the process, without the server's.
+rows in a transaction, over as many connections, each with its partitions. It keeps no position. `upsert` copies into a
+temporary table first. Runs alternate; a ratio compares the faster of two neighbouring runs of each, and the table shows
+the median. `a core`: by the CPU time of the process, without the server's.
 
 Handler: until everything is committed, with a sink and without. Latency: records are produced one by one; a row has
 arrived once another connection sees it.
@@ -15,7 +15,8 @@ from __future__ import annotations
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -41,6 +42,9 @@ TYPES = "carrier text, origin text, minutes double precision, id bigint, _sequen
 
 BAR_APPEND, BAR_UPSERT, BAR_HANDLER, BAR_A_CORE = 0.8, 0.8, 0.85, 100_000
 
+CONNECTIONS = (1, 4)
+"""Of the host, and of the bare loop."""
+
 RATE = 200.0
 """Records a second, where latency is measured."""
 
@@ -61,19 +65,28 @@ def execute(server: Postgres, *statements: Any) -> list[tuple[Any, ...]]:
 # The bare loops
 
 
-def bare(server: Postgres, container: Path, table: str, *, key: str | None) -> None:
+def bare(server: Postgres, container: Path, table: str, *, key: str | None, connections: int) -> None:
     """Copy all rows of the output, 50,000 in a transaction; with `key`, the newest row of each wins."""
-    target = sql.Identifier(table)
+    with psycopg.connect(server.url, autocommit=True) as connection:
+        connection.execute(sql.SQL("CREATE TABLE {} (" + TYPES + ")").format(sql.Identifier(table)))
+        if key:
+            unique = sql.SQL("ALTER TABLE {} ADD PRIMARY KEY ({})")
+            connection.execute(unique.format(sql.Identifier(table), sql.Identifier(key)))
+    folders = sorted((container / "bench" / "output").iterdir())
+    with ThreadPoolExecutor(connections) as pool:
+        for done in [pool.submit(_bare, server, folders[n::connections], table, key) for n in range(connections)]:
+            done.result()
+
+
+def _bare(server: Postgres, folders: Sequence[Path], table: str, key: str | None) -> None:
     names = sql.SQL(", ").join(map(sql.Identifier, COLUMNS))
-    into = sql.Identifier("incoming") if key else target
+    into = sql.Identifier("incoming" if key else table)
     copy = sql.SQL("COPY {} ({}) FROM STDIN (FORMAT CSV)").format(into, names)
     with psycopg.connect(server.url) as connection:
-        connection.execute(sql.SQL("CREATE TABLE {} (" + TYPES + ")").format(target))
         if key:
-            connection.execute(sql.SQL("ALTER TABLE {} ADD PRIMARY KEY ({})").format(target, sql.Identifier(key)))
             connection.execute("CREATE TEMP TABLE incoming (" + TYPES + ") ON COMMIT DELETE ROWS")
-        connection.commit()
-        for rows in batches(container):
+            connection.commit()
+        for rows in batches(folders):
             sink = pa.BufferOutputStream()
             pa.csv.write_csv(rows, sink, pa.csv.WriteOptions(include_header=False, quoting_style="needed"))
             with connection.cursor() as cursor:
@@ -94,20 +107,18 @@ def _merge(table: str, key: str) -> sql.Composed:
     ).format(sql.Identifier(table), sets, key=sql.Identifier(key))
 
 
-def batches(container: Path) -> list[pa.Table]:
-    """The rows of the output, cut as a delivery cuts them."""
-    found = []
-    for folder in sorted((container / "bench" / "output").iterdir()):
+def batches(folders: Sequence[Path]) -> Iterator[pa.Table]:
+    """The rows of these partitions, cut as a delivery cuts them."""
+    for folder in folders:
         pending: list[pa.Table] = []
         for path in sorted(folder.glob("*.parquet")):
             table = pq.read_table(path, partitioning=None).select(ARROW.names)
             if pending and sum(map(len, pending)) + len(table) > BATCH_ROWS:
-                found.append(pa.concat_tables(pending))
+                yield pa.concat_tables(pending)
                 pending = []
             pending.append(table.append_column("_partition", pa.array([folder.name] * len(table))))
         if pending:
-            found.append(pa.concat_tables(pending))
-    return found
+            yield pa.concat_tables(pending)
 
 
 # The product
@@ -145,13 +156,15 @@ class Deliveries:
         committed(log, self._container)
         self._runs = 0
 
-    def measure(self, rounds: int, *, key: str | None) -> list[str]:
+    def measure(self, rounds: int, *, key: str | None, connections: int) -> list[str]:
         """A line of the table. Raises UsageError: the sink cannot do it."""
-        options = {"mode": "upsert", "key": [key]} if key else {}
+        options = {"connections": connections} | ({"mode": "upsert", "key": [key]} if key else {})
         ratios, of_cpu, speeds, bare_speeds, a_core = [], [], [], [], []
         for _ in range(rounds):
-            turns = [(self._ours(options), self._bare(key)) for _ in range(2)]
-            (ours, cpu), (theirs, their_cpu) = (tuple(map(min, *pair)) for pair in zip(*turns, strict=True))
+            turns = [(*self._ours(options), self._bare(key, connections)) for _ in range(2)]
+            whole, empty, loop = ([min(part) for part in zip(*runs, strict=True)] for runs in zip(*turns, strict=True))
+            ours, cpu = whole[0] - empty[0], whole[1] - empty[1]
+            theirs, their_cpu = loop
             ratios.append(theirs / ours)
             of_cpu.append(their_cpu / cpu)
             speeds.append(self._rows / ours)
@@ -159,21 +172,23 @@ class Deliveries:
             a_core.append(self._rows / cpu)
         bar = BAR_UPSERT if key else BAR_APPEND
         middle = statistics.median
+        name = f"{'upsert by key' if key else 'append'}, connections: {connections}"
         return [
-            "upsert by key" if key else "append", f"{middle(speeds):,.0f}", f"{middle(bare_speeds):,.0f}",
+            name, f"{middle(speeds):,.0f}", f"{middle(bare_speeds):,.0f}",
             f"{middle(ratios):.2f}", f"{min(ratios):.2f}, {max(ratios):.2f}", f"{middle(of_cpu):.2f}",
             f"{middle(a_core):,.0f}", f"{bar:g}; {BAR_A_CORE:,} a core",
         ]  # fmt: skip
 
-    def _ours(self, options: Mapping[str, Any]) -> Times:
+    def _ours(self, options: Mapping[str, Any]) -> tuple[Times, Times]:
+        """With everything to deliver, and with nothing."""
         name = self._name("ours")
         whole = self._timed(lambda: delivered(self._server, self._log, self._container, name, options), name)
         empty = timed(lambda _: delivered(self._server, self._log, self._container, name, options), self._folder)
-        return whole[0] - empty[0], whole[1] - empty[1]
+        return whole, empty
 
-    def _bare(self, key: str | None) -> Times:
+    def _bare(self, key: str | None, connections: int) -> Times:
         name = self._name("bare")
-        return self._timed(lambda: bare(self._server, self._container, name, key=key), name)
+        return self._timed(lambda: bare(self._server, self._container, name, key=key, connections=connections), name)
 
     def _timed(self, work: Callable[[], None], table: str) -> Times:
         taken = timed(lambda _: work(), self._folder)
@@ -289,9 +304,11 @@ def run(rows: int = 1_000_000, rounds: int = 3, seconds: float = 20.0) -> None:
         table = Table(title=f"{rows:,} rows, {PARTITIONS} partitions, PostgreSQL on this machine, median of {rounds}")
         for heading in ("delivery", "rows/s", "bare loop", "ratio", "lowest, highest", "of CPU", "a core", "bar"):
             table.add_column(heading, justify="left" if heading == "delivery" else "right")
-        table.add_row(*deliveries.measure(rounds, key=None))
+        for connections in CONNECTIONS:
+            table.add_row(*deliveries.measure(rounds, key=None, connections=connections))
         try:
-            table.add_row(*deliveries.measure(rounds, key="id"))
+            for connections in CONNECTIONS:
+                table.add_row(*deliveries.measure(rounds, key="id", connections=connections))
         except UsageError as why:
             console.print(f"upsert by key is not measured: {why}")
         console.print(table)

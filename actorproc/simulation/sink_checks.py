@@ -123,6 +123,15 @@ class SinkChecks:
                 self._broken(partition, f"commit {number} is delivered before it is in the chain")
             elif committed.rows != delivered:
                 self._broken(partition, f"commit {number} is in the sink with rows that are not its own")
+        was = delivery.was
+        if (
+            was is not None
+            and was.life == now.life
+            and was.put_id
+            and (of := commits.get(was.position - 1)) is not None
+        ):
+            if of.put_id != was.put_id:
+                self._broken(partition, f"a delivery goes on behind commit {was.position - 1} of another chain")
         last = commits.get(now.position - 1)
         if now.put_id and last is not None and last.put_id != now.put_id:
             self._broken(partition, f"the put-id of commit {now.position - 1} in the sink is not the commit's")
@@ -139,6 +148,10 @@ class SinkChecks:
         return min([row.position, *(redo.start for redo in part.redos[begun:last])])
 
     # At the end
+
+    def tip(self, partition: str) -> int:
+        """How many commits the partition has."""
+        return len(self._commits.get(partition, {}))
 
     def behind(self, partitions: Iterable[str]) -> str | None:
         """Why the sink is not where the chain is; None: it is."""

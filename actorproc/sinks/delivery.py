@@ -239,7 +239,7 @@ class SinkDelivery:
 
     async def _check_same_chain(self, entry: SinkEntry, row: SinkRow | None) -> None:
         """Stop if the commit before the position is another one: the container was restored, and has gone on."""
-        if row is None or not is_in_term(entry, self._partition, row, self._home) or not row.put_id:
+        if row is None or not row.put_id or (row.home, row.life) != (self._home, entry.life):
             return
         boundary = await read_boundary(self._store, self._layout.boundary(self._partition))
         before = row.position - 1
