@@ -13,7 +13,7 @@ from typing import NamedTuple
 import pytest
 
 from actorproc.config.settings import Settings
-from actorproc.errors import StoreRefused, StoreUnavailable
+from actorproc.errors import ConditionFailed, StoreRefused, StoreUnavailable
 from actorproc.runtime.backoff import Backoff
 from actorproc.storage.backend import NotModified, Stored
 from actorproc.storage.probe import probe
@@ -231,6 +231,21 @@ async def test_a_refused_create_with_an_object_there_is_a_conflict(through: Thro
     with pytest.raises(Conflict) as caught:
         await store.create("key", b"mine")
     assert caught.value.stored == Stored(b"other", other, 5)
+
+
+@pytest.mark.parametrize("status", [409, 412])
+async def test_azure_may_answer_a_create_that_lost_in_two_ways(azurite: BlobServer, status: int) -> None:
+    """apache/arrow-rs-object-store#829"""
+    code = {409: "BlobAlreadyExists", 412: "ConditionNotMet"}[status]
+
+    async def refuse(request: Request) -> bytes | None:
+        return reply(status, code) if request.write else await proxy.forward(request)
+
+    url = await azurite.new_url()
+    async with proxied(azurite) as (proxy, front), opened(url, front) as store:
+        proxy.on_request = refuse
+        with pytest.raises(ConditionFailed):
+            await store.backend.put_if_absent("key", b"mine")
 
 
 async def test_equal_bodies_have_different_tags(through: Through) -> None:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import pytest
 
 from actorproc.config.settings import Settings
-from actorproc.errors import ConditionFailed, StoreRefused, StoreUnavailable, StoreUnsafe
+from actorproc.errors import ConditionFailed, SettingsError, StoreRefused, StoreUnavailable, StoreUnsafe
 from actorproc.runtime.backoff import Backoff
 from actorproc.storage.backend import Stored
 from actorproc.storage.probe import ensure_safe, probe
@@ -287,6 +287,22 @@ async def test_no_write_waits_for_100_continue(through: Through) -> None:
     await store.put("small", b"x")
     await store.create("large", bytes(3 * 2**20))
     assert [r.headers.get("expect") for r in _writes(proxy)] == [None, None]
+
+
+async def test_requests_name_their_sender(s3_server: S3Server) -> None:
+    url = await s3_server.new_url()
+    async with proxied(s3_server) as (proxy, front):
+        async with open_store(url, Settings.load(**front.settings, store_user_agent="shop/7 (blue)")) as store:
+            await store.put("key", b"body")
+        agents = {request.headers["user-agent"] for request in proxy.seen}
+    assert len(agents) == 1
+    assert re.search(r" actorproc/\d\S* shop/7 \(blue\)$", agents.pop())
+
+
+@pytest.mark.parametrize("text", ["two\nlines", "ünïcode", "", "x" * 201])
+def test_a_sender_that_is_no_header_is_refused(text: str) -> None:
+    with pytest.raises(SettingsError, match="store_user_agent"):
+        Settings.load(store_user_agent=text)
 
 
 async def test_no_checksums_are_sent_that_services_may_not_know(through: Through) -> None:

@@ -37,6 +37,7 @@ _ADVICE = {
     "BlobImmutableDueToPolicy": _IMMUTABLE,
     "BlobImmutableDueToLegalHold": _IMMUTABLE,
     "BlobArchived": "it was moved to the archive, where nothing can be read: take it out, and change that rule",
+    "SnapshotsPresent": "delete the snapshots that somebody has made of it, and let nobody make more",
     "LeaseIdMissing": _LEASE,
     "LeaseLost": _LEASE,
     "AccountIsDisabled": "the storage account is disabled",

@@ -103,7 +103,7 @@ class AzureBlobStore(HttpStore):
         """None: there is no such blob. Raises NotModified."""
         reply = await self._ask(what, method, self._blob(key), condition)
         if reply.status == 200:
-            return reply
+            return None if reply.headers.get("x-ms-meta-hdi_isfolder") == "true" else reply  # a directory
         if reply.status == 304:
             raise NotModified
         refusal = Refusal.of(reply)

@@ -53,20 +53,18 @@ class CloudStorageOptions(BaseModel):
         return self
 
 
-def hadoop_of(url: str, options: CloudStorageOptions) -> Hadoop:
+def hadoop_of(url: str, options: CloudStorageOptions) -> Hadoop | None:
     """How Spark reaches the bucket: as `gs://`, with the connector that belongs to Hadoop.
 
-    A key is not handed over, because that connector takes keys from files only: Spark logs in with the default
-    credentials of its machine, or as its own configuration says.
+    It knows no other endpoint, and fails without credentials: then None. A key is not handed over, because it takes
+    keys from files only: Spark logs in with the default credentials of its machine, or as its own configuration says.
     """
+    if options.gs_endpoint is not None or options.gs_anonymous:
+        return None
     given = {
         "fs.gs.impl": "org.apache.hadoop.fs.gs.GoogleHadoopFileSystem",
         "fs.AbstractFileSystem.gs.impl": "org.apache.hadoop.fs.gs.Gs",
     }
-    if options.gs_endpoint is not None:
-        given["fs.gs.storage.root.url"] = options.gs_endpoint
-    if options.gs_anonymous:
-        given["fs.gs.auth.type"] = "UNAUTHENTICATED"
     return Hadoop(
         url, given, "org.apache.hadoop.fs.gs.GoogleHadoopFileSystem", ["org.apache.hadoop:hadoop-gcp:{hadoop}"]
     )

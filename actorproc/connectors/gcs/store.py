@@ -59,7 +59,7 @@ class CloudStorageStore(HttpStore):
         self._bucket = f"/storage/v1/b/{bucket}"
 
     @property
-    def hadoop(self) -> Hadoop:
+    def hadoop(self) -> Hadoop | None:
         return hadoop_of(self.url, self._options)
 
     async def warnings(self) -> Sequence[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -12,7 +13,7 @@ from aiohttp import web
 
 from actorproc.config.settings import Settings
 from actorproc.connectors.azure_blob.shared_key import decoded_key, signature
-from actorproc.errors import CredentialsExpired, StoreRefused
+from actorproc.errors import CredentialsExpired, StoreRefused, UsageError
 from actorproc.stores import open_store
 from tests.connectors.shared.azure_storage import ACCOUNT, KEY, BlobServer
 from tests.servers import free_ports
@@ -108,6 +109,13 @@ async def test_a_token_that_is_refused_is_fetched_anew(
             monkeypatch.setattr("actorproc.connectors.shared.bearer_tokens._FRESH", 0.0)
             await store.put("key", b"body")
     assert len(entra.asked) == 2
+
+
+async def test_a_missing_library_is_named(azurite: BlobServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "azure.identity.aio", None)
+    with pytest.raises(UsageError, match=r"set az_account_key or az_sas_token, or .*install the extra 'azure-blob'"):
+        async with open_store(await azurite.new_url(), settings(azurite)):
+            pass
 
 
 async def test_no_login_is_refused_saying_what_was_tried(azurite: BlobServer, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -338,6 +338,25 @@ class TestOnAzurite:
             proxy.on_request = hierarchical
             assert [e.key for e in (await store.list("")).entries] == ["d/e/key"]
 
+    async def test_a_directory_reads_as_none(self, azurite: BlobServer) -> None:
+        container = await azurite.new_container()
+        async with azurite.client() as client:
+            await client.get_blob_client(container, "d").upload_blob(b"", metadata={"hdi_isfolder": "true"})
+        async with open_store(f"az://{ACCOUNT}/{container}", Settings.load(**azurite.settings)) as store:
+            assert await store.get("d") is None
+            assert await store.get("d", tail=3) is None
+
+    async def test_a_blob_with_snapshots_is_not_deleted_with_them(self, azurite: BlobServer) -> None:
+        """They may be somebody's backup."""
+        container = await azurite.new_container()
+        async with open_store(f"az://{ACCOUNT}/{container}", Settings.load(**azurite.settings)) as store:
+            await store.put("key", b"body")
+            async with azurite.client() as client:
+                await client.get_blob_client(container, "key").create_snapshot()
+            with pytest.raises(StoreRefused, match=r"SnapshotsPresent.*delete the snapshots"):
+                await store.delete("key")
+            assert await store.get("key") is not None
+
     @pytest.mark.parametrize(
         ("status", "code", "advice"),
         [

@@ -199,9 +199,9 @@ class CloudStorage:
     # Login
 
     async def _token(self, request: web.Request) -> web.Response:
-        """For the signed claim of a service account."""
-        claim = (await request.post())["assertion"]
-        assert str(claim).count(".") == 2
+        """For the signed claim of a service account, or the token of another provider of identities."""
+        asked = await request.post()
+        assert str(asked.get("assertion") or asked["subject_token"]).count(".") == 2
         return self._new_token()
 
     async def _metadata(self, request: web.Request) -> web.Response:
@@ -219,6 +219,7 @@ class CloudStorage:
         token = f"token-{next(self._generations)}"
         self._tokens[token] = time.time() + TOKEN_LIFE
         answer = {"access_token": token, "expires_in": TOKEN_LIFE, "token_type": "Bearer"}
+        answer["issued_token_type"] = "urn:ietf:params:oauth:token-type:access_token"
         return web.json_response(answer, headers=headers)
 
     async def _set_tokens(self, request: web.Request) -> web.Response:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
 from actorproc.config.settings import Settings
-from actorproc.errors import CredentialsExpired, StoreAccessError, StoreRefused, StoreUnavailable
+from actorproc.errors import CredentialsExpired, StoreAccessError, StoreRefused, StoreUnavailable, UsageError
 from actorproc.stores import open_store
 from tests.connectors.gcs.server import GcsServer, double
 from tests.servers import free_ports
@@ -41,6 +42,7 @@ def key(server: GcsServer) -> str:
     encoding = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     fields = {
         "type": "service_account",
+        "client_id": "1",
         "client_email": "host@project.iam.gserviceaccount.com",
         "private_key_id": "1",
         "private_key": private.private_bytes(*encoding).decode(),
@@ -80,6 +82,24 @@ async def test_a_machine_or_pod_in_the_cloud_logs_in_by_its_service_account(
     await _use(server)
 
 
+async def test_an_identity_of_another_provider_logs_in(
+    server: GcsServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Workload identity federation, as of a pod outside of Google's cloud."""
+    (tmp_path / "token").write_text("of.another.provider")
+    config = {
+        "type": "external_account",
+        "audience": "//iam.googleapis.com/projects/1/locations/global/workloadIdentityPools/p/providers/q",
+        "subject_token_type": "urn:ietf:params:oauth:token-type:jwt",
+        "token_url": f"{server.endpoint}/token",
+        "credential_source": {"file": str(tmp_path / "token")},
+    }
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "config.json"))
+    monkeypatch.setenv("GOOGLE_CLOUD_PROJECT", "p")
+    await _use(server)
+
+
 async def test_a_token_is_fetched_once_and_anew_when_it_is_refused(
     server: GcsServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -103,6 +123,12 @@ async def test_a_new_token_that_is_refused_is_an_error_at_once(
         await server.ask("POST", "/double/tokens", {"needed": True})
         with pytest.raises(CredentialsExpired, match=r"authError: Invalid Credentials; .*clock of this machine"):
             await store.put("key", b"body")
+
+
+async def test_a_missing_library_is_named(server: GcsServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "google.auth", None)
+    with pytest.raises(UsageError, match=r"gs:// needs Google's login: install the extra 'gcs'"):
+        await _use(server)
 
 
 async def test_no_credentials_are_refused_saying_where_they_go(server: GcsServer) -> None:

@@ -64,10 +64,11 @@ def test_places_are_compared_and_spelled() -> None:
 
 
 def test_spark_reaches_a_bucket_by_the_connector_of_its_hadoop() -> None:
-    hadoop = open_store("gs://bucket/state/", Settings.load(gs_endpoint="http://h:1", gs_anonymous=True)).backend.hadoop
+    hadoop = open_store("gs://bucket/state/").backend.hadoop
     assert hadoop is not None
     assert hadoop.url == "gs://bucket/state"
-    assert hadoop.options["fs.gs.storage.root.url"] == "http://h:1"
+    assert hadoop.options["fs.gs.impl"] == hadoop.file_system
+    assert open_store("gs://bucket", Settings.load(gs_endpoint="http://h:1")).backend.hadoop is None
     assert hadoop.packages == ["org.apache.hadoop:hadoop-gcp:{hadoop}"]
 
 
