@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from actorproc.errors import UsageError
 
 
@@ -18,6 +20,19 @@ def tag_of(key: str) -> str:
     if "}" in key:
         raise UsageError(f"{key!r}: braces in a Redis key name its slot in a cluster; write them as {{tag}}")
     return key
+
+
+def has_tag(key: str) -> bool:
+    """Whether all keys that begin with this one are in one slot."""
+    return tag_of(key) != key
+
+
+def key_of(values: Sequence[str | bytes]) -> bytes:
+    """What follows the prefix: the value, or several with `:` between them, which values have as `%3A`."""
+    found = [value.encode() if isinstance(value, str) else value for value in values]
+    if len(found) > 1:
+        found = [value.replace(b"%", b"%25").replace(b":", b"%3A") for value in found]
+    return b":".join(found)
 
 
 def position_key(key: str, sink: str, partition: str) -> str:

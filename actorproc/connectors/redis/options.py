@@ -16,6 +16,9 @@ class RedisOptions(SinkOptions):
         5_000, description="Most rows of one script call, which holds up Redis; unless a single commit has more."
     )
     stream: str | None = Field(None, min_length=1, description="Key of the stream. Default: the processor's name.")
+    prefix: str | None = Field(
+        None, min_length=1, description="Of keys, with `mode = upsert`: PREFIX:KEY. Default: the processor's name."
+    )
     most_entries: int | None = Field(
         None, gt=0, le=10**12, description="Entries that the stream keeps, roughly: older ones go. Default: all."
     )

@@ -1,47 +1,55 @@
-"""`RedisSink`: committed rows in a stream. One script compares and sets the sink's row, and adds the rows."""
+"""`RedisSink`: committed rows in a stream, or in hashes by key. One script sets the sink's row and the rows."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import anyio
 import msgspec
 import pyarrow as pa
 from msgspec.structs import astuple
+from redis.asyncio import RedisCluster
 from redis.exceptions import RedisError
 
 from actorproc.config.options import parse_options
 from actorproc.connectors.redis.client import Client, connect, reconnect, refusal
-from actorproc.connectors.redis.keys import position_key, tag_of
+from actorproc.connectors.redis.keys import has_tag, position_key, tag_of
 from actorproc.connectors.redis.options import RedisOptions
-from actorproc.connectors.redis.scripts import APPEND, FIELDS, MOVED
-from actorproc.connectors.redis.values import packed_rows
-from actorproc.sinks.protocol import Delivery, Guarantee, Sink, SinkMoved, SinkPlace, SinkRefused, SinkRow
+from actorproc.connectors.redis.scripts import APPEND, FIELDS, MOVED, UPSERT
+from actorproc.connectors.redis.values import keyed_rows, packed_rows
+from actorproc.sinks.protocol import Ability, Delivery, Guarantee, Sink, SinkMoved, SinkPlace, SinkRefused, SinkRow
 
 
 class RedisSink(Sink):
     """`redis://HOST:PORT/DATABASE`, or `rediss://` with TLS; a server, or a node of a cluster."""
 
     guarantee = Guarantee.EXACTLY_ONCE
+    can: ClassVar[frozenset[Ability]] = frozenset({"upsert"})
     options: RedisOptions
 
     def __init__(self, url: str, given: Mapping[str, Any], place: SinkPlace) -> None:
         self.options = parse_options(url, RedisOptions, given, of="sink")
         self.url = url
         self.place = place
-        self._stream = self.options.stream or place.processor
-        tag_of(self._stream)
+        self._is_keyed = self.options.mode == "upsert"
+        self._target = (self.options.prefix if self._is_keyed else self.options.stream) or place.processor
+        tag_of(self._target)
         self._sink = f"{place.processor}/{place.name}"
         self._limit = anyio.CapacityLimiter(self.options.connections)
         self._client: Client | None = None
-        self._append: Any = None
+        self._script: Any = None
 
     async def open(self, schema: pa.Schema) -> None:
         """See `Sink.open`."""
         await self.close()
         self._client = await connect(self.url, self.options, f"actorproc-{self.place.processor}")
-        self._append = self._client.register_script(APPEND)
+        if self._is_keyed and isinstance(self._client, RedisCluster) and not has_tag(self._target):
+            raise SinkRefused(
+                f"{self.url} is a cluster, and a delivery must be in one slot: set the option prefix to "
+                f"{{{self._target}}}, with the braces"
+            )
+        self._script = self._client.register_script(UPSERT if self._is_keyed else APPEND)
 
     async def read(self, partition: str) -> SinkRow | None:
         """See `Sink.read`."""
@@ -55,18 +63,30 @@ class RedisSink(Sink):
 
     async def write(self, delivery: Delivery) -> None:
         """See `Sink.write`."""
-        origin = pa.repeat(pa.scalar(delivery.partition, pa.string()), delivery.rows.num_rows)
-        rows = delivery.rows.append_column("_partition", origin)
-        packed = await self.place.clock.run_cpu_work(rows.nbytes, packed_rows, rows)
-        most = self.options.most_entries
-        arguments = [_packed(delivery.was), _packed(delivery.now), "" if most is None else most, *packed]
-        keys = [self._position(delivery.partition), self._stream]
+        work = self._upsert if self._is_keyed else self._append
+        keys, arguments = await self.place.clock.run_cpu_work(delivery.rows.nbytes, work, delivery)
+        keys = [self._position(delivery.partition), *keys]
+        arguments = [_packed(delivery.was), _packed(delivery.now), *arguments]
         async with self._limit:
-            answer = await self._call(self._append(keys=keys, args=arguments, client=self._opened()))
+            answer = await self._call(self._script(keys=keys, args=arguments, client=self._opened()))
         if answer == MOVED:
             raise SinkMoved(f"sink {self._sink}, partition {delivery.partition}: its row is not {delivery.was}")
         if answer != b"ok":
             raise SinkRefused(f"{self.url}: the key {answer.decode(errors='replace')[5:]!r} is something else there")
+
+    def _append(self, delivery: Delivery) -> tuple[list[Any], list[Any]]:
+        origin = pa.repeat(pa.scalar(delivery.partition, pa.string()), delivery.rows.num_rows)
+        packed = packed_rows(delivery.rows.append_column("_partition", origin))
+        most = self.options.most_entries
+        return [self._target], ["" if most is None else most, *packed]
+
+    def _upsert(self, delivery: Delivery) -> tuple[list[Any], list[Any]]:
+        rows = keyed_rows(delivery, self.options)
+        prefix, tag = self._target.encode() + b":", tag_of(self._target)
+        ours = [f"actorproc:{{{tag}}}:{kind}:{self._target}" for kind in ("lives", "deleted")]
+        return [*ours, *(prefix + key for key in rows.keys)], [
+            delivery.registration, f"{delivery.depth:010d}", *rows.packed
+        ]  # fmt: skip
 
     async def close(self) -> None:
         """See `Sink.close`."""
@@ -89,7 +109,7 @@ class RedisSink(Sink):
         return self._client
 
     def _position(self, partition: str) -> str:
-        return position_key(self._stream, self._sink, partition)
+        return position_key(self._target, self._sink, partition)
 
 
 def _packed(row: SinkRow | None) -> bytes:

@@ -151,7 +151,7 @@ async def test_a_killed_server_leaves_a_delivery_whole_or_undone(own_server: Red
             landed = await other.read("0")
         assert landed in (row, now)
         delivered += landed == now
-        assert len(entries(own_server, "killed")) == delivered * count
+        assert (number, landed == now, len(entries(own_server, "killed"))) == (number, landed == now, delivered * count)
         if landed != now:
             await found.write(delivery(count, landed, now))
             delivered += 1
