@@ -1,0 +1,184 @@
+"""Odd tables, names and values that users of other sinks have reported."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from typing import Any
+
+import anyio
+import psycopg
+import pyarrow as pa
+import pytest
+
+from actorproc.connectors.postgres import PostgresSink
+from actorproc.runtime.clock import SYSTEM
+from actorproc.sinks.protocol import Delivery, SinkMoved, SinkPlace, SinkRefused, SinkRow
+from tests.connectors.postgres.server import Postgres
+
+pytestmark = pytest.mark.servers
+
+UPSERT = {"mode": "upsert", "key": ("k",)}
+
+
+async def query(server: Postgres, text: Any) -> list[tuple[Any, ...]]:
+    async with await psycopg.AsyncConnection.connect(server.url, autocommit=True) as connection:
+        cursor = await connection.execute(text)
+        return await cursor.fetchall() if cursor.description else []
+
+
+class Target:
+    """A sink with one partition, which gets one commit after the other."""
+
+    def __init__(self, server: Postgres, table: str, **options: Any) -> None:
+        self.sink = PostgresSink(server.url, {"table": table, **options}, SinkPlace("pg", table, SYSTEM))
+        self.row: SinkRow | None = None
+
+    async def write(self, *rows: dict[str, Any], schema: pa.Schema | None = None, **more: Any) -> None:
+        table = pa.Table.from_pylist(list(rows), schema)
+        table = table.append_column("_sequence", pa.array(range(len(rows)), pa.int64()))
+        await self.sink.open(table.schema)
+        position = self.row.position if self.row else 0
+        now = SinkRow("home", 1, "term", 0, position + 1)
+        await self.sink.write(
+            Delivery(
+                "0", table, position, (len(rows),), self.row, now, registration="one", begins=position == 0, **more
+            )
+        )
+        self.row = now
+
+
+async def test_names_keep_their_case_and_may_be_words_of_sql(server: Postgres) -> None:
+    target = Target(server, "Order", mode="upsert", key=("select", "User"))
+    await target.write({"select": 1, "User": "a", "group": 2, 'q"uote': "x", "UPPER": 1, "upper": 2})
+    await target.write({"select": 1, "User": "a", "group": 3, 'q"uote': "y", "UPPER": 3, "upper": 4})
+    assert await query(server, 'SELECT "group", "q""uote", "UPPER", upper FROM "Order"') == [(3, "y", 3, 4)]
+    await target.sink.close()
+
+
+async def test_a_table_in_another_schema_with_another_column_order(server: Postgres) -> None:
+    await query(server, "CREATE SCHEMA Sales")
+    await query(server, "CREATE TABLE sales.orders (total bigint, extra text DEFAULT 'x', k bigint PRIMARY KEY)")
+    target = Target(server, "sales.orders", **UPSERT)
+    await target.write({"k": 1, "total": 10}, {"k": 2, "total": 20}, {"k": 1, "total": 11})
+    assert await query(server, "SELECT k, total, extra FROM sales.orders ORDER BY k") == [(1, 11, "x"), (2, 20, "x")]
+    await target.sink.close()
+
+
+@pytest.mark.parametrize(
+    ("create", "why"),
+    [
+        ("CREATE TABLE {} (k bigint, v bigint)", "needs a primary key, or a unique index, of exactly the columns k"),
+        ("CREATE TABLE {} (k bigint, v bigint, UNIQUE (k, v))", "of exactly the columns k"),
+        ("CREATE VIEW {} AS SELECT 1 AS k", "table odd_"),
+        ("CREATE TABLE {} (k bigint PRIMARY KEY); ALTER TABLE {} OWNER TO other", "must be owner"),
+    ],
+)
+async def test_a_table_that_cannot_take_keys_is_refused_at_the_start(
+    server: Postgres, create: str, why: str, request: Any
+) -> None:
+    table = f"odd_{abs(hash(create)) % 10**6}"
+    await query(server, "DO $$BEGIN CREATE ROLE other LOGIN; EXCEPTION WHEN duplicate_object THEN NULL; END$$")
+    await query(server, "DO $$BEGIN CREATE ROLE me LOGIN; EXCEPTION WHEN duplicate_object THEN NULL; END$$")
+    await query(server, "GRANT ALL ON SCHEMA public TO me")
+    await query(server, create.replace("{}", table))
+    target = Target(server, table, **UPSERT)
+    if "OWNER" in create:
+        target.sink.url = server.url.replace("postgres@", "me@")
+        await query(server, "DROP TABLE IF EXISTS actorproc_sink_positions, actorproc_sink_lives")
+    with pytest.raises(SinkRefused, match=why) as refused:
+        await target.write({"k": 1, "v": 1})
+    assert "\n" not in str(refused.value)
+    await query(server, "DROP TABLE IF EXISTS actorproc_sink_positions, actorproc_sink_lives")  # of `me`
+
+
+async def test_a_missing_schema_is_refused_at_the_start(server: Postgres) -> None:
+    with pytest.raises(SinkRefused, match='schema "nowhere" does not exist'):
+        await Target(server, "nowhere.orders").write({"k": 1})
+
+
+@pytest.mark.parametrize("name", ["x" * 64, "", "a\0b"])
+async def test_names_that_postgresql_would_change_are_refused(server: Postgres, name: str) -> None:
+    with pytest.raises(SinkRefused, match="cannot be a name in PostgreSQL"):
+        await Target(server, "names").write({name: 1})
+
+
+async def test_refused_rows_are_kept_with_their_reason(server: Postgres) -> None:
+    await query(
+        server,
+        "CREATE TABLE narrow (k bigint, word varchar(3), amount numeric(5, 2), day date CHECK (day > '2000-01-01'), "
+        "_sequence bigint, _partition text)",
+    )
+    rows: list[dict[str, Any]] = [
+        {"k": 1, "word": "abc", "amount": Decimal("1.50"), "day": date(2026, 1, 1)},
+        {"k": 2, "word": "long", "amount": None, "day": None},
+        {"k": 3, "word": "a\0b", "amount": None, "day": None},
+        {"k": 4, "word": None, "amount": Decimal("1000.00"), "day": None},
+        {"k": 5, "word": None, "amount": None, "day": date(1999, 1, 1)},
+        {"k": 6, "word": "", "amount": Decimal("-999.99"), "day": None},
+    ]
+    target = Target(server, "narrow", on_refused="keep")
+    await target.write(*rows)
+    assert await query(server, "SELECT k, word FROM narrow ORDER BY k") == [(1, "abc"), (6, "")]
+    kept = await query(server, "SELECT part, number, sequence, reason, fields FROM actorproc_sink_refused ORDER BY 3")
+    assert [row[:3] for row in kept] == [("0", 0, 1), ("0", 0, 2), ("0", 0, 3), ("0", 0, 4)]
+    reasons = ["value too long", "invalid byte sequence", "numeric field overflow", "violates check constraint"]
+    assert all(reason in row[3] for reason, row in zip(reasons, kept, strict=True))
+    assert [json.loads(row[4])["word"] for row in kept] == ["long", "a\0b", None, None]
+    await target.sink.close()
+
+
+async def test_keys_of_every_type_that_a_key_can_have(server: Postgres) -> None:
+    moment = datetime(9999, 12, 31, 23, 59, 59, 999999, UTC)
+    key = {
+        "flag": True, "large": -(2**63), "word": "ž'\\", "bytes": b"\x00\\", "day": date(1, 1, 1), "moment": moment,
+        "money": Decimal("-0.01"),
+    }  # fmt: skip
+    target = Target(server, "typed_keys", mode="upsert", key=tuple(key))
+    for number in range(3):
+        await target.write({**key, "n": number}, {**key, "word": "", "n": -number})
+    assert sorted(await query(server, "SELECT word, n FROM typed_keys")) == [("", -2), ("ž'\\", 2)]
+    await target.sink.close()
+
+
+async def test_a_changed_row_is_repaired_by_a_redelivery(server: Postgres) -> None:
+    target = Target(server, "repaired", **UPSERT)
+    await target.write({"k": 1, "v": "right"})
+    await query(server, "UPDATE repaired SET v = 'wrong'")
+    row = target.row
+    target.row = SinkRow("home", 1, "term", 0, 0)
+    with pytest.raises(SinkMoved):
+        await target.write({"k": 1, "v": "right"})
+    assert row is not None
+    table = pa.table({"k": [1], "v": ["right"], "_sequence": [0]})
+    again = SinkRow("home", 1, "another term", 0, 1)
+    await target.sink.write(Delivery("0", table, 0, (1,), row, again, registration="one", begins=True))
+    assert await query(server, "SELECT v FROM repaired") == [("right",)]
+    await target.sink.close()
+
+
+async def test_two_owners_upsert_the_same_keys_in_another_order(server: Postgres) -> None:
+    schema = pa.schema([("k", pa.int64()), ("_sequence", pa.int64())])
+    first = Target(server, "shared_keys", **UPSERT)  # counts the registration, at which two at once would collide
+    await first.write({"k": 1})
+    await first.sink.close()
+    one, other = Target(server, "shared_keys", **UPSERT), Target(server, "shared_keys", **UPSERT)
+    keys = list(range(5000))
+    for sink in (one.sink, other.sink):
+        await sink.open(schema)
+
+    async def deliver(sink: PostgresSink, partition: str, given: list[int]) -> None:
+        row = None
+        for number in range(8):
+            now = SinkRow("home", 1, "term", 0, number + 1)
+            table = pa.table({"k": given, "_sequence": range(len(given))}, schema)
+            await sink.write(Delivery(partition, table, number, (len(given),), row, now, registration="one"))
+            row = now
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(deliver, one.sink, "a", keys)
+        tasks.start_soon(deliver, other.sink, "b", keys[::-1])
+    assert await query(server, "SELECT count(*), count(DISTINCT k) FROM shared_keys") == [(5000, 5000)]
+    await one.sink.close()
+    await other.sink.close()
