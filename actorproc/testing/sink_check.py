@@ -68,7 +68,9 @@ class CheckedSink:
     """What was tried."""
 
 
-async def check_sink(make: Callable[[], Sink], rows: Rows, modes: Modes | None = None) -> CheckedSink:
+async def check_sink(
+    make: Callable[[], Sink], rows: Rows, modes: Modes | None = None, *, ordered: bool = False
+) -> CheckedSink:
     """Check that a sink keeps the guarantee that it declares.
 
     Args:
@@ -76,12 +78,13 @@ async def check_sink(make: Callable[[], Sink], rows: Rows, modes: Modes | None =
         rows: reads the column `n` of all rows of the target.
         modes: makes a sink with options on an empty target of its own, and returns it with what reads its rows. Then
             what the sink `can` is tried, too: upsert, replace, keep.
+        ordered: whether the rows come in the order in which readers of the target see them. Then it is checked, too.
 
     Raises:
         InvalidSink: the sink breaks a rule. Says which one.
     """
     async with asyncio.timeout(10 * _WAIT), AsyncExitStack() as stack:
-        check = _Check(await _opened(stack, make, SCHEMA), await _opened(stack, make, SCHEMA), rows)
+        check = _Check(await _opened(stack, make, SCHEMA), await _opened(stack, make, SCHEMA), rows, ordered=ordered)
         await check.first()
         await check.repeated()
         await check.races()
@@ -109,7 +112,9 @@ def _all_types() -> pa.Table:
 
 
 class _Check:
-    def __init__(self, one: Sink, other: Sink, rows: Rows) -> None:
+    def __init__(self, one: Sink, other: Sink, rows: Rows, *, ordered: bool) -> None:
+        self._ordered = ordered
+        self._origin: dict[int, str] = {}  # row -> its partition
         self._one, self._other, self._rows = one, other, rows
         self._next = 0
         self._due: Counter[int] = Counter()
@@ -287,7 +292,9 @@ class _Check:
             raise InvalidSink(f"after a delivery, read({delivery.partition!r}) returned {found}, not {delivery.now}")
 
     def _arrived(self, delivery: Delivery) -> None:
-        self._due.update(delivery.rows["n"].to_pylist())
+        numbers = delivery.rows["n"].to_pylist()
+        self._due.update(numbers)
+        self._origin |= dict.fromkeys(numbers, delivery.partition)
 
     async def _is_refused(self, sink: Sink, delivery: Delivery) -> None:
         try:
@@ -300,13 +307,25 @@ class _Check:
         return await self._one.read(partition)
 
     async def _compare(self) -> None:
-        found = Counter(await self._rows())
+        rows = await self._rows()
+        found = Counter(rows)
         if missing := sorted(self._due.keys() - found.keys()):
             raise InvalidSink(f"{self._result.checks[-1]}: rows are missing: {missing[:5]}")
         extra = found - self._due
         self._result.repeated += extra.total()
         if extra and self._is_exact:
             raise InvalidSink(f"{self._result.checks[-1]}: rows arrived that were refused, or twice: {dict(extra)}")
+        if self._ordered:
+            self._check_order(rows)
+
+    def _check_order(self, rows: Sequence[int]) -> None:
+        """The rows of each partition come as they were delivered: their numbers grow."""
+        latest: dict[str, int] = {}
+        for n in rows:
+            partition = self._origin.get(n, "")
+            if n < latest.get(partition, n):
+                raise InvalidSink(f"{self._result.checks[-1]}: row {n} comes after row {latest[partition]}")
+            latest[partition] = n
 
 
 def _with_fence(row: SinkRow | None) -> SinkRow:

@@ -16,6 +16,7 @@ from tests.protocol import (
     forward_model,
     grow_model,
     inherit_model,
+    log_sink_model,
     queue_model,
     record_model,
     reset_model,
@@ -45,6 +46,7 @@ WHOLE: dict[ModuleType, Any] = {
     sink_model: sink_model.ALL,
     sink_keyed_model: sink_keyed_model.ALL,
     table_model: table_model.ALL,
+    log_sink_model: log_sink_model.ALL,
 }
 
 
@@ -118,7 +120,7 @@ def test_the_page_lists_the_rules_of_each_model(model: ModuleType) -> None:
     assert len(table.splitlines()) == len(model.BREAKS), "a line that names no rule"
 
 
-@pytest.mark.parametrize("model", [sink_model, sink_keyed_model, table_model])
+@pytest.mark.parametrize("model", [sink_model, sink_keyed_model, table_model, log_sink_model])
 def test_the_steps_of_a_model_name_every_rule(model: ModuleType) -> None:
     assert {rule.name for rule in fields(model.ALL)} <= set(re.findall(r"`(\w+)`", model.__doc__ or ""))
 

@@ -54,6 +54,15 @@ async def test_it_keeps_exactly_once(broker: Broker) -> None:
     assert (checked.guarantee, checked.repeated) == (Guarantee.EXACTLY_ONCE, 0)
 
 
+async def test_it_keeps_the_order_of_each_partition(broker: Broker) -> None:
+    topic = Topic(broker, partitions=1)
+
+    async def rows() -> Sequence[int]:
+        return values(topic)
+
+    assert (await check_sink(lambda: sink(topic), rows, ordered=True)).repeated == 0
+
+
 async def test_rows_are_json_with_key_headers_and_time(broker: Broker) -> None:
     topic = Topic(broker, partitions=1)
     schema = SCHEMA.insert(2, pa.field("at", pa.timestamp("us", "UTC")))
