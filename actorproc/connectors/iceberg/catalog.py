@@ -1,0 +1,136 @@
+"""Opens the catalog, and the table in it: creates it, or adds the columns that it lacks."""
+
+from __future__ import annotations
+
+import logging
+from contextlib import suppress
+
+import pyarrow as pa
+import pyarrow.types as pt
+from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.exceptions import (
+    NamespaceAlreadyExistsError,
+    NoSuchTableError,
+    TableAlreadyExistsError,
+    ValidationError,
+)
+from pyiceberg.io.pyarrow import _pyarrow_to_schema_without_ids
+from pyiceberg.partitioning import PartitionField, PartitionSpec
+from pyiceberg.schema import Schema, assign_fresh_schema_ids
+from pyiceberg.table import Table, TableProperties
+from pyiceberg.transforms import IdentityTransform
+
+from actorproc.connectors.iceberg.options import IcebergOptions
+from actorproc.sinks.protocol import SinkRefused
+
+logging.getLogger("pyiceberg.io.pyarrow").setLevel(logging.ERROR)  # a line for each column without bounds, per file
+
+PARTITION = pa.field("partition", pa.string())
+"""Column of the partition. It is not in the files; readers take it from the metadata."""
+
+_FIRST_SPEC = 1000  # id of a partition field, as Iceberg counts
+
+_CREATED = {
+    "format-version": "2",
+    "gc.enabled": "false",  # files are ours to delete: no procedure of others may
+    TableProperties.METADATA_DELETE_AFTER_COMMIT_ENABLED: "true",
+    TableProperties.METADATA_PREVIOUS_VERSIONS_MAX: "100",
+}
+
+
+def open_catalog(uri: str, options: IcebergOptions) -> Catalog:
+    """The catalog that pyiceberg finds at this URI; `glue`: that of the AWS account."""
+    given = options.properties()
+    if uri == "glue":
+        return load_catalog("glue", type="glue", **given)
+    return load_catalog("actorproc", uri=_with_password(uri, options.password), **given)
+
+
+def _with_password(uri: str, password: str | None) -> str:
+    if password is None:
+        return uri
+    from sqlalchemy import make_url
+
+    return make_url(uri).set(password=password).render_as_string(hide_password=False)
+
+
+def open_table(catalog: Catalog, identifier: tuple[str, ...], schema: pa.Schema | None, location: str | None) -> Table:
+    """The table with all columns of the schema.
+
+    Args:
+        schema: of the rows, with `_sequence`; None: nothing is created or changed.
+
+    Raises:
+        SinkRefused: there is no table, or it cannot have these columns.
+    """
+    try:
+        table = catalog.load_table(identifier)
+    except NoSuchTableError:
+        if schema is None:
+            raise SinkRefused(f"there is no table {'.'.join(identifier)}") from None
+        table = _created(catalog, identifier, table_schema(schema), location)
+    if schema is not None:
+        _evolve(table, table_schema(schema))
+    return table
+
+
+def table_schema(schema: pa.Schema) -> Schema:
+    """The columns of the table. All may be null: older files lack columns that came later.
+
+    Raises:
+        SinkRefused: Iceberg has no such type.
+    """
+    if PARTITION.name in schema.names:
+        raise SinkRefused(f"the output has a column {PARTITION.name!r}, which is the partition in the table")
+    columns = pa.schema([*(pa.field(field.name, _nullable(field.type)) for field in schema), PARTITION])
+    try:
+        return assign_fresh_schema_ids(_pyarrow_to_schema_without_ids(columns))
+    except (TypeError, ValueError) as error:
+        raise SinkRefused(f"the table cannot have these columns: {error}") from None
+
+
+def _nullable(kind: pa.DataType) -> pa.DataType:
+    if pt.is_struct(kind):
+        return pa.struct([pa.field(field.name, _nullable(field.type)) for field in kind])
+    if pt.is_map(kind):
+        return pa.map_(_nullable(kind.key_type), _nullable(kind.item_type))
+    if pt.is_list(kind):
+        return pa.list_(pa.field(kind.value_field.name, _nullable(kind.value_type)))
+    return kind
+
+
+def _created(catalog: Catalog, identifier: tuple[str, ...], schema: Schema, location: str | None) -> Table:
+    source = schema.find_field(PARTITION.name).field_id
+    field = PartitionField(source, _FIRST_SPEC, IdentityTransform(), PARTITION.name)
+    properties = {**_CREATED, TableProperties.DEFAULT_NAME_MAPPING: schema.name_mapping.model_dump_json()}
+    with suppress(NamespaceAlreadyExistsError):
+        catalog.create_namespace(identifier[:-1])
+    try:
+        return catalog.create_table(
+            identifier, schema, location=location, partition_spec=PartitionSpec(field), properties=properties
+        )
+    except TableAlreadyExistsError:  # by another host
+        return catalog.load_table(identifier)
+
+
+def _evolve(table: Table, wanted: Schema) -> None:
+    """Add the columns that the table lacks, and what its files need to be read by name."""
+    try:
+        with table.transaction() as transaction:
+            if table.metadata.name_mapping() is None:
+                mapping = table.schema().name_mapping.model_dump_json()
+                transaction.set_properties({TableProperties.DEFAULT_NAME_MAPPING: mapping})
+            if table.properties.get("gc.enabled") != "false":
+                transaction.set_properties({"gc.enabled": "false"})
+            with transaction.update_schema() as update:
+                update.union_by_name(wanted)
+    except (ValidationError, TypeError, ValueError) as error:
+        raise SinkRefused(f"table {'.'.join(table.name())} cannot have the columns of the output: {error}") from None
+    spec = table.spec()
+    if not spec.is_unpartitioned() and [(field.name, str(field.transform)) for field in spec.fields] != [
+        (PARTITION.name, "identity")
+    ]:
+        raise SinkRefused(
+            f"table {'.'.join(table.name())} is partitioned by {', '.join(field.name for field in spec.fields)}: its "
+            "files are those of the output, so it can only be partitioned by the column partition, or not at all"
+        )

@@ -1,0 +1,260 @@
+"""`IcebergSink`: the output as a table of an Iceberg catalog. Nothing is written twice: it names the output's files."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, ClassVar, Literal
+
+import anyio
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyiceberg.catalog import Catalog
+from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.io.pyarrow import (
+    compute_statistics_plan,
+    data_file_statistics_from_parquet_metadata,
+    parquet_path_to_id_mapping,
+)
+from pyiceberg.manifest import DataFile, ManifestContent, ManifestFile
+from pyiceberg.table import Table, Transaction
+from pyiceberg.table.refs import MAIN_BRANCH
+from pyiceberg.table.snapshots import Operation
+from pyiceberg.table.update import AssertTableUUID, RemoveSnapshotsUpdate, SetPropertiesUpdate
+from pyiceberg.typedef import Record
+
+from actorproc.config.options import parse_options
+from actorproc.connectors.iceberg.catalog import open_catalog, open_table
+from actorproc.connectors.iceberg.options import IcebergOptions
+from actorproc.connectors.iceberg.snapshots import FileChange, data_file
+from actorproc.sinks.protocol import SinkMoved, SinkPlace, SinkRefused
+from actorproc.sinks.tables.protocol import (
+    AddedFile,
+    NamedFiles,
+    Place,
+    RemovedFile,
+    TableChange,
+    TableHome,
+    TableSink,
+    TableSnapshot,
+    named_file,
+)
+
+_EXPIRED_AT_ONCE = 100
+"""Snapshots that a transaction removes: a table that was left alone for long gets rid of them by and by."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen(TableSnapshot):
+    """A snapshot with what its change needs."""
+
+    table: Table | None = None
+    manifests: Sequence[ManifestFile] = ()
+    paths: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """Of files, by the path of the manifest that names them."""
+
+
+class IcebergSink(TableSink):
+    """`iceberg:URI#NAMESPACE.TABLE`, where URI is that of a catalog of pyiceberg: `http...`, `sqlite:...`,
+    `postgresql+psycopg:...`, or `glue`. The table may also be an option.
+    """
+
+    table: ClassVar[Literal["beside", "within"]] = "beside"
+    options: IcebergOptions
+
+    def __init__(self, url: str, given: Mapping[str, Any], place: SinkPlace) -> None:
+        self.options = parse_options(url, IcebergOptions, given, of="sink")
+        self._uri, _, named = url.partition(":")[2].partition("#")
+        name = self.options.table or named or place.processor
+        self._identifier = tuple(name.split(".") if "." in name else ("default", name))
+        self.url = f"iceberg:{self._uri}#{'.'.join(self._identifier)}"
+        self._clock = place.clock
+        self._catalog: Catalog | None = None
+        self._paths: dict[str, tuple[str, ...]] = {}  # of files, by the path of a manifest: manifests never change
+
+    async def open(self, schema: pa.Schema | None, home: TableHome) -> None:
+        """See `TableSink.open`."""
+        self._home = home
+        self._root = f"{home.store.url.rstrip('/')}/"
+        if self._root.startswith("memory:"):
+            raise SinkRefused("a container in memory cannot be the files of an Iceberg table")
+        identity = hashlib.sha256(home.identity.encode()).hexdigest()[:16]
+        self._property = f"actorproc.{home.layout.processor}.{identity}"
+        self._latest = await self._in_thread(self._open, schema)
+
+    def _open(self, schema: pa.Schema | None) -> Table:
+        self._catalog = self._catalog or open_catalog(self._uri, self.options)
+        return open_table(self._catalog, self._identifier, schema, self.options.location)
+
+    async def load(self) -> TableSnapshot:
+        """See `TableSink.load`."""
+        found: TableSnapshot = await self._in_thread(self._load)
+        return found
+
+    def _load(self) -> TableSnapshot:
+        if self._catalog is None:
+            raise RuntimeError("not opened")
+        table = self._latest = self._catalog.load_table(self._identifier)
+        snapshot = table.current_snapshot()
+        manifests = [] if snapshot is None else snapshot.manifests(table.io)
+        kept = json.loads(table.properties.get(self._property, "{}"))
+        places = {partition: Place(*place) for partition, place in kept.get("places", {}).items()}
+        version = 0 if snapshot is None else snapshot.snapshot_id
+        files = self._files(table, manifests)
+        return _Seen(kept.get("count", 0), kept.get("life", 0), places, files, version, table, manifests, self._paths)
+
+    def _files(self, table: Table, manifests: Sequence[ManifestFile]) -> NamedFiles:
+        # Deletes of rows that others have made say nothing of our files.
+        data = [manifest for manifest in manifests if manifest.content == ManifestContent.DATA]
+        self._paths = {manifest.manifest_path: self._named_in(table, manifest) for manifest in data}
+        files = NamedFiles(self._home.layout)
+        for paths in self._paths.values():
+            for path in paths:
+                files.add(self._key(path), path)
+        return files
+
+    def _named_in(self, table: Table, manifest: ManifestFile) -> tuple[str, ...]:
+        known = self._paths.get(manifest.manifest_path)
+        if known is not None:
+            return known
+        entries = manifest.fetch_manifest_entry(table.io, discard_deleted=True)
+        return tuple(entry.data_file.file_path for entry in entries)
+
+    async def named_since(self, age: float) -> set[str]:
+        """See `TableSink.named_since`."""
+        found: set[str] = await self._in_thread(self._named_since, age)
+        return found
+
+    def _named_since(self, age: float) -> set[str]:
+        if self._catalog is None:
+            raise RuntimeError("not opened")
+        table = self._catalog.load_table(self._identifier)
+        since = (self._home.store.time.now() - age) * 1000
+        snapshots = sorted(table.metadata.snapshots, key=lambda snapshot: snapshot.timestamp_ms)
+        older = [snapshot for snapshot in snapshots if snapshot.timestamp_ms < since]
+        held = [*older[-1:], *snapshots[len(older) :]]  # the last older one was the newest when that time began
+        if (current := table.current_snapshot()) is not None:  # also after somebody has rolled back
+            held.append(current)
+        manifests = {manifest for snapshot in held for manifest in snapshot.manifests(table.io)}
+        keys = {self._key(path) for manifest in manifests for path in self._named_in(table, manifest)}
+        return {key for key in keys if key is not None}
+
+    def _key(self, path: str) -> str | None:
+        return path.removeprefix(self._root) if path.startswith(self._root) else None
+
+    async def commit(self, seen: TableSnapshot, change: TableChange) -> None:
+        """See `TableSink.commit`."""
+        if not isinstance(seen, _Seen):
+            raise TypeError(f"{seen!r} is not of this table")
+        await self._in_thread(self._commit, seen, change)
+
+    def _commit(self, seen: _Seen, change: TableChange) -> None:
+        if seen.table is None or self._catalog is None:
+            raise RuntimeError("not opened")
+        transaction = Transaction(seen.table)
+        manifests = seen.manifests
+        for operation, adds, removes in _snapshots(self._home, change):
+            made = FileChange(
+                operation,
+                transaction,
+                manifests,
+                self._gone(seen, removes),
+                [self._data_file(seen.table, f) for f in adds],
+            )
+            made.stage()
+            snapshot = transaction.table_metadata.snapshot_by_name(MAIN_BRANCH)
+            manifests = [] if snapshot is None else snapshot.manifests(seen.table.io)
+        places = {**seen.places, **change.places} if change.life == seen.life else change.places
+        kept = {"count": seen.count + 1, "life": change.life, "places": places}
+        updates = [*transaction._updates, SetPropertiesUpdate(updates={self._property: json.dumps(kept)})]
+        if expired := self._expired(seen.table):
+            updates.append(RemoveSnapshotsUpdate(snapshot_ids=expired))
+        # Not `commit_transaction`: it tries again on top of what others have committed meanwhile, as the table's
+        # properties say (rule `count`). The condition is that the snapshot is still the one that was loaded.
+        try:
+            requirements = (*transaction._requirements, AssertTableUUID(uuid=seen.table.metadata.table_uuid))
+            self._catalog.commit_table(seen.table, requirements, tuple(updates))
+        except CommitFailedException as error:
+            raise SinkMoved(f"table {'.'.join(self._identifier)}: {error}") from error
+
+    def _gone(self, seen: _Seen, removes: Sequence[RemovedFile]) -> dict[str, set[str]]:
+        """Paths of the files to remove, by manifest.
+
+        Raises:
+            SinkMoved: the table does not name one.
+        """
+        wanted = {self._path(file.key) for file in removes}
+        found = {manifest: wanted.intersection(paths) for manifest, paths in seen.paths.items()}
+        if missing := wanted.difference(*found.values()):
+            raise SinkMoved(f"the table does not name {min(missing)}, which is to be removed")
+        return {manifest: paths for manifest, paths in found.items() if paths}
+
+    def _path(self, key: str) -> str:
+        """The path of a file: of one in the container, or as the table spells it."""
+        return key if "://" in key else f"{self._root}{key}"
+
+    def _data_file(self, table: Table, file: AddedFile) -> DataFile:
+        spec = table.spec()
+        partition = Record() if spec.is_unpartitioned() else Record(file.partition)
+        return data_file(f"{self._root}{file.key}", file.size, partition, spec.spec_id, file.note)
+
+    def _expired(self, table: Table) -> list[int]:
+        """Snapshots that are older than versions are kept, and that no branch or tag names."""
+        oldest = (self._home.store.time.now() - self.options.versions) * 1000
+        named = {ref.snapshot_id for ref in table.metadata.refs.values()}
+        found = [
+            snapshot.snapshot_id
+            for snapshot in table.metadata.snapshots
+            if snapshot.timestamp_ms < oldest and snapshot.snapshot_id not in named
+        ]
+        return found[:_EXPIRED_AT_ONCE]
+
+    def describe(self, footer: pq.FileMetaData) -> Any:
+        """See `TableSink.describe`: the statistics of the file."""
+        schema = self._latest.schema()
+        statistics = data_file_statistics_from_parquet_metadata(
+            footer, compute_statistics_plan(schema, self._latest.properties), parquet_path_to_id_mapping(schema)
+        )
+        return statistics.to_serialized_dict()
+
+    async def close(self) -> None:
+        """See `TableSink.close`."""
+        if self._catalog is not None:
+            await self._in_thread(self._catalog.close)
+
+    async def _in_thread(self, work: Any, *args: Any) -> Any:
+        with anyio.CancelScope(shield=True):  # a thread cannot be stopped: what it does is waited for
+            return await self._clock.run_in_thread(partial(work, *args))
+
+
+_Snapshot = tuple[Operation, Sequence[AddedFile], Sequence[RemovedFile]]
+
+
+def _snapshots(home: TableHome, change: TableChange) -> list[_Snapshot]:
+    """The snapshots of one transaction, so that readers of changes get new rows once, as appends.
+
+    First what replaces or removes files, then what is new. There is one at least: the condition of a transaction is
+    the snapshot before it.
+    """
+    whole = [file for file in change.adds if file.new_rows and not _is_original(home, file)]
+    if whole:  # a file with rows that are there and others, or a copy without rows
+        return [(Operation.OVERWRITE, change.adds, change.removes)]
+    old = [file for file in change.adds if not file.new_rows]
+    new = [file for file in change.adds if file.new_rows]
+    found = list[_Snapshot]()
+    if old or change.removes:
+        kind = Operation.REPLACE if old else Operation.DELETE
+        if old and any(file.rows_go for file in change.removes):
+            kind = Operation.OVERWRITE
+        found.append((kind, old, change.removes))
+    if new or not found:
+        found.append((Operation.APPEND, new, ()))
+    return found
+
+
+def _is_original(home: TableHome, file: AddedFile) -> bool:
+    named = named_file(home.layout, file.key)
+    return named is not None and not named.compacted
