@@ -81,7 +81,7 @@ class ByHand:
             NAME, opened, sink.options, RowShape(sink.options, schema, sink.can), PARTITION,
             store=Store(view, clock=VirtualClock(name)), layout=self.layout, schema=schema, log=get_logger(__name__),
         )  # fmt: skip
-        delivery.begin(self.tip if tip is None else tip, 0)
+        delivery.begin(self.tip if tip is None else tip, 0, 0)
         found = HandHost(loop.host(name), view, sink, delivery)
         found.host.start(delivery.run(), name=name)
         return found
