@@ -22,8 +22,9 @@ def failure(url: str, status: int, body: bytes, again_in: float) -> SinkError:
     """
     said = printable(body[: 4 * _SHOWN].decode(errors="replace"))[:_SHOWN]
     why = ", a redirect, which is not followed" if 300 <= status < 400 else ""
+    why = ", so some of the rows may have failed" if status < 300 else why
     text = f"{url} answers {status}{why}{f': {said}' if said else ''}"
-    kind = SinkRefused if 400 <= status < 500 and status not in _AGAIN else SinkError
+    kind = SinkRefused if status < 300 or (400 <= status < 500 and status not in _AGAIN) else SinkError
     return kind(text, again_in=again_in)
 
 

@@ -19,6 +19,9 @@ from actorproc.runtime.error_text import format_error
 from actorproc.sinks.positions import PositionsInContainer, SentCommit, commits_of
 from actorproc.sinks.protocol import Delivery, Guarantee, SinkError, SinkPlace
 
+_MULTI_STATUS = 207
+"""Says that parts of a request may have failed, in the words of each service."""
+
 _MOST_BODY = 64 * 2**10
 """Bytes of an answer that are read. A longer one costs a connection."""
 
@@ -108,7 +111,7 @@ class HttpSink(PositionsInContainer):
             raise SinkError(
                 f"{self.url}: {printable(self._without_path(text))[:500]}"
             ) from None  # its cause names the path
-        if not 200 <= response.status < 300:
+        if not 200 <= response.status < 300 or response.status == _MULTI_STATUS:
             await self._fail(response, said)
 
     async def _fail(self, response: aiohttp.ClientResponse, said: bytes) -> None:

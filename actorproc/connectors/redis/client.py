@@ -7,7 +7,7 @@ from typing import Any
 import redis.asyncio as redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
-from redis.exceptions import NoPermissionError, ReadOnlyError
+from redis.exceptions import ConnectionError, NoPermissionError, ReadOnlyError  # noqa: A004
 
 from actorproc.connectors.redis.options import RedisOptions
 from actorproc.sinks.protocol import SinkRefused
@@ -53,6 +53,6 @@ def refusal(error: Exception) -> SinkRefused | None:
 
 
 async def reconnect(client: Client, error: Exception) -> None:
-    """After a failover connections lead to a replica: look the name up again."""
-    if isinstance(error, ReadOnlyError) and isinstance(client, redis.Redis):
-        await client.connection_pool.disconnect()
+    """After a restart or a failover each idle connection would fail for itself, or leads to a replica."""
+    if isinstance(error, ReadOnlyError | ConnectionError) and isinstance(client, redis.Redis):
+        await client.connection_pool.disconnect(inuse_connections=False)

@@ -157,6 +157,23 @@ async def test_a_materialized_view_gets_each_row_once(server: ClickHouse) -> Non
     assert server.query("SELECT count() FROM sums") == [(3,)]
 
 
+async def test_a_block_of_several_partitions_doubles_nothing(server: ClickHouse) -> None:
+    """As in ClickHouse/ClickHouse#56642: a block is cut by the table's partitions, each part known again."""
+    server.command("CREATE TABLE parted (n Int64, _sequence Int64, _partition String) ENGINE = MergeTree "
+                   "PARTITION BY n % 7 ORDER BY n SETTINGS non_replicated_deduplication_window = 10000")  # fmt: skip
+    for _ in range(3):
+        await deliver(server, "parted", delivery(1000))
+    assert server.query("SELECT count() FROM parted") == [(1000,)]
+
+
+async def test_a_redelivery_fills_a_table_that_was_emptied(server: ClickHouse) -> None:
+    """As in ClickHouse/ClickHouse#827: an emptied table may still know its blocks."""
+    await deliver(server, "emptied", delivery())
+    server.command("TRUNCATE TABLE emptied")
+    await deliver(server, "emptied", delivery(now=replace(ROW, term="redelivered")))
+    assert server.query("SELECT count() FROM emptied") == [(3,)]
+
+
 async def test_killing_the_server_loses_and_doubles_nothing(server: ClickHouse) -> None:
     store = new_store()
     await deliver(server, "killed", delivery(), store)

@@ -11,6 +11,7 @@ import anyio
 import pyarrow as pa
 import pytest
 from msgspec.structs import replace
+from redis import RedisError
 
 from actorproc.connectors.redis import RedisSink
 from actorproc.connectors.redis.keys import position_key, tag_of
@@ -157,6 +158,55 @@ async def test_a_killed_server_leaves_a_delivery_whole_or_undone(own_server: Red
             delivered += 1
         row = now
     await found.close()
+
+
+async def test_one_failure_tells_of_all_connections_that_are_stale(own_server: RedisServer) -> None:
+    """As in openmeterio/openmeter#4485: connections that were open before a failover fail one after the other."""
+    async with sink(own_server, "stale") as found:
+        await found.open(SCHEMA)
+        async with anyio.create_task_group() as tasks:
+            for partition in range(8):
+                each = delivery(500)
+                tasks.start_soon(found.write, Delivery(str(partition), each.rows, 0, (500,), None, each.now))
+        own_server.kill()
+        own_server.start()
+        with suppress(RedisError):
+            await found.read("0")
+        for partition in range(8):
+            assert await found.read(str(partition)) == ROW
+
+
+async def test_a_script_that_the_server_has_forgotten_is_loaded_again(server: RedisServer) -> None:
+    async with sink(server, "flushed") as found:
+        await found.open(SCHEMA)
+        with server.client() as client:
+            client.script_flush()
+        await found.write(delivery(3))
+    assert len(entries(server, "flushed")) == 3
+
+
+async def test_a_cancelled_delivery_leaves_no_answer_for_the_next_command(server: RedisServer) -> None:
+    """As in redis/redis-py#2665."""
+    async with sink(server, "cancelled", connections=1) as found:
+        await found.open(SCHEMA)
+        for number in range(10):
+            was = await found.read("0")
+            now = replace(ROW, position=number + 1)
+            with anyio.move_on_after(0.002 * number):
+                await found.write(delivery(2000, was, now))
+            assert await found.read("0") in (was, now)
+            assert await found.read("never") is None
+
+
+async def test_sinks_of_one_stream_have_their_own_positions(server: RedisServer) -> None:
+    """As in redis-field-engineering/redis-kafka-connect#68."""
+    for processor in ("Orders", "Returns"):
+        found = RedisSink(server.url, {"stream": "shared"}, SinkPlace("r", processor, SYSTEM))
+        async with found:
+            await found.open(SCHEMA)
+            assert await found.read("0") is None
+            await found.write(delivery(3))
+    assert len(entries(server, "shared")) == 6
 
 
 async def test_a_replica_is_no_place_to_deliver(own_server: RedisServer, server: RedisServer) -> None:
