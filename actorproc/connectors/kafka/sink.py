@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from itertools import chain, repeat
 from typing import Any, ClassVar
 from urllib.parse import quote
 
@@ -107,24 +108,25 @@ class KafkaSink(Sink):
             await self.place.clock.run_in_thread(self._write, delivery)
 
     def _write(self, delivery: Delivery) -> None:
-        messages, partition = self._messages(delivery), delivery.partition
+        partition = delivery.partition
         held = self._held.get(partition)
         if held is not None and held.row == delivery.was:
             with _as_sink_errors(delivery), suppress(ProducerLost):  # somebody may have fenced it, and sent nothing
-                self._send(held, delivery, messages)
+                self._send(held, delivery)
                 return
         self._drop(partition)
         with _as_sink_errors(delivery):
             self._check(delivery, self._read(partition))  # before anybody is fenced
-            self._send(self._claim(delivery), delivery, messages)
+            self._send(self._claim(delivery), delivery)
 
-    def _send(self, held: _Held, delivery: Delivery, messages: list[Numbered]) -> None:
+    def _send(self, held: _Held, delivery: Delivery) -> None:
         """One transaction. After a failure the producer is not used again: what state it is in depends on the error."""
         partition, now = delivery.partition, delivery.now
         offset = TopicPartition(self.topic, 0, now.position, _text_of(now))
         self._held.pop(partition, None)
         try:
-            refused = held.writer.write_at(messages, offset)
+            with collector_paused():
+                refused = held.writer.write_at(_messages(delivery, self.options), offset)
         except BaseException:
             held.writer.close()
             raise
@@ -165,16 +167,10 @@ class KafkaSink(Sink):
         if (held := self._held.pop(partition, None)) is not None:
             held.writer.close()
 
-    def _messages(self, delivery: Delivery) -> list[Numbered]:
-        found: list[Numbered] = []
-        with collector_paused():
-            for some in messages_of(delivery, self.options):
-                found += zip(range(len(found), delivery.rows.num_rows), _kafka_messages(some), strict=False)
-        return found
-
     def _name(self, partition: str) -> str:
-        """Group and transactional id of a partition."""
-        return f"actorproc-sink-{self.place.processor}-{self.place.name}-{quote(partition, safe='')}"
+        """Group and transactional id of a partition. No name may have a colon."""
+        parts = (self.place.processor, self.place.name, self.topic, quote(partition, safe=""))
+        return f"actorproc-sink:{':'.join(parts)}"
 
     async def close(self) -> None:
         """See `Sink.close`."""
@@ -199,12 +195,19 @@ def _as_sink_errors(delivery: Delivery) -> Iterator[None]:
         raise SinkRefused(str(error)) from None
 
 
+def _messages(delivery: Delivery, options: MessageOptions) -> Iterator[Numbered]:
+    """The rows, numbered. The client sends the first while the next are made."""
+    return enumerate(chain.from_iterable(map(_kafka_messages, messages_of(delivery, options))))
+
+
 def _kafka_messages(some: Messages) -> Iterable[KafkaMessage]:
-    count = len(some.values)
-    headers = some.headers or [[]] * count
-    times = [None] * count if some.times is None else some.times.cast(pa.int64()).to_pylist()
-    for value, key, own, time in zip(some.values.to_pylist(), some.keys.to_pylist(), headers, times, strict=True):
-        yield KafkaMessage(value, key, own, timestamp=None if time is None else time // 1000)
+    none = repeat(None)
+    times: Iterable[int | None] = none
+    if some.times is not None:
+        times = [None if time is None else time // 1000 for time in some.times.cast(pa.int64()).to_pylist()]
+    headers = some.headers or repeat(())
+    fields = zip(some.values.to_pylist(), some.keys.to_pylist(), headers, none, none, times, strict=False)
+    return map(tuple.__new__, repeat(KafkaMessage), fields)  # without Python's call for each
 
 
 def _text_of(row: SinkRow) -> str:

@@ -9,7 +9,7 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -132,7 +132,7 @@ class TransactionalWriter:
         """See `Writer.write`."""
         return self.write_at(messages, position.to_offset(self._topic))
 
-    def write_at(self, messages: Sequence[Numbered], offset: TopicPartition) -> dict[int, str]:
+    def write_at(self, messages: Iterable[Numbered], offset: TopicPartition) -> dict[int, str]:
         """See `Writer.write`: the offset is what is stored."""
         reports: list[KafkaError | None] = []
         try:
@@ -335,7 +335,7 @@ def _committed(consumer: Consumer, topic: str, timeout: float) -> TopicPartition
 
 
 def _produce(
-    producer: Producer, topic: str, messages: Sequence[Numbered], reports: list[KafkaError | None]
+    producer: Producer, topic: str, messages: Iterable[Numbered], reports: list[KafkaError | None]
 ) -> tuple[dict[int, str], int]:
     """Queue the messages. Each report of a delivery is added to `reports`.
 

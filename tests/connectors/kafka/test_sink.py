@@ -154,6 +154,22 @@ async def test_a_dead_owner_with_an_open_transaction_is_fenced_at_once(broker: B
     assert values(topic) == [0, 1, 2, 3, 4, 5]
 
 
+async def test_processors_of_one_name_do_not_fence_each_other_in_two_topics(broker: Broker) -> None:
+    one, two = Topic(broker, partitions=1), Topic(broker, partitions=1)
+    async with sink(one, "same") as staging, sink(two, "same") as production:
+        await staging.open(SCHEMA)
+        await production.open(SCHEMA)
+        first = delivery(range(3), None)
+        await staging.write(first)
+        await production.write(first)
+        with anyio.fail_after(10):
+            producers = [found._held["0"].writer for found in (staging, production)]
+            await staging.write(delivery(range(3, 6), first.now))
+            await production.write(delivery(range(3, 6), first.now))
+        assert producers == [found._held["0"].writer for found in (staging, production)]  # nobody was fenced
+    assert values(one) == values(two) == [0, 1, 2, 3, 4, 5]
+
+
 async def test_brokers_that_are_away_cost_time_only(broker: Broker) -> None:
     topic = Topic(broker, partitions=1)
     async with sink(topic, timeout=3) as found:
