@@ -214,7 +214,8 @@ def _root(
       actorproc output --name Delays --container state
       actorproc dead-letters list --name Delays --container state
 
-    A URL is a folder or a bucket: state, file:///var/state, s3://bucket/prefix.
+    A URL is a folder or a bucket: state, file:///var/state, s3://bucket/prefix,
+    az://account/container/prefix, gs://bucket/prefix.
 
     A setting has the same name everywhere: --set commit_interval=1s, ACTORPROC_COMMIT_INTERVAL=1s, actorproc.toml.
     """

@@ -317,6 +317,21 @@ async def test_a_server_that_never_answers_costs_the_deadline_and_no_more(throug
         await store.put("key", b"body")
 
 
+async def test_a_page_of_a_proxy_is_no_missing_object(through: Through) -> None:
+    """A host that took it for one would believe that a checkpoint is gone."""
+    _, store, proxy, _ = through
+
+    async def lost(request: Request) -> bytes:
+        body = b"<html><body><h1>404</h1>No upstream</body></html>"
+        head = f"HTTP/1.1 404 X\r\nContent-Length: {0 if request.method == 'HEAD' else len(body)}\r\n".encode()
+        return head + b"Connection: close\r\n\r\n" + (b"" if request.method == "HEAD" else body)
+
+    proxy.on_request = lost
+    for call in (lambda: store.get("key"), lambda: store.get("key", tail=3), lambda: store.delete("key")):
+        with pytest.raises(StoreRefused, match="404"):
+            await call()
+
+
 async def test_a_redirect_is_not_followed(through: Through) -> None:
     """It would send a write, and the credentials, to another place."""
     _, store, proxy, _ = through

@@ -14,7 +14,6 @@ from actorproc.errors import CredentialsExpired, StoreError, StoreRefused, Store
 _TRY_AGAIN = {408, 429}  # and 5xx
 _TOO_MANY = {429, 503}  # ServerBusy: more than the account or the partition of its index takes
 _UNMET = {"", "ConditionNotMet", "TargetConditionNotMet"}
-_PLACE = {"ContainerNotFound", "ContainerBeingDeleted", "ContainerDisabled", "ResourceNotFound"}
 _ROLE = "the role 'Storage Blob Data Contributor' on the container; a new assignment takes up to ten minutes"
 _KEYS = "az_account_key or az_sas_token, or the login by Microsoft Entra"
 _LEASE = "somebody holds a lease on it: break the lease, and let nobody lease what actorproc writes"
@@ -64,7 +63,8 @@ class Refusal(NamedTuple):
 
     @property
     def missing_key(self) -> bool:
-        return self.status == 404 and self.code not in _PLACE
+        """Said by Azure itself: another 404 may be of a proxy, or about the container."""
+        return self.status == 404 and self.code == "BlobNotFound"
 
     @property
     def unmet(self) -> bool:

@@ -16,6 +16,7 @@ from actorproc.errors import CredentialsExpired, StoreError, StoreRefused, Store
 _TRY_AGAIN = {408, 429}  # and 5xx
 _TOO_MANY = {429, 503}
 _TOO_MANY_REASONS = {"rateLimitExceeded", "userRateLimitExceeded", "quotaExceeded"}  # some of them come with 403
+_NO_OBJECT = re.compile(r"no such object|^not found$", re.IGNORECASE)
 _NO_BUCKET = re.compile(r"bucket does not exist", re.IGNORECASE)
 _KEYS = "gs_service_account_key, or the application default credentials (GOOGLE_APPLICATION_CREDENTIALS)"
 _ADVICE = {
@@ -49,7 +50,12 @@ class Refusal(NamedTuple):
 
     @property
     def missing_key(self) -> bool:
-        return self.status == 404 and not _NO_BUCKET.search(self.message)
+        """Said by the service itself: another 404 may be of a proxy, or about the bucket."""
+        return (
+            self.status == 404
+            and (self.reason == "notFound" or _NO_OBJECT.search(self.message) is not None)
+            and (_NO_BUCKET.search(self.message) is None)
+        )
 
     @property
     def unmet(self) -> bool:
