@@ -9,6 +9,18 @@ from actorproc.handler.decoder import Columns, Decoder, Parsed, Values
 from actorproc.records import Batch, Cursor, Record
 from actorproc.runtime.budget import ReadBudget
 from actorproc.runtime.clock import Clock
+from actorproc.sinks.options import SinkOptions
+from actorproc.sinks.protocol import (
+    Delivery,
+    Guarantee,
+    Sink,
+    SinkError,
+    SinkMoved,
+    SinkPlace,
+    SinkRefused,
+    SinkRow,
+)
+from actorproc.sinks.sql import SqlOptions, SqlSink
 from actorproc.sources import open_source
 from actorproc.sources.patience import Patience
 from actorproc.sources.protocol import Chunk, End, Partition, Source, Start
@@ -25,8 +37,10 @@ __all__ = [
     "Columns",
     "Cursor",
     "Decoder",
+    "Delivery",
     "End",
     "Entry",
+    "Guarantee",
     "Hadoop",
     "Listing",
     "NotModified",
@@ -36,7 +50,16 @@ __all__ = [
     "ReadBudget",
     "Record",
     "Settings",
+    "Sink",
+    "SinkError",
+    "SinkMoved",
+    "SinkOptions",
+    "SinkPlace",
+    "SinkRefused",
+    "SinkRow",
     "Source",
+    "SqlOptions",
+    "SqlSink",
     "Start",
     "Stored",
     "Values",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 import subprocess
 from pathlib import Path
 
@@ -53,6 +54,18 @@ def test_a_strangers_source_store_and_decoder_serve_and_are_looked_at(acme: Run,
     assert "slow" in letters
     assert "safe to use" in acme("doctor", "acmedb://state.db").stdout
     assert "level=info took=12.5" in acme("peek", *source).stdout
+
+
+def test_a_strangers_sink_gets_the_rows_and_is_looked_at(acme: Run, files: Path) -> None:
+    serve(acme, files, "--sink", "acme=acmedb:rows.db", "--sink-option", "acme.table=took")
+    with sqlite3.connect(files / "rows.db") as connection:
+        assert (
+            sorted(connection.execute("SELECT level, took FROM took")) == [("info", "12.5")] * 2 + [("warn", "1.0")] * 2
+        )
+    (listed,) = json.loads(acme("sinks", "list", *PLACE, "--json").stdout)
+    assert (listed["name"], listed["state"], listed["rows_behind"]) == ("acme", "up to date", 0)
+    wrong = serve(acme, files, "--sink", "acme=acmedb:rows.db", "--sink-option", "acme.tabel=took", code=2)
+    assert "tabel" in wrong.stderr
 
 
 def test_workers_share_leases_in_a_strangers_store(acme: Run, files: Path) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import sqlite3
+from collections.abc import AsyncIterator, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -19,13 +20,16 @@ from actorproc.errors import UsageError
 from actorproc.handler.decoder import columns_of, values_of
 from actorproc.handlers import Capture
 from actorproc.retention.readers import Reader
+from actorproc.runtime.clock import SYSTEM
+from actorproc.sinks.opening import make_sink
 from actorproc.sources import open_source
 from actorproc.spark.hadoop import is_local, spark_url, store_url
 from actorproc.spark.options import settings_as_options
 from actorproc.spark.session_options import redacted, session_options
+from actorproc.spi import Guarantee, Sink
 from actorproc.storage.store import Store
 from actorproc.stores import open_store
-from actorproc.testing import check_source
+from actorproc.testing import check_sink, check_source
 from tests.plugin.packages import installed_package
 from tests.stores.test_contract import *  # noqa: F403  # runs them all on the stranger's store
 
@@ -54,6 +58,21 @@ async def test_a_strangers_source_keeps_the_rules(tmp_path: Path) -> None:
     checked = await check_source(lambda: open_source(f"acme://{tmp_path}", settings=settings), add=add)
     assert checked.records == {"a": 4}
     assert all("lines have no time" in rule for rule in checked.not_checked)
+
+
+async def test_a_strangers_sink_keeps_its_guarantee(tmp_path: Path) -> None:
+    def make() -> Sink:
+        options = {"url": f"acmedb:{tmp_path}/rows.db", "table": "kept", "most_rows": "1000"}
+        sink = make_sink("acme", options, processor="Took", clock=SYSTEM)
+        assert isinstance(sink, Sink)
+        return sink
+
+    async def rows() -> Sequence[int]:
+        with sqlite3.connect(tmp_path / "rows.db") as connection:
+            return [int(n) for (n,) in connection.execute("SELECT n FROM kept")]
+
+    checked = await check_sink(make, rows)
+    assert (checked.guarantee, checked.repeated) == (Guarantee.EXACTLY_ONCE, 0)
 
 
 def test_a_strangers_decoder_makes_objects_and_columns() -> None:
