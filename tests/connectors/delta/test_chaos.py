@@ -153,7 +153,9 @@ class Chaos:
         chosen = self.random.sample(paths, 2)
         rows = [n for path in chosen for n in await self._rows_of(state, path)]
         made = await self._written(f"partition={p}/part-{self.truth.clock.nonce()}.parquet", rows, p, new=False)
-        removes = {path: {"remove": {"path": path, "dataChange": False}} for path in chosen}
+        removes: dict[str, dict[str, object]] = {
+            path: {"remove": {"path": path, "dataChange": False}} for path in chosen
+        }
         self.optimized += await self._land([made], removes)
 
     async def _written(self, path: str, rows: list[int], partition: str, *, new: bool = True) -> dict[str, object]:
