@@ -77,7 +77,7 @@ class Cluster:
         timers: tells the rows of `on_wake` from those of records, and checks them. A handler with timers needs it.
         cleared: called with the partition once a reset has cleared its keyed state.
         settings: those that differ from the defaults, by name.
-        sink: whether a simulated database, `sinks.database`, gets the committed rows.
+        sink: options of a simulated database, `sinks.database`, that gets the committed rows. Default: there is none.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class Cluster:
         lost_nudges: float = 0.0,
         settings: Mapping[str, Any] | None = None,
         options: Mapping[str, object] | None = None,
-        sink: bool = False,
+        sink: Mapping[str, Any] | None = None,
         seed: object = 0,
     ) -> None:
         self.source = source
@@ -118,7 +118,7 @@ class Cluster:
         self.group = GroupChecks(self.settings.lease_expiration_interval, self.report)
         memory = MemoryStore(clock=VirtualClock("store"), content_tags=self._random.random() < 0.5)
         self._splits = SplitChecks(source, self._checks_of, self.report)
-        self.sinks = SinkChecks(self.report, seed=seed) if sink else None
+        self.sinks = SinkChecks(self.report, sink, seed=seed) if sink is not None else None
         truth = CheckedStore(memory, self.layout, self.group, self._checks_of, source, self._splits, self.sinks)
         self.store = FaultyBackend(truth, faults, seed=seed)
         source.join(self.store, self.report, lambda partition: self._checks_of(partition).committed_to())

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
-from typing import Any, NoReturn, TypeVar
+from typing import Any, ClassVar, NoReturn, TypeVar
 
 import pyarrow as pa
 from anyio.lowlevel import checkpoint
@@ -16,7 +16,7 @@ from actorproc.runtime.clock import SYSTEM
 from actorproc.simulation.faults import LATENCY_ONLY, Faults, Range
 from actorproc.simulation.loop import current_host, current_loop, start_outside
 from actorproc.sinks.options import SinkOptions
-from actorproc.sinks.protocol import Delivery, Guarantee, Sink, SinkError, SinkMoved, SinkRefused, SinkRow
+from actorproc.sinks.protocol import Ability, Delivery, Guarantee, Sink, SinkError, SinkMoved, SinkRefused, SinkRow
 
 T = TypeVar("T")
 Row = Mapping[str, Any]
@@ -46,6 +46,27 @@ class Contents:
         return Contents(self.row, dict(self.blocks))
 
 
+Key = tuple[Any, ...]
+Version = tuple[int, int, int]
+"""Lives that have delivered, depth of the partition, number of the commit."""
+
+
+@dataclass(slots=True)
+class Everything:
+    """What the database holds."""
+
+    contents: dict[str, Contents] = field(default_factory=dict)
+    """By partition."""
+    keyed: dict[Key, tuple[Version, Row]] = field(default_factory=dict)
+    """With `mode = "upsert"`: the newest row of each key."""
+    registrations: tuple[str, ...] = ()
+    """That have delivered, in order."""
+
+    def copy(self) -> Everything:
+        contents = {partition: contents.copy() for partition, contents in self.contents.items()}
+        return Everything(contents, dict(self.keyed), self.registrations)
+
+
 Landed = Callable[[Delivery, Contents], None]
 
 
@@ -54,11 +75,12 @@ class SimulatedDatabase:
 
     Args:
         landed: called with each transaction that lands, and with the contents before it.
+        options: of the sink.
     """
 
-    def __init__(self, landed: Landed, *, seed: object = 0) -> None:
-        self.contents: dict[str, Contents] = {}
-        """By partition."""
+    def __init__(self, landed: Landed, options: Mapping[str, Any], *, seed: object = 0) -> None:
+        self.options = SinkOptions(**options)
+        self.held = Everything()
         self.former: list[dict[str, Contents]] = []
         """Contents that a restored backup has replaced, since `forget_former`."""
         self.faults: Faults = LATENCY_ONLY
@@ -84,14 +106,19 @@ class SimulatedDatabase:
         """End outage and faults."""
         self._away_until, self.faults, self.refusing = 0.0, LATENCY_ONLY, 0.0
 
-    def backup(self) -> dict[str, Contents]:
-        """A copy of all contents."""
-        return {partition: contents.copy() for partition, contents in self.contents.items()}
+    @property
+    def contents(self) -> dict[str, Contents]:
+        """By partition."""
+        return self.held.contents
 
-    def restore(self, backup: Mapping[str, Contents]) -> None:
+    def backup(self) -> Everything:
+        """A copy of everything."""
+        return self.held.copy()
+
+    def restore(self, backup: Everything) -> None:
         """Go back to a backup."""
         self.former.append(self.contents)
-        self.contents = {partition: contents.copy() for partition, contents in backup.items()}
+        self.held = backup.copy()
         self.injected["sink_restored"] += 1
 
     # For the connections
@@ -115,7 +142,11 @@ class SimulatedDatabase:
             self.injected["sink_moved"] += 1
             raise SinkMoved(f"{found.row} is not {delivery.was}")
         before = found.copy()
+        if delivery.replace_after is not None:
+            _delete_after(found, delivery.replace_after)
         self.insert(found, delivery)
+        if self.options.mode == "upsert":
+            self._upsert(delivery)
         found.row = delivery.now
         self._landed(delivery, before)
 
@@ -128,17 +159,38 @@ class SimulatedDatabase:
             contents.blocks[number] = (*contents.blocks.get(number, ()), block)
             first += count
 
+    def _upsert(self, delivery: Delivery) -> None:
+        held = self.held
+        if delivery.registration not in held.registrations:
+            held.registrations = (*held.registrations, delivery.registration)
+        life, rows, first = held.registrations.index(delivery.registration), delivery.rows.to_pylist(), 0
+        for number, count in enumerate(delivery.counts, delivery.since):
+            version = (life, delivery.depth, number)
+            for row in rows[first : first + count]:
+                key = tuple(row[column] for column in self.options.key)
+                if key not in held.keyed or version >= held.keyed[key][0]:
+                    held.keyed[key] = version, row
+            first += count
+
+
+def _delete_after(contents: Contents, sequence: int) -> None:
+    """Delete the rows of greater sequences."""
+    for number, blocks in contents.blocks.items():
+        contents.blocks[number] = tuple(
+            replace(block, rows=[row for row in block.rows if row["_sequence"] <= sequence]) for block in blocks
+        )
+
 
 class SimulatedSink(Sink):
     """The connection of one process to the database. A request travels outside of all hosts, as in `FaultyBackend`."""
 
     guarantee = Guarantee.EXACTLY_ONCE
+    can: ClassVar[frozenset[Ability]] = frozenset({"upsert", "replace"})
 
     def __init__(self, database: SimulatedDatabase, random: Random) -> None:
         self.url = "simulated:database"
-        self.options = SinkOptions(
-            batch_rows=random.choice([1, 20, 50_000]), buffer_bytes=random.choice([1, 2_000, 2**24])
-        )
+        sizes = {"batch_rows": random.choice([1, 20, 50_000]), "buffer_bytes": random.choice([1, 2_000, 2**24])}
+        self.options = database.options.model_copy(update=sizes)
         self.interfere: Callable[[str, str], str | None] | None = None
         """Decides the fate of each request, by verb and partition, as in `FaultyBackend`."""
         self._database = database

@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import io
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import pyarrow.parquet as pq
 
 from actorproc.output.chain import Commit
 from actorproc.retention.readers import Registry, SinkEntry
-from actorproc.simulation.database import NAME, Contents, Row, SimulatedDatabase
+from actorproc.simulation.database import NAME, Contents, Key, Row, SimulatedDatabase
 from actorproc.sinks.entries import SinkProgress
 from actorproc.sinks.protocol import Delivery
 from actorproc.storage.parquet import Footer, parse_footer
@@ -26,6 +27,8 @@ class CommittedRows:
 
     put_id: str
     rows: list[Row]
+    reset_to: int | None
+    """Sequence up to which rows stay: the commit is a reset."""
 
 
 class SinkChecks:
@@ -33,11 +36,13 @@ class SinkChecks:
 
     Args:
         broken: called with each invariant that does not hold.
+        options: of the sink.
     """
 
-    def __init__(self, broken: Callable[[str], None], *, seed: object = 0) -> None:
+    def __init__(self, broken: Callable[[str], None], options: Mapping[str, Any], *, seed: object = 0) -> None:
         self.seen: Counter[str] = Counter()
-        self.database = SimulatedDatabase(self._landed, seed=seed)
+        self.database = SimulatedDatabase(self._landed, options, seed=seed)
+        self._depths: dict[str, int] = {}
         self.entry: SinkEntry | None = None
         """As it is registered; None: deleted, or not yet."""
         self.lowest: dict[str, int] = {}
@@ -58,7 +63,9 @@ class SinkChecks:
         if not isinstance(footer, Footer):
             raise TypeError("the whole body was given")
         rows = pq.read_table(io.BytesIO(body), use_threads=False).to_pylist()
-        commits[number] = CommittedRows(Commit.from_footer(f"{number}", footer).put_id, rows)
+        commit = Commit.from_footer(f"{number}", footer)
+        goes_back = commit.reset is not None and commit.reset.back
+        commits[number] = CommittedRows(commit.put_id, rows, commit.next.sequence if goes_back else None)
 
     def registry_written(self, registry: Registry) -> None:
         """The entry of the sink has changed, or a trim has decided."""
@@ -94,6 +101,7 @@ class SinkChecks:
         partition, now = delivery.partition, delivery.now
         self.seen["sink_transactions"] += 1
         self.seen["sink_rows"] += delivery.rows.num_rows
+        self._depths[partition] = delivery.depth
         if delivery.counts and partition in self._fenced:
             self._broken(partition, f"{delivery.since} to {now.position} land in the sink while it is paused")
         if not delivery.counts:
@@ -123,18 +131,18 @@ class SinkChecks:
                 self._broken(partition, f"commit {number} is delivered before it is in the chain")
             elif committed.rows != delivered:
                 self._broken(partition, f"commit {number} is in the sink with rows that are not its own")
-        was = delivery.was
-        if (
-            was is not None
-            and was.life == now.life
-            and was.put_id
-            and (of := commits.get(was.position - 1)) is not None
-        ):
-            if of.put_id != was.put_id:
-                self._broken(partition, f"a delivery goes on behind commit {was.position - 1} of another chain")
+        self._check_same_chain(delivery, commits)
         last = commits.get(now.position - 1)
         if now.put_id and last is not None and last.put_id != now.put_id:
             self._broken(partition, f"the put-id of commit {now.position - 1} in the sink is not the commit's")
+
+    def _check_same_chain(self, delivery: Delivery, commits: Mapping[int, CommittedRows]) -> None:
+        was = delivery.was
+        if was is None or was.life != delivery.now.life or not was.put_id:
+            return
+        before = commits.get(was.position - 1)
+        if before is not None and before.put_id != was.put_id:
+            self._broken(delivery.partition, f"a delivery goes on behind commit {was.position - 1} of another chain")
 
     def _next(self, entry: SinkEntry, partition: str, state: dict[str, Contents], *, upto: str | None = None) -> int:
         """The number of the commit that the sink needs next, once it has begun all redeliveries, or those up to one."""
@@ -160,15 +168,8 @@ class SinkChecks:
             return "the sink is not registered"
         for partition in partitions:
             tip = len(self._commits.get(partition, {}))
-            row = self.database.read(partition)
-            redos = entry.part(partition).redos
-            if tip and (
-                row is None
-                or row.life != entry.life
-                or row.position != tip
-                or (row.term != (redos[-1].term if redos else entry.term))
-            ):
-                return f"partition {partition}: the sink has {row}, the chain {tip} commits"
+            if tip and (needed := self._next(entry, partition, self.database.contents)) < tip:
+                return f"partition {partition}: the sink needs {needed}, the chain has {tip} commits"
         return None
 
     def all_delivered(self, partitions: Iterable[str]) -> None:
@@ -176,8 +177,48 @@ class SinkChecks:
         if (why := self.behind(partitions := list(partitions))) is not None or self.entry is None:
             self._report(f"at the end, {why}")
             return
+        replaces = self.database.options.on_reset == "replace"
         for partition in partitions:
-            self._all_once(self.entry, partition)
+            (self._all_replaced if replaces else self._all_once)(self.entry, partition)
+        if self.database.options.mode == "upsert":
+            self._newest_of_each_key(self.entry, partitions)
+
+    def _all_replaced(self, entry: SinkEntry, partition: str) -> None:
+        """The rows to which the chain leads, each once."""
+        expected: list[Row] = []
+        for number, commit in sorted(self._commits.get(partition, {}).items()):
+            if number < entry.part(partition).start:
+                continue
+            if (to := commit.reset_to) is not None:
+                self.seen["sink_replaced"] += sum(row["_sequence"] > to for row in expected)
+                expected = [row for row in expected if row["_sequence"] <= to]
+            expected += commit.rows
+        contents = self.database.contents.get(partition, Contents())
+        found = [
+            row
+            for _, blocks in sorted(contents.blocks.items())
+            for block in blocks
+            if block.life == entry.life
+            for row in block.rows
+        ]
+        if found != expected:
+            self._broken(partition, f"holds {len(found)} rows at the end, the chain leads to {len(expected)} others")
+        self.seen["sink_commits"] += len(self._commits.get(partition, {}))
+
+    def _newest_of_each_key(self, entry: SinkEntry, partitions: Iterable[str]) -> None:
+        newest: dict[Key, tuple[str, int, Row]] = {}
+        for partition in sorted(partitions, key=lambda name: self._depths.get(name, 0)):
+            for number, commit in sorted(self._commits.get(partition, {}).items()):
+                for row in commit.rows:
+                    newest[tuple(row[column] for column in self.database.options.key)] = partition, number, row
+        for key, (partition, number, row) in newest.items():
+            if number < entry.part(partition).start:
+                continue  # it may have been trimmed while there was no sink
+            found = self.database.held.keyed.get(key)
+            if found is None or found[1] != row:
+                self._broken(partition, f"key {key} has {found} at the end, not that of commit {number}: {row}")
+                return
+            self.seen["sink_keys"] += 1
 
     def _all_once(self, entry: SinkEntry, partition: str) -> None:
         part, contents = entry.part(partition), self.database.contents.get(partition, Contents())

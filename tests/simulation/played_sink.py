@@ -17,7 +17,7 @@ from actorproc.errors import StoreError, UsageError
 from actorproc.runtime.clock import SYSTEM
 from actorproc.simulation.clock import VirtualClock
 from actorproc.simulation.cluster import Cluster
-from actorproc.simulation.database import NAME, Contents
+from actorproc.simulation.database import NAME, Everything
 from actorproc.simulation.faults import Faults
 from actorproc.simulation.loop import call_outside, current_loop, start_outside
 from actorproc.simulation.sink_checks import SinkChecks
@@ -122,12 +122,12 @@ class PlayedSink:
             backup = self._database.backup()
             call_outside(self._random.uniform(LANDED, 2 * LANDED), self._restore, backup)
 
-    def _restore(self, backup: Mapping[str, Contents]) -> None:
+    def _restore(self, backup: Everything) -> None:
         entry = self._checks.entry
         if not self.at_work or entry is None:
             return
         for partition, lowest in self._checks.lowest.items():
-            row = backup[partition].row if partition in backup else None
+            row = backup.contents[partition].row if partition in backup.contents else None
             if lowest > (row.position if row is not None and row.life == entry.life else entry.part(partition).start):
                 return
         self._database.restore(backup)

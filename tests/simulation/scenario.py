@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from random import Random
+from typing import Any
 
 from actorproc.handler.keyed_state import TIMERS
 from actorproc.simulation.clock import VirtualClock
@@ -40,6 +42,9 @@ FIRED = 60.0
 
 SETTINGS = {"partition_refresh_interval": 60, "dead_letter_limit": 1, "poll_interval": 4}
 
+REPLACE: Mapping[str, Any] = {"on_reset": "replace"}
+UPSERT: Mapping[str, Any] = {"mode": "upsert", "key": ("id", "part")}
+
 STREAMS = {name: kind.label for name, kind in KINDS.items()}
 """Kinds of streams, with a description of each."""
 
@@ -67,7 +72,7 @@ def simulate(
     style: str | None = None,
     stream: str | None = None,
     operators: bool | None = None,
-    sink: bool = False,
+    sink: bool | Mapping[str, Any] = False,
 ) -> Result:
     """Run one seed for about `hours` hours of virtual time.
 
@@ -75,7 +80,7 @@ def simulate(
         style: style of the handler, one of `STYLES`; chosen by the seed by default.
         stream: kind of the stream, one of `STREAMS`; chosen by the seed by default.
         operators: whether they pause, move, drain and reset; in half of the seeds by default.
-        sink: whether a database gets the rows, and operators act on it.
+        sink: whether a database gets the rows, and operators act on it; or its options. The seed chooses its mode.
 
     Raises:
         InvariantViolation: an invariant does not hold.
@@ -98,6 +103,16 @@ def _count_check(style: Style, stream: KnownStream) -> CountCheck | None:
     if style.wakes:
         return TimerCheck(style.check, stream, idle="stream_idle_time" not in style.settings)
     return CountCheck(style.check, stream.parents) if style.counts else None
+
+
+def _sink_options(seed: int, style: Style, sink: bool | Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """The mode in which the sink of this seed works; None: there is no sink."""
+    if isinstance(sink, Mapping):
+        return sink
+    modes: list[Mapping[str, Any]] = [{}, REPLACE]
+    if not style.wakes:  # the rows of timers have no key
+        modes.append(UPSERT)
+    return Random(f"{seed}/mode").choice(modes) if sink else None
 
 
 class _Scenario:
@@ -132,20 +147,28 @@ class _Scenario:
             timers=self._counts if isinstance(self._counts, TimerCheck) else None,
             cleared=self._counts.cleared if self._counts else lambda _: None,
             settings=settings,
-            sink=sink,
+            sink=_sink_options(seed, self._style, sink),
             seed=seed,
         )
         self._operators = Operators(self._cluster, seed=seed) if operators else None
         self._hosts = HostFaults(self._cluster, self._random, hosts)
         self._stream.join(self._hosts)
         self._faults = {**self._hosts.by_weight(), **self._stream.by_weight()}
-        self._sink = PlayedSink(self._cluster, seed=seed) if sink else None
+        self._sink = PlayedSink(self._cluster, seed=seed) if self._cluster.sinks is not None else None
         if self._sink is not None:
             self._faults |= self._sink.by_weight()
 
     @classmethod
     async def play(
-        cls, seed: int, hours: float, hosts: int, partitions: int, style: str, stream: str, operators: bool, sink: bool
+        cls,
+        seed: int,
+        hours: float,
+        hosts: int,
+        partitions: int,
+        style: str,
+        stream: str,
+        operators: bool,
+        sink: bool | Mapping[str, Any],
     ) -> Result:
         scenario, loop = cls(seed, hosts, partitions, style, stream, operators, sink), current_loop()
         cluster, until = scenario._cluster, START + hours * 3600

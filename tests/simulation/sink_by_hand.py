@@ -47,7 +47,7 @@ class ByHand:
 
     def __init__(self) -> None:
         self.source = numbers(1, each=3)
-        self.cluster = Cluster(Numbers, self.source, check=judge_number, sink=True, settings={"commit_interval": 1})
+        self.cluster = Cluster(Numbers, self.source, check=judge_number, sink={}, settings={"commit_interval": 1})
         assert self.cluster.sinks is not None
         self.checks: SinkChecks = self.cluster.sinks
         self.database = self.checks.database
@@ -81,7 +81,7 @@ class ByHand:
             NAME, opened, sink.options, RowShape(sink.options, schema, sink.can), PARTITION,
             store=Store(view, clock=VirtualClock(name)), layout=self.layout, schema=schema, log=get_logger(__name__),
         )  # fmt: skip
-        delivery.begin(self.tip if tip is None else tip, 0, 0)
+        delivery.begin(self.tip if tip is None else tip, depth=0, rows=0)
         found = HandHost(loop.host(name), view, sink, delivery)
         found.host.start(delivery.run(), name=name)
         return found

@@ -37,7 +37,7 @@ class SinkStory:
         self.random = Random(seed)
         self.source = UnsteadySource(PARTITIONS, seed=seed)
         self.cluster = Cluster(
-            Numbers, self.source, check=judge_number, faults=ROUGH, seed=seed, settings=SETTINGS, sink=True
+            Numbers, self.source, check=judge_number, faults=ROUGH, seed=seed, settings=SETTINGS, sink={}
         )
         assert self.cluster.sinks is not None
         self.checks: SinkChecks = self.cluster.sinks

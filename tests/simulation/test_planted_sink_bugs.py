@@ -27,6 +27,7 @@ from actorproc.sinks.delivery import SinkDelivery
 from actorproc.sinks.entries import SinkProgress
 from actorproc.sinks.protocol import Delivery, SinkError, SinkMoved, SinkRow
 from actorproc.sinks.terms import next_commit
+from tests.simulation.scenario import REPLACE, UPSERT, simulate
 from tests.simulation.sink_by_hand import PARTITION, ByHand
 from tests.simulation.sink_story import play
 
@@ -356,3 +357,30 @@ def test_a_redelivery_that_is_lost_is_found(monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setattr(deliveries, "next_commit", at_the_row)
     assert "due is" in first_broken()
+
+
+# Resets that replace rows, and keys
+
+
+@pytest.mark.long
+def test_rows_that_stay_at_a_reset_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SinkDelivery, "_replaced", lambda *_: None)
+    with pytest.raises(InvariantViolation, match="the chain leads to"):
+        simulate(
+            1, hours=0.15, style="columns", stream="positions", hosts=3, partitions=3, operators=True, sink=REPLACE
+        )
+
+
+@pytest.mark.long
+def test_an_older_row_of_a_key_that_wins_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first row of a key stays."""
+    upsert = SimulatedDatabase._upsert
+
+    def first(self: SimulatedDatabase, delivery: Delivery) -> None:
+        before = dict(self.held.keyed)
+        upsert(self, delivery)
+        self.held.keyed.update(before)
+
+    monkeypatch.setattr(SimulatedDatabase, "_upsert", first)
+    with pytest.raises(InvariantViolation, match="not that of commit"):
+        simulate(2, hours=0.15, style="columns", stream="splits", hosts=3, partitions=3, operators=True, sink=UPSERT)
