@@ -280,3 +280,11 @@ def test_two_messages_under_the_same_headers_are_found_unless_they_are_copies() 
     assert ([one.value() for one in first], copies, faults) == ([b"a", b"b"], 1, [])
     without_copies([message(b"1", b"a"), message(b"1", b"b")], faults)
     assert len(faults) == 1
+
+
+@pytest.mark.servers
+@pytest.mark.long
+def test_each_sink_holds_each_committed_row_once(tmp_path: Path) -> None:
+    """Servers of sinks are killed, too; sinks are paused, the output is compacted, and partitions are reset."""
+    few = ("--seconds", "30", "--hosts", "3", "--partitions", "6", "--rate", "300", "--pace", "2")
+    chaos("folder", tmp_path / "run", "--sinks", "--operators", *few)

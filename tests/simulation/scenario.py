@@ -117,7 +117,14 @@ def _sink_options(seed: int, style: Style, sink: bool | Mapping[str, Any]) -> Ma
 
 class _Scenario:
     def __init__(
-        self, seed: int, hosts: int, partitions: int, style: str, stream: str, operators: bool, sink: bool
+        self,
+        seed: int,
+        hosts: int,
+        partitions: int,
+        style: str,
+        stream: str,
+        operators: bool,
+        sink: bool | Mapping[str, Any],
     ) -> None:
         self._random = Random(f"{seed}/scenario")
         self._stream = KINDS[stream](partitions, self._random, seed)

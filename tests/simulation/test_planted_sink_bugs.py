@@ -362,6 +362,9 @@ def test_a_redelivery_that_is_lost_is_found(monkeypatch: pytest.MonkeyPatch) -> 
 # Resets that replace rows, and keys
 
 
+SHORT: Any = {"hours": 0.15, "style": "columns", "hosts": 3, "partitions": 3, "operators": True}
+
+
 @pytest.mark.long
 def test_rows_that_stay_at_a_reset_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(SinkDelivery, "_replaced", lambda *_: None)
@@ -383,4 +386,4 @@ def test_an_older_row_of_a_key_that_wins_is_found(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(SimulatedDatabase, "_upsert", first)
     with pytest.raises(InvariantViolation, match="not that of commit"):
-        simulate(2, hours=0.15, style="columns", stream="splits", hosts=3, partitions=3, operators=True, sink=UPSERT)
+        simulate(2, stream="splits", **SHORT, sink=UPSERT)
