@@ -307,6 +307,16 @@ class Settings(BaseModel):
         description="Whether `/metrics` has series for each partition. They are many: some six for each partition.",
     )
 
+    compact_interval: SecondsOrZero | None = Field(
+        None,
+        description="How often one host of the group merges small output files into large ones, as `compact` does. "
+        "0: never. Default: each hour if a sink is a table, else never.",
+    )
+    compact_size: Size = Field(
+        128 * 2**20,
+        description="Size of the files that a host makes of small ones. It holds one in memory, and 150 MiB more.",
+    )
+
     # History
     history_interval: SecondsOrZero = Field(
         300,

@@ -153,6 +153,11 @@ class Supervisor(Actor[Message]):
                     tasks.start_soon(self._context.hooks.run)
                 if (tables := self._context.tables) is not None:
                     tasks.start_soon(tables.run, self._is_first)
+                if tables is not None or self._settings.compact_interval:
+                    from actorproc.host.compactor import Compactor, interval_of  # a start without it is quicker
+
+                    if interval_of(self._context):
+                        tasks.start_soon(Compactor(self._context, self._logger).run, self._is_first)
                 await self._serve()
                 await self._leave()
                 if tables is not None:

@@ -61,6 +61,7 @@ class HostSinks:
     """
 
     def __init__(self, configured: Mapping[str, SinkConfig], processor: str, clock: Clock, log: Any) -> None:
+        self.configured = configured
         self._made = {
             name: given if isinstance(given, SinkTarget) else make_sink(name, given, processor=processor, clock=clock)
             for name, given in configured.items()

@@ -126,7 +126,8 @@ async def _opened(
 ) -> OpenTable:
     try:
         sink = _table(home, name, entry, given)
-        stack.push_async_callback(sink.close)
+        if sink is not given:  # else a host uses it
+            stack.push_async_callback(sink.close)
         committer = TableCommitter(name, sink, home, schema=schema, host="", log=logger)
         await committer.open()
     except Exception as error:  # whatever the table's client raises
