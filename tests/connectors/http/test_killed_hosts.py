@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from random import Random
@@ -31,7 +31,7 @@ class Copy(RecordHandler):
         time.sleep(0.001)  # so that the stream lasts
         return {"n": n, "word": f"word {n}"}
 """
-EVENTS = 30_000
+EVENTS = 80_000
 QUICK = [
     "lease_acquire_interval=1", "lease_renew_interval=0.5", "lease_expiration_interval=3", "rebalance_delay=0.3",
     "commit_interval=100ms", "max_batch_records=200",
@@ -57,12 +57,20 @@ def host(folder: Path, server: Receiver, *words: str) -> Iterator[subprocess.Pop
         process.wait()
 
 
+def wait_until(is_true: Callable[[], bool]) -> None:
+    """Hosts take long to start on a busy machine."""
+    until = time.monotonic() + 90
+    while not is_true():
+        assert time.monotonic() < until
+        time.sleep(0.1)
+
+
 def test_each_committed_row_arrives_and_repeats_have_their_key(tmp_path: Path) -> None:
     (tmp_path / "app.py").write_text(APP)
     (tmp_path / "events.jsonl").write_text("".join(f'{{"n":{n}}}\n' for n in range(EVENTS)))
     produce = command("produce", "events.jsonl", "--log", "events", "--partitions", "6", "--key", "n")
     subprocess.run(produce, cwd=tmp_path, check=True, capture_output=True)
-    random, counts = Random(7), []
+    random = Random(7)
 
     def sometimes(request: Request) -> Answer:
         if (share := random.random()) < 0.02:
@@ -72,8 +80,10 @@ def test_each_committed_row_arrives_and_repeats_have_their_key(tmp_path: Path) -
     with receiver() as server:
         server.answer = sometimes
         for round_ in range(6):
+            before = len(server.kept)
             with host(tmp_path, server, "--host", "a"), host(tmp_path, server, "--host", "b") as other:
-                time.sleep(random.uniform(1.5, 3.5))
+                wait_until(lambda: len(server.kept) > before + 10)  # noqa: B023
+                time.sleep(random.uniform(0, 1))
                 if round_ % 3 == 1:
                     server.stop()
                     time.sleep(1)
@@ -83,8 +93,6 @@ def test_each_committed_row_arrives_and_repeats_have_their_key(tmp_path: Path) -
                     time.sleep(4)  # its leases expire, and another host goes on
                     other.send_signal(signal.SIGCONT)
                     time.sleep(1)
-            counts.append(len(server.rows))
-        assert len(set(counts)) > 3, counts  # rows arrived in most rounds
         with host(tmp_path, server, "--host", "last", "--until-end") as last:
             assert last.wait(timeout=240) == 0, (tmp_path / "hosts.log").read_text()[-3000:]
         found = Counter(row["n"] for row in server.rows)

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from random import Random
@@ -31,7 +31,7 @@ class Copy(RecordHandler):
         time.sleep(0.001)  # so that the stream lasts
         return {"n": n, "word": f"word {n}"}
 """
-EVENTS = 40_000
+EVENTS = 80_000
 QUICK = [
     "lease_acquire_interval=1", "lease_renew_interval=0.5", "lease_expiration_interval=3", "rebalance_delay=0.3",
     "commit_interval=100ms", "max_batch_records=200",
@@ -62,16 +62,31 @@ def numbers(server: RedisServer) -> list[int]:
         return [int(fields["n"]) for _, fields in client.xrange("copies")]
 
 
+def count(server: RedisServer) -> int:
+    with server.client() as client:
+        return int(client.xlen("copies"))
+
+
+def wait_until(is_true: Callable[[], bool]) -> None:
+    """Hosts take long to start on a busy machine."""
+    until = time.monotonic() + 90
+    while not is_true():
+        assert time.monotonic() < until
+        time.sleep(0.1)
+
+
 def test_each_committed_row_is_in_the_stream_once(own_server: RedisServer, tmp_path: Path) -> None:
     server = own_server
     (tmp_path / "app.py").write_text(APP)
     (tmp_path / "events.jsonl").write_text("".join(f'{{"n":{n}}}\n' for n in range(EVENTS)))
     produce = command("produce", "events.jsonl", "--log", "events", "--partitions", "6", "--key", "n")
     subprocess.run(produce, cwd=tmp_path, check=True, capture_output=True)
-    random, counts = Random(7), []
+    random = Random(7)
     for round_ in range(8):
+        before = count(server)
         with host(tmp_path, server, "--host", "a"), host(tmp_path, server, "--host", "b") as other:
-            time.sleep(random.uniform(1.5, 3.5))
+            wait_until(lambda: count(server) > before + 500)  # noqa: B023
+            time.sleep(random.uniform(0, 1))
             match round_ % 4:
                 case 1:
                     server.kill()
@@ -84,16 +99,11 @@ def test_each_committed_row_is_in_the_stream_once(own_server: RedisServer, tmp_p
                     time.sleep(1)
                 case 3:
                     server.copy()
-                    copied = len(numbers(server))
-                    until = time.monotonic() + 60
-                    while len(numbers(server)) < copied + 1000:
-                        assert time.monotonic() < until
-                        time.sleep(0.1)
+                    copied = count(server)
+                    wait_until(lambda: count(server) >= copied + 1000)  # noqa: B023
                     server.go_back()
-                    assert len(numbers(server)) < copied + 1000
+                    assert count(server) < copied + 1000
                     time.sleep(1)
-        counts.append(len(numbers(server)))
-    assert len(set(counts)) > 4, counts  # rows arrived in most rounds
     with host(tmp_path, server, "--host", "last", "--until-end") as last:
         assert last.wait(timeout=240) == 0, (tmp_path / "hosts.log").read_text()[-3000:]
     found = Counter(numbers(server))
