@@ -54,7 +54,7 @@ class SqlSink(Sink):
     option_model: ClassVar[type[SqlOptions]] = SqlOptions
     placeholder: ClassVar[str] = "%s"
     """Of a parameter, as the driver spells it."""
-    position_types: ClassVar[Mapping[str, str]] = {"text": "text", "number": "bigint"}
+    position_types: Mapping[str, str] = {"text": "text", "number": "bigint"}
 
     def __init__(self, url: str, given: Mapping[str, Any], place: SinkPlace) -> None:
         self.options: SqlOptions = parse_options(url, self.option_model, given, of="sink")

@@ -182,8 +182,9 @@ class TableSink(SqlSink):
         """See `SqlSink.clear`."""
         mark, names = self.placeholder, map(self.quoted, (HOME.name, PARTITION.name, "_sequence"))
         home, partition, sequence = names
+        target = self._target.replace("%", "%%") if "%" in mark else self._target  # a name may have a percent sign
         connection.cursor().execute(
-            f"DELETE FROM {self._target} WHERE {home} = {mark} AND {partition} = {mark} AND {sequence} > {mark}",
+            f"DELETE FROM {target} WHERE {home} = {mark} AND {partition} = {mark} AND {sequence} > {mark}",
             (delivery.now.home, delivery.partition, delivery.replace_after),
         )
 

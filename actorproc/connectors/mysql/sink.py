@@ -1,0 +1,214 @@
+"""`MysqlSink`: committed rows in a table of a MySQL or MariaDB database."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+from urllib.parse import unquote, urlsplit
+
+import pyarrow as pa
+import pyarrow.types as pt
+import pymysql
+from pydantic import Field
+from pymysql.constants import CLIENT, ER
+
+from actorproc.errors import UsageError
+from actorproc.rows.json_values import plain_rows, to_json
+from actorproc.sinks.protocol import SinkPlace, SinkRefused
+from actorproc.sinks.sql import SqlOptions
+from actorproc.sinks.sql_table import TableSink
+
+_NAME = 64
+"""Characters of a name."""
+
+_LOCK = "actorproc"
+"""Of `open`: hosts that create a table or a column at once."""
+
+_KEY_CHARACTERS = 700
+"""Of all text columns of a key together: an index has 3,072 bytes, and a character up to 4."""
+
+_READ_TIMEOUT = 600
+"""Seconds for one answer: a connection that is cut off silently fails at last."""
+
+_TYPES = {
+    pa.bool_(): "boolean",
+    pa.int8(): "tinyint",
+    pa.int16(): "smallint",
+    pa.int32(): "int",
+    pa.int64(): "bigint",
+    pa.float32(): "float",
+    pa.float64(): "double",
+    pa.binary(): "longblob",
+    pa.date32(): "date",
+}
+
+_REFUSALS = (pymysql.err.DataError, pymysql.err.IntegrityError)
+_TAKEN = (ER.DUP_ENTRY, ER.LOCK_DEADLOCK)
+
+
+class MysqlOptions(SqlOptions):
+    """Options of a MySQL sink."""
+
+    password: str | None = Field(None, repr=False, description="Or `@FILE`. Default: none.")
+    ca: str | None = Field(None, description="File of the authority that signs the server's certificate: use TLS.")
+    create: bool = Field(True, description="Whether to create the table, and the columns that it lacks.")
+    connect_timeout: int = Field(10, gt=0, le=3600, description="Seconds.")
+
+
+class MysqlSink(TableSink):
+    """`mysql://USER@HOST:PORT/DATABASE`. Times are UTC; NaN and infinity, which MySQL does not have, are null."""
+
+    option_model: ClassVar[type[SqlOptions]] = MysqlOptions
+    options: MysqlOptions
+    shared_lock = "LOCK IN SHARE MODE"
+    exclusive_lock = "FOR UPDATE"
+
+    def __init__(self, url: str, given: Mapping[str, Any], place: SinkPlace) -> None:
+        super().__init__(url, given, place)
+        self._address = urlsplit(url)
+        if not self._address.hostname or not self._address.username or not self._address.path.strip("/"):
+            raise UsageError(f"sink {place.name}: mysql://USER@HOST:PORT/DATABASE")
+        self._collation = ""
+
+    def connect(self) -> pymysql.Connection[Any]:
+        """See `SqlSink.connect`. A value that does not fit must fail, which is not every server's default."""
+        address, options = self._address, self.options
+        return pymysql.connect(
+            host=address.hostname, port=address.port or 3306, user=unquote(address.username or ""),
+            password=options.password or "", database=unquote(address.path.strip("/")), charset="utf8mb4",
+            client_flag=CLIENT.FOUND_ROWS,  # else an update to equal values counts no row
+            connect_timeout=options.connect_timeout, read_timeout=_READ_TIMEOUT, write_timeout=_READ_TIMEOUT,
+            ssl={"ca": options.ca} if options.ca else None,
+            init_command="SET SESSION sql_mode = 'TRADITIONAL', SESSION transaction_isolation = 'READ-COMMITTED'"
+            if self._collation == "utf8mb4_0900_bin"
+            else "SET SESSION sql_mode = 'TRADITIONAL', SESSION tx_isolation = 'READ-COMMITTED'",
+        )  # fmt: skip
+
+    def begin_preparing(self, connection: pymysql.Connection[Any]) -> None:
+        """See `SqlSink.begin_preparing`."""
+        cursor = connection.cursor()
+        cursor.execute("SELECT VERSION()")
+        is_maria = "mariadb" in str(cursor.fetchone()).lower()
+        self._collation = "utf8mb4_nopad_bin" if is_maria else "utf8mb4_0900_bin"  # "a" and "a " are two keys
+        text = f"varchar(380) CHARACTER SET utf8mb4 COLLATE {self._collation}"
+        self.position_types = {"text": text, "number": "bigint", "long": "longtext CHARACTER SET utf8mb4"}
+        cursor.execute("SELECT GET_LOCK(%s, 60)", (_LOCK,))
+
+    def prepare(self, connection: pymysql.Connection[Any], schema: pa.Schema) -> None:
+        """See `SqlSink.prepare`."""
+        try:
+            super().prepare(connection, schema)
+        except (pymysql.err.ProgrammingError, pymysql.err.NotSupportedError) as error:
+            raise SinkRefused(f"table {self.table}: {_text(error)}") from error
+        connection.cursor().execute("SELECT RELEASE_LOCK(%s)", (_LOCK,))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """See `TableSink.names`."""
+        return tuple(self.table.split("."))
+
+    @property
+    def creates(self) -> bool:
+        """See `TableSink.creates`."""
+        return self.options.create
+
+    def quoted(self, name: str) -> str:
+        """See `TableSink.quoted`."""
+        if "\0" in name or not name or len(name) > _NAME or name.endswith(" "):
+            raise SinkRefused(
+                f"{name!r} cannot be a name in MySQL: 1 to {_NAME} characters, no NUL, no space at the end"
+            )
+        return "`" + name.replace("`", "``") + "`"
+
+    def column_type(self, kind: pa.DataType) -> str:
+        """See `TableSink.column_type`."""
+        if pt.is_decimal(kind):
+            return f"decimal({kind.precision}, {kind.scale})"
+        if pt.is_timestamp(kind):
+            return "datetime(6)"
+        if pt.is_nested(kind):
+            return "json"
+        return _TYPES.get(kind, f"longtext CHARACTER SET utf8mb4 COLLATE {self._collation}")
+
+    def key_type(self, kind: pa.DataType) -> str:
+        """See `TableSink.key_type`."""
+        most = _KEY_CHARACTERS // len(self.options.key)
+        if pt.is_binary(kind):
+            return f"varbinary({most})"
+        if pt.is_string(kind):
+            return f"varchar({most}) CHARACTER SET utf8mb4 COLLATE {self._collation}"
+        return self.column_type(kind)
+
+    def there(self, connection: pymysql.Connection[Any], table: Sequence[str]) -> set[str]:
+        """See `TableSink.there`."""
+        return {name for name, _ in self._information(connection, "column_name, column_name", "columns", table)}
+
+    def unique(self, connection: pymysql.Connection[Any], table: Sequence[str]) -> list[set[str]]:
+        """See `TableSink.unique`. An index of a prefix does not count."""
+        found: dict[str, set[str]] = {}
+        where = "AND non_unique = 0 AND index_name NOT IN (SELECT index_name FROM information_schema.statistics "
+        where += "WHERE sub_part IS NOT NULL AND table_name = s.table_name AND table_schema = s.table_schema)"
+        for index, column in self._information(connection, "index_name, column_name", "statistics s", table, where):
+            found.setdefault(index, set()).add(column)
+        return [*found.values()]
+
+    def _information(
+        self, connection: pymysql.Connection[Any], what: str, of: str, table: Sequence[str], where: str = ""
+    ) -> list[tuple[str, str]]:
+        cursor = connection.cursor()
+        schema = "DATABASE()" if len(table) == 1 else "%s"
+        query = f"SELECT {what} FROM information_schema.{of} WHERE table_schema = {schema} AND table_name = %s {where}"
+        cursor.execute(query, tuple(table))
+        return [(str(one), str(other)) for one, other in cursor.fetchall()]
+
+    def create_index(self, connection: pymysql.Connection[Any], table: str) -> None:
+        """See `TableSink.create_index`. Of text an index takes the begin."""
+        connection.cursor().execute(f"CREATE INDEX actorproc_by_sequence ON {table} (_partition(100), _sequence)")
+
+    def load(self, connection: pymysql.Connection[Any], table: str, rows: pa.Table) -> None:
+        """See `TableSink.load`. PyMySQL joins the rows to statements of many."""
+        names = ", ".join(map(self.quoted, rows.schema.names)).replace("%", "%%")
+        statement = f"INSERT INTO {table.replace('%', '%%')} ({names}) VALUES ({', '.join(['%s'] * rows.num_columns)})"
+        try:
+            for batch in rows.to_batches():
+                values = [tuple(map(_value, row.values())) for row in plain_rows(batch)]
+                connection.cursor().executemany(statement, values)
+        except _REFUSALS as error:
+            raise SinkRefused(f"table {self.table}: {_text(error)}") from error
+
+    def delete(self, table: str, condition: str) -> str:
+        """See `TableSink.delete`: with EXISTS, MariaDB would read the whole table."""
+        return f"DELETE {table} FROM {table} JOIN actorproc_rows ON {condition}"
+
+    def merge(self, table: str, columns: Sequence[str], condition: str) -> str:
+        """See `TableSink.merge`. The version changes last, since each assignment sees those before it."""
+        version = self.quoted("_version")
+        is_newer = f"VALUES({version}) >= {table}.{version}"
+        ordered = [*(name for name in columns if name != "_version"), "_version"]
+        changed = ", ".join(f"{q} = IF({is_newer}, VALUES({q}), {table}.{q})" for q in map(self.quoted, ordered))
+        names = ", ".join(map(self.quoted, columns))
+        return (
+            f"INSERT INTO {table} ({names}) SELECT {names} FROM actorproc_rows WHERE {condition} "
+            f"ORDER BY {', '.join(map(self.quoted, self.options.key))} ON DUPLICATE KEY UPDATE {changed}"
+        )
+
+    def is_refusal(self, error: BaseException) -> bool:
+        """See `TableSink.is_refusal`."""
+        return isinstance(error, _REFUSALS)
+
+    def is_taken(self, error: BaseException) -> bool:
+        """See `SqlSink.is_taken`."""
+        return isinstance(error, pymysql.err.MySQLError) and bool(error.args) and error.args[0] in _TAKEN
+
+
+def _text(error: Exception) -> str:
+    return " ".join(str(error.args[-1] if error.args else error).split())
+
+
+def _value(value: Any) -> Any:
+    if isinstance(value, dict | list):
+        return to_json(value).decode()
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value

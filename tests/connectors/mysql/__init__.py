@@ -1,0 +1,1 @@
+"""Tests of the MySQL connector, against a real MariaDB server."""
