@@ -182,3 +182,29 @@ async def test_two_owners_upsert_the_same_keys_in_another_order(server: Postgres
     assert await query(server, "SELECT count(*), count(DISTINCT k) FROM shared_keys") == [(5000, 5000)]
     await one.sink.close()
     await other.sink.close()
+
+
+@pytest.mark.parametrize("round_", range(5))
+async def test_a_late_row_of_a_parent_never_brings_back_a_deleted_key(server: Postgres, round_: int) -> None:
+    """The child deletes the keys while the parent, which is behind, adds them: at once, on two connections."""
+    schema = pa.schema([("k", pa.int64()), ("gone", pa.bool_()), ("_sequence", pa.int64())])
+    options: dict[str, Any] = {**UPSERT, "deleted": "gone"}
+    table, count = f"deleted_{round_}", 2000
+    parent, child = Target(server, table, **options).sink, Target(server, table, **options).sink
+    for found in (parent, child):
+        await found.open(schema)
+
+    async def deliver(found: PostgresSink, partition: str, depth: int, *, gone: bool, after: float) -> None:
+        rows = pa.table({"k": range(count), "gone": [gone] * count, "_sequence": range(count)}, schema)
+        now = SinkRow("home", 1, "term", 0, 1)
+        await anyio.sleep(after)
+        await found.write(Delivery(partition, rows, 0, (count,), None, now, registration="one", depth=depth))
+
+    await deliver(parent, "first", 0, gone=False, after=0)  # counts the registration
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(lambda: deliver(parent, "parent", 0, gone=False, after=round_ * 0.005))
+        tasks.start_soon(lambda: deliver(child, "child", 1, gone=True, after=0.01))
+    assert await query(server, f"SELECT count(*) FROM {table}") == [(0,)]
+    assert await query(server, f"SELECT count(*) FROM {table}_deleted") == [(count,)]
+    for found in (parent, child):
+        await found.close()
