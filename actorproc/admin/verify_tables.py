@@ -170,7 +170,7 @@ class _TablePartition:
             return np.array([], np.int64)
         part = rows_of_commits(key, footer_of(key, stored.body), number, number + 1)
         found = (await self._read(stored.body))[part.skip : part.stop]
-        if self._table.committer.sink.options.on_reset == "replace":
+        if self._table.entry.replaces:
             for reset, sequence in chain.resets.items():
                 if reset > number:
                     found = found[found <= sequence]

@@ -121,6 +121,8 @@ class SinkEntry(msgspec.Struct, frozen=True, omit_defaults=True):
     table: Literal["", "beside", "within"] = ""
     """A table that names the files of the output: none is deleted that it names. `within`: it is in their folder, and
     names only files there."""
+    replaces: bool = False
+    """Rows that a reset takes back leave the table: whoever makes its transactions does it alike."""
 
     def part(self, partition: str) -> SinkPart:
         """A partition that has come after the registration is delivered from its first commit on."""

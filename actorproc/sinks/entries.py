@@ -67,6 +67,7 @@ async def register_sink(
     *,
     table: Literal["", "beside", "within"] = "",
     ordered: bool = False,
+    replaces: bool = False,
 ) -> SinkEntry:
     """Register a sink, unless it is registered: then it goes on where it is.
 
@@ -75,6 +76,7 @@ async def register_sink(
         starts: number of the first commit by partition; partitions that come later start with their first commit.
         table: see `SinkEntry.table`.
         ordered: see `Sink.ordered`.
+        replaces: see `SinkEntry.replaces`. It may change.
     """
 
     def change(found: Registry | None) -> Registry:
@@ -85,12 +87,12 @@ async def register_sink(
                     f"sink {name!r} is registered for {known.url}, not for {url}: give the new target another name, or "
                     f"run `actorproc sinks delete {name}` first"
                 )
-            return registry
+            return replace(registry, sinks={**registry.sinks, name: replace(known, replaces=replaces)})
         parts = {
             p: SinkPart(start=max(n, lowest), held=max(n, lowest)) for p, n, lowest in _with_lowest(registry, starts)
         }
         life = registry.sink_lives.get(name, 0) + 1
-        entry = SinkEntry(url, life, store.clock.nonce(), parts, table=table, ordered=ordered)
+        entry = SinkEntry(url, life, store.clock.nonce(), parts, table=table, ordered=ordered, replaces=replaces)
         lives = {**registry.sink_lives, name: life}
         return replace(registry, sinks={**registry.sinks, name: entry}, sink_lives=lives)
 

@@ -131,9 +131,10 @@ class HostSinks:
                 await partitions_with_state(store, layout), lambda p: OutputChain(store, layout, p).tip()
             )
             starts = {partition: tip.number for partition, tip in tips.items() if tip is not None}
+        replaces = isinstance(sink, TableSink) and sink.options.on_reset == "replace"
         await register_sink(
-            self._store, self._layout, name, sink.url, starts, table=table, ordered=sink.ordered
-        )  # fmt: skip
+            self._store, self._layout, name, sink.url, starts, table=table, ordered=sink.ordered, replaces=replaces
+        )
 
     async def _try(self, name: str, sink: SinkTarget, opened: Callable[[], Awaitable[object]]) -> None:
         error: Exception | None = None

@@ -148,7 +148,7 @@ class TableCommitter:
                 return await self._pause(entry, table)
             views = await self._chain.views(table, entry)
             await self.check_fits(table, entry, views)
-            plans = self._plans(views)
+            plans = self._plans(views, replaces=entry.replaces)
             if not plans and table.life == entry.life:
                 await self._succeeded(entry, table)
                 return table
@@ -160,8 +160,7 @@ class TableCommitter:
                     raise
                 await self._clock.sleep(_BACKOFF.delay(1, self._clock.random))
 
-    def _plans(self, views: Sequence[PartitionView]) -> dict[str, PartitionPlan]:
-        replaces = self.sink.options.on_reset == "replace"
+    def _plans(self, views: Sequence[PartitionView], *, replaces: bool) -> dict[str, PartitionPlan]:
         found = {view.partition: plan(self._home.layout, view, replaces=replaces) for view in views}
         return {partition: planned for partition, planned in found.items() if planned is not None}
 

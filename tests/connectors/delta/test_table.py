@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections import Counter
 from pathlib import Path
 
 import anyio
@@ -10,12 +11,15 @@ import pyarrow.parquet as pq
 import pytest
 
 from actorproc import Batch, PartitionContext, PartitionHandler, Processor
+from actorproc.admin.resets import Resets
 from actorproc.admin.trim import plan_trim
+from actorproc.admin.verify import verify
 from actorproc.config.settings import Settings
 from actorproc.errors import SettingsError, UsageError
 from actorproc.output.compaction import sweep
 from actorproc.retention.boundary import read_boundary
 from actorproc.retention.readers import Reader, register
+from actorproc.runtime.nudge import Nudges
 from actorproc.sinks.entries import delete_sink, pause_sink
 from actorproc.sinks.tables.open_tables import OpenTables
 from actorproc.testing import MemorySource
@@ -244,3 +248,39 @@ def test_another_place_than_the_output_is_refused() -> None:
 
 def test_a_processor_with_a_table_is_made_before_the_event_loop(tmp_path: Path) -> None:
     assert Processor(Copy, source=MemorySource(1), container=tmp_path, sinks={"table": "delta"})
+
+
+async def reset(world: World, to: int, partition: str) -> None:
+    resets = Resets(world.store, LAYOUT, Settings(), world.source, "ann", nudges=Nudges())
+    (done,) = await resets.carry_out(await resets.plan(to, [partition]), {})
+    assert not done.refusal
+
+
+@pytest.mark.parametrize("compacted", [False, True])
+def test_after_a_reset_rows_come_again_or_take_the_place_of_those_before(compacted: bool) -> None:
+    """A file that has rows of both sides of the reset is replaced by a copy."""
+
+    async def work(world: World, on_reset: str) -> None:
+        for count in (9, 30, 30, 9):
+            await world.until_end(feed=count, on_reset=on_reset)
+        if compacted:
+            assert await world.compact()
+        await reset(world, 7, "0")
+        await world.until_end(feed=9, on_reset=on_reset)
+        await reset(world, 5, "0")
+        await reset(world, 3, "0")
+        await world.until_end(feed=9, on_reset=on_reset)
+        rows = Counter(await world.rows())
+        repeated = {n for n in rows if rows[n] > 1}
+        assert set(rows) == set(range(world.fed))
+        assert bool(repeated) == (on_reset == "repeat")
+        if compacted:
+            assert await world.compact()
+            await world.until_end(feed=9, on_reset=on_reset)
+            assert {n for n, count in Counter(await world.rows()).items() if count > 1} == repeated
+        await an_hour()
+        await world.with_tables(commit)
+        assert (await verify(world.store, LAYOUT)).damages == []
+
+    for on_reset in ("repeat", "replace"):
+        story(work, on_reset)
