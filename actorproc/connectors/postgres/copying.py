@@ -35,6 +35,8 @@ def column_type(kind: pa.DataType) -> str:
 def csv_of(rows: pa.Table) -> bytes:
     """The rows as CSV: null is an empty field without quotes, text is always quoted. CPU-heavy."""
     table = pa.table({str(i): _column(column, rows.schema.field(i)) for i, column in enumerate(rows.columns)})
+    # For a batch without rows pyarrow writes whatever is in its buffer: zeros, or the batch before once more.
+    table = pa.Table.from_batches([batch for batch in table.to_batches() if batch.num_rows], table.schema)
     sink = pa.BufferOutputStream()
     csv.write_csv(table, sink, csv.WriteOptions(include_header=False, quoting_style="needed"))
     return sink.getvalue().to_pybytes()  # type: ignore[no-any-return]
