@@ -38,6 +38,16 @@ class EndsHere:
         else:
             self._ends.waiting.discard(partition)
 
+    def behind_sinks(self) -> dict[str, str]:
+        """Partitions with everything committed, and the sinks that do not have it yet."""
+        found = {}
+        for partition, actor in self._flushed.items():
+            behind = [sink for sink in actor.deliveries.statistics() if sink.lag != 0 and sink.state != "paused"]
+            if partition in self._ends.waiting and behind:
+                sinks = "; ".join(f"sink {sink.name}: {sink.error or 'it needs more time'}" for sink in behind)
+                found[partition] = f"all is committed, and not all of it is delivered ({sinks})"
+        return found
+
     def _has_processed(self, actor: PartitionActor) -> bool:
         done, end = actor.statistics, self._ends.found[actor.partition]
         if done.state != "running":

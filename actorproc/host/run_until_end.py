@@ -118,5 +118,5 @@ class RunUntilEnd:
             raise EndNotReached(rows_lost(lost))
         if self.ends.waiting or self.ends.unknown:
             stopped = None if self._has_ended else signal or "stop()"
-            here = {} if self._here is None else self._here.failed
+            here = {} if self._here is None else self._here.behind_sinks() | self._here.failed
             raise EndNotReached(end_not_reached(self.ends, self._elsewhere.failed | here, stopped))

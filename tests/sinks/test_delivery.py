@@ -15,7 +15,7 @@ from actorproc.admin import sinks as operate
 from actorproc.admin.retained import RetainedOutput
 from actorproc.admin.trim import plan_trim
 from actorproc.config.settings import Settings
-from actorproc.errors import UsageError
+from actorproc.errors import EndNotReached, UsageError
 from actorproc.retention.boundary import raise_boundary
 from actorproc.runtime.nudge import Nudges
 from actorproc.server.metrics import HostCollector
@@ -98,6 +98,26 @@ def test_a_run_until_the_end_delivers_everything() -> None:
         world.feed(50)
         await world.until_end()
         assert world.is_exact
+
+    story(work)
+
+
+def test_a_run_that_is_stopped_names_the_sink_that_it_waited_for() -> None:
+    async def work(world: World) -> None:
+        world.feed(10)
+        world.database.is_away = True
+        processor = world.host()
+        async with anyio.create_task_group() as tasks:
+
+            async def run() -> None:
+                with pytest.raises(
+                    EndNotReached, match=r"all is committed, and not all of it is delivered \(sink db: "
+                ):
+                    await processor.run(until_end=True)
+
+            tasks.start_soon(run)
+            await anyio.sleep(30)
+            processor.stop()
 
     story(work)
 
