@@ -327,9 +327,12 @@ async def test_a_page_of_a_proxy_is_no_missing_object(through: Through) -> None:
         return head + b"Connection: close\r\n\r\n" + (b"" if request.method == "HEAD" else body)
 
     proxy.on_request = lost
-    for call in (lambda: store.get("key"), lambda: store.get("key", tail=3), lambda: store.delete("key")):
-        with pytest.raises(StoreRefused, match="404"):
-            await call()
+    with pytest.raises(StoreRefused, match="404"):
+        await store.get("key")
+    with pytest.raises(StoreRefused, match="404"):
+        await store.get("key", tail=3)
+    with pytest.raises(StoreRefused, match="404"):
+        await store.delete("key")
 
 
 async def test_a_redirect_is_not_followed(through: Through) -> None:
