@@ -50,7 +50,7 @@ class Growth(NamedTuple):
 async def list_logs(store: Store) -> list[str]:
     """Folders of the store that are logs; "" if the store itself is one."""
     found = [""] if await find_log(store) is not None else []
-    return found or [folder async for folder in folders_with(store, LOG_META)]
+    return found or sorted([folder async for folder in folders_with(store, LOG_META)])
 
 
 async def describe_log(store: Store) -> LogDescription:

@@ -41,7 +41,7 @@ class ProcessorDescription:
 
 async def list_processors(store: Store) -> list[str]:
     """Names of the processors in a container. Two requests for each folder."""
-    return [name async for name in folders_with(store, GROUP)]
+    return sorted([name async for name in folders_with(store, GROUP)])
 
 
 async def describe_processor(store: Store, layout: ProcessorLayout, *, expiration: float) -> ProcessorDescription:

@@ -12,6 +12,7 @@ from actorproc.storage.names import GROUP, LOG_META, ProcessorLayout
 from actorproc.storage.store import Store
 
 _NAMED = 20  # processors in an error message
+_LAST = "\U0010ffff"  # sorts behind all other characters
 _FOLDERS = 100  # searched for processors
 
 
@@ -26,17 +27,27 @@ async def find_processors(store: Store) -> list[str]:
 
 
 async def folders_with(store: Store, file: str, *, most: int | None = None) -> AsyncIterator[str]:
-    """Folders of the store that hold `file`, in order; of more than `most` folders the first ones are searched."""
-    after, searched = "", 0
-    while most is None or searched < most:
-        entries = (await store.list("", after=after, limit=1)).entries
-        if not entries:
-            return
-        folder, slash, _ = entries[0].key.partition("/")
+    """Folders of the store that hold `file`, in its order; of more than `most` folders the first ones are searched."""
+    seen = set[str]()
+    ways = [""]
+    while ways and (most is None or len(seen) < most):
+        entries = (await store.list("", after=ways.pop(0), limit=1)).entries
+        folder, slash, _ = entries[0].key.partition("/") if entries else ("", "", "")
+        if not entries or folder + slash in seen:
+            continue
+        seen.add(folder + slash)
         if slash and await store.get(f"{folder}/{file}", tail=1):
             yield folder
-        after = folder + "0" if slash else entries[0].key  # "0" follows "/", so this skips the whole folder
-        searched += 1
+        ways = _behind(folder) if slash else [folder]
+
+
+def _behind(folder: str) -> list[str]:
+    """Keys behind a folder, at one of which a listing goes on. "0" follows "/".
+
+    A service that keeps folders lists 'b/c' before 'b-c', and behind 'b0' no 'b-c': so the last key that the folder
+    could have is tried first. Behind that one MinIO lists nothing if there is a folder 'b+'.
+    """
+    return [f"{folder}/{_LAST}", f"{folder}0"]
 
 
 async def missing_processor(store: Store, processor: str) -> str | None:

@@ -164,7 +164,7 @@ class AzureBlobStore(HttpStore):
         entries, following = await self._parsed(reply.body)
         skip = len(self._prefix)
         found = [entry._replace(key=entry.key[skip:]) for entry in entries]
-        return Listing([entry for entry in found if entry.key > after][:limit], self._date(reply)), following
+        return Listing([entry for entry in found if _follows(entry.key, after)][:limit], self._date(reply)), following
 
     async def delete(self, key: str) -> None:
         what = self._what("delete", key)
@@ -210,3 +210,8 @@ class AzureBlobStore(HttpStore):
             return reply.headers["ETag"].strip('"')
         except KeyError:
             raise StoreRefused(f"{self.url}: answers without an ETag; this is no blob service") from None
+
+
+def _follows(key: str, after: str) -> bool:
+    """In the order of keys, or in that of folders."""
+    return key > after or (key != after and key.split("/") > after.split("/"))
