@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -13,36 +14,60 @@ from rich.text import Text
 
 from actorproc import plugins
 from actorproc.admin.doctor import Examination, examine
-from actorproc.cli.common import load_settings, run_async
+from actorproc.admin.doctor_sinks import TriedSink, try_sinks
+from actorproc.cli.common import run_async, setting_keywords, sink_settings
 from actorproc.cli.terminal import console, print_json, text
 from actorproc.codecs import open_decoder
 from actorproc.config.settings import Settings
 from actorproc.errors import SourceError, UsageError
+from actorproc.storage.names import ProcessorLayout
 from actorproc.stores import open_store
 
 _SHOWN = 100
 """Subjects of the schema registry that are listed: each takes two requests."""
 
 
-def run(url: str, as_json: bool, config: Path | None, given: Sequence[str] | None) -> None:
-    """Print the examination; exit code 1 if a property does not hold."""
-    settings = load_settings(config, given)
+def run(
+    url: str,
+    as_json: bool,
+    config: Path | None,
+    given: Sequence[str] | None,
+    name: str | None = None,
+    sinks: tuple[Sequence[str] | None, Sequence[str] | None] = (None, None),
+) -> None:
+    """Print the examination; exit code 1 if a property does not hold.
 
-    async def work() -> tuple[str, str | None, Examination, dict[str, Any] | None]:
+    Args:
+        name: the processor whose sinks are tried.
+        sinks: as `--sink` and `--sink-option` give them.
+    """
+    settings = Settings.load(config, **setting_keywords(given, None, sink_settings(*sinks)))
+    if name is None and any(sinks):
+        raise UsageError("--sink needs --name: the processor whose rows the sink gets")
+
+    async def work() -> tuple[str, str | None, Examination, dict[str, Any] | None, list[TriedSink]]:
         async with open_store(url, settings) as store:
             registry = None if settings.schema_registry is None else await _subjects(settings)
-            return store.url, store.backend.endpoint, await examine(store), registry
+            found = await examine(store)
+            tried = [] if name is None else await try_sinks(settings.sinks, store, ProcessorLayout(name))
+            return store.url, store.backend.endpoint, found, registry, tried
 
-    store_url, endpoint, found, registry = run_async(work)
+    store_url, endpoint, found, registry, tried = run_async(work)
     try:
         if as_json:
-            print_json(_document(store_url, endpoint, found) | {"schema_registry": registry})
+            print_json(
+                _document(store_url, endpoint, found)
+                | {"schema_registry": registry, "sinks": [asdict(one) for one in tried]}
+            )
         else:
             _print(store_url, endpoint, found)
             if registry is not None:
                 _print_subjects(registry)
+            _print_sinks(tried)
+            if name is None and settings.sinks:
+                console.print(text("sinks are not tried: give the --name of the processor", style="dim"))
     finally:  # also if stdout cannot be written
-        if not found.safe or (registry is not None and registry["error"]):
+        if not found.safe or (registry is not None and registry["error"]) or any(one.error for one in tried):
             raise typer.Exit(1)
 
 
@@ -97,6 +122,19 @@ def _print(url: str, endpoint: str | None, found: Examination) -> None:
         console.print(Text(f"NOT safe to use: {broken}. Use another service, or a newer version", "bold red"))
     else:
         console.print(Text("safe to use", style="bold green"))
+
+
+def _print_sinks(tried: Sequence[TriedSink]) -> None:
+    for one in tried:
+        console.print(text(f"sink {one.name}: {one.url}, {one.guarantee}", style="bold"))
+        if one.error is not None:
+            then = "hosts refuse to start" if one.refused else "hosts start, and deliver once it answers"
+            console.print(text(f"  {one.error}", style="bold red"))
+            console.print(text(f"  {then}", style="red"))
+        elif one.latency_ms is not None:
+            console.print(text(f"  takes rows; a delivery without rows takes {one.latency_ms:g} ms", style="green"))
+        if one.note:
+            console.print(text(f"  {one.note}", style="dim"))
 
 
 def _print_subjects(registry: dict[str, Any]) -> None:

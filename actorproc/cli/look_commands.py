@@ -191,22 +191,33 @@ def doctor(
     url: Annotated[
         str, typer.Argument(metavar="URL", callback=location, help="A container or log, such as s3://bucket/prefix.")
     ],
+    name: Annotated[
+        str | None, typer.Option(metavar="PROCESSOR", help="Try its sinks, too: those of --sink and the settings.")
+    ] = None,
+    sink: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=URL", help="A sink to try, with --name; repeatable.")
+    ] = None,
+    sink_option: Annotated[
+        list[str] | None, typer.Option(metavar="NAME.OPTION=VALUE", help="An option of a sink; repeatable.")
+    ] = None,
     as_json: Json = False,
     config: Config = None,
     settings: Set = None,
 ) -> None:
-    """Check that a store is safe to use, property by property.
+    """Check that a store is safe to use, property by property, and that sinks would take rows.
 
     \b
       actorproc doctor state
+      actorproc doctor state --name Delays --sink db=postgresql://me@db/flights
       actorproc doctor s3://bucket/state --set s3_endpoint=http://127.0.0.1:9000
 
     Writes a few small objects below the URL and deletes them. With the setting schema_registry it also lists the
-    subjects there. Exit code 1 if a property does not hold, or the registry does not answer.
+    subjects there. Exit code 1 if a property does not hold, the registry does not answer, or a
+    sink is wrong or away. A sink is tried without leaving rows; in a SQL database all is rolled back.
     """
     from actorproc.cli.doctor import run
 
-    run(url, as_json, config, settings)
+    run(url, as_json, config, settings, name, (sink, sink_option))
 
 
 @app.command()

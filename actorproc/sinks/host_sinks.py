@@ -98,8 +98,8 @@ class HostSinks:
         for shared in self._shared:
             if isinstance(shared.sink, PositionsInContainer):
                 shared.sink.keep_in(store, layout, shared.name)
+            await self._try(shared.name, shared.sink, shared.opened)  # first: one that is refused holds up no trim
             await self._register(shared.name, shared.sink, shared.sink.options.start)
-            await self._try(shared.name, shared.sink, shared.opened)
 
     async def _open_tables(self, tables: Mapping[str, TableSink], host: str) -> None:
         store, layout = self._store, self._layout

@@ -154,6 +154,16 @@ class Sink(SinkTarget):
             SinkRefused: the target cannot take rows of this schema.
         """
 
+    async def check(self, schema: pa.Schema) -> None:
+        """Try all that `open` and a delivery need, and leave no rows: `actorproc doctor` calls it on a sink that is not
+        open. By default it is opened, and read.
+
+        Raises:
+            SinkRefused: the target cannot take rows of this schema, or a right is missing.
+        """
+        await self.open(schema)
+        await self.read("")
+
     @abstractmethod
     async def read(self, partition: str) -> SinkRow | None:
         """The sink's row of a partition; None if it has none."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import Any, ClassVar, TypeVar
 
 import anyio
@@ -26,7 +26,17 @@ from actorproc.config.options import parse_options
 from actorproc.sinks import sql_refused, sql_versions
 from actorproc.sinks.keyed_rows import commit_numbers, last_of_keys
 from actorproc.sinks.options import SinkOptions
-from actorproc.sinks.protocol import Ability, Delivery, Guarantee, Sink, SinkMoved, SinkPlace, SinkRow
+from actorproc.sinks.protocol import (
+    Ability,
+    Delivery,
+    Guarantee,
+    Sink,
+    SinkError,
+    SinkMoved,
+    SinkPlace,
+    SinkRefused,
+    SinkRow,
+)
 
 T = TypeVar("T")
 
@@ -109,22 +119,39 @@ class SqlSink(Sink):
         """See `Sink.open`."""
         schema = schema.append(PARTITION)
         self.columns = tuple(schema.names)
+        await self._in_transaction(lambda connection: self._prepare_all(connection, schema))
 
-        def prepare(connection: Any) -> None:
-            self.begin_preparing(connection)
-            text, number = self.position_types["text"], self.position_types["number"]
-            connection.cursor().execute(
-                f"CREATE TABLE IF NOT EXISTS {POSITIONS} (sink {text} NOT NULL, part {text} NOT NULL, "
-                f"home {text} NOT NULL, life {number} NOT NULL, term {text} NOT NULL, fence {number} NOT NULL, "
-                f"position {number} NOT NULL, put_id {text} NOT NULL, PRIMARY KEY (sink, part))"
-            )
-            if self.options.on_refused == "keep":
-                connection.cursor().execute(sql_refused.create_statement(self.position_types))
-            if self.options.mode == "upsert":
-                connection.cursor().execute(sql_versions.create_statement(self.position_types))
-            self.prepare(connection, schema)
+    def _prepare_all(self, connection: Any, schema: pa.Schema) -> None:
+        with self._lasting():
+            self._provide_all(connection, schema)
 
-        await self._in_transaction(prepare)
+    def _provide_all(self, connection: Any, schema: pa.Schema) -> None:
+        self.begin_preparing(connection)
+        text, number = self.position_types["text"], self.position_types["number"]
+        connection.cursor().execute(
+            f"CREATE TABLE IF NOT EXISTS {POSITIONS} (sink {text} NOT NULL, part {text} NOT NULL, "
+            f"home {text} NOT NULL, life {number} NOT NULL, term {text} NOT NULL, fence {number} NOT NULL, "
+            f"position {number} NOT NULL, put_id {text} NOT NULL, PRIMARY KEY (sink, part))"
+        )
+        if self.options.on_refused == "keep":
+            connection.cursor().execute(sql_refused.create_statement(self.position_types))
+        if self.options.mode == "upsert":
+            connection.cursor().execute(sql_versions.create_statement(self.position_types))
+        self.prepare(connection, schema)
+
+    async def check(self, schema: pa.Schema) -> None:
+        """See `Sink.check`: a delivery without rows into the prepared tables, which is rolled back."""
+        schema = schema.append(PARTITION)
+        self.columns = tuple(schema.names)
+
+        def work(connection: Any) -> None:
+            self._prepare_all(connection, schema)
+            self._move(connection.cursor(), Delivery("", schema.empty_table(), 0, (), None, SinkRow("", 0, "", 0, 0)))
+            if self.options.mode == "append":
+                self.apply(connection, schema.empty_table())
+
+        async with self._limit:
+            await self.place.clock.run_in_thread(self._run, work, True)
 
     async def read(self, partition: str) -> SinkRow | None:
         """See `Sink.read`."""
@@ -222,11 +249,15 @@ class SqlSink(Sink):
         async with self._limit:
             return await self.place.clock.run_in_thread(self._run, work)
 
-    def _run(self, work: Callable[[Any], T]) -> T:
-        connection = self._free.pop() if self._free else self.connect()
+    def _run(self, work: Callable[[Any], T], roll_back: bool = False) -> T:
+        if self._free:
+            connection = self._free.pop()
+        else:
+            with self._lasting():
+                connection = self.connect()
         try:
             result = work(connection)
-            connection.commit()
+            connection.rollback() if roll_back else connection.commit()
         except BaseException as error:
             with suppress(Exception):
                 connection.rollback()
@@ -242,6 +273,23 @@ class SqlSink(Sink):
         for connection in (*free, *others):
             with suppress(Exception):
                 connection.close()
+
+    @contextmanager
+    def _lasting(self) -> Iterator[None]:
+        """Raise SinkRefused where a new try would fail, too."""
+        try:
+            yield
+        except SinkError:
+            raise
+        except Exception as error:
+            if not self.lasts(error):
+                raise
+            raise SinkRefused(" ".join(str(error).split())) from error
+
+    def lasts(self, error: Exception) -> bool:
+        """Whether an error of the driver, while it connects or prepares tables, lasts until somebody mends its cause:
+        a wrong name or password, a missing right. By default never: it is tried again."""
+        return False
 
     def is_taken(self, error: BaseException) -> bool:
         """Whether the driver's error says that another transaction has inserted the sink's row. By default never."""

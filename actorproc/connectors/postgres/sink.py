@@ -25,6 +25,13 @@ _NAME = 63
 _REFUSALS = (psycopg.DataError, psycopg.IntegrityError, psycopg.errors.RaiseException)  # the last: a trigger's
 
 
+_LASTING = (
+    "does not exist", "authentication failed", "no password supplied", "no pg_hba.conf entry", "permission denied",
+    "not permitted to log in",
+)  # fmt: skip
+"""In what a server answers to a connection that it refuses for good."""
+
+
 class PostgresOptions(SqlOptions):
     """Options of a PostgreSQL sink."""
 
@@ -66,8 +73,42 @@ class PostgresSink(TableSink):
         """See `SqlSink.prepare`."""
         try:
             super().prepare(connection, schema)
-        except (psycopg.ProgrammingError, psycopg.NotSupportedError) as error:  # a right, a schema, a view
-            raise SinkRefused(f"table {self.table}: {_in_a_line(error)}") from error
+            self._check_types(connection, schema)
+        except (psycopg.ProgrammingError, psycopg.NotSupportedError) as error:  # a right, a schema, a view, a type
+            raise SinkRefused(f"table {self.table}: {error.diag.message_primary or _in_a_line(error)}") from error
+
+    def _check_types(self, connection: psycopg.Connection[Any], schema: pa.Schema) -> None:
+        """Let the server plan an insertion of such rows, without doing it: types and rights are checked.
+
+        Text may go into any type that is neither a number nor boolean, such as uuid: COPY reads it.
+        """
+        found = connection.execute(
+            "SELECT attname, typcategory::text FROM pg_attribute JOIN pg_type ON pg_type.oid = atttypid "
+            "WHERE attrelid = to_regclass(%s) AND attnum > 0",
+            (".".join(map(self.quoted, self.names)),),
+        ).fetchall()
+        categories = dict(found)
+        names = [name for name in schema.names if name in self.columns]
+        values = [
+            "NULL"
+            if pa.types.is_string(schema.field(name).type) and categories.get(name) not in ("N", "B")
+            else f"NULL::{self.column_type(schema.field(name).type)}"
+            for name in names
+        ]
+        columns = sql.SQL(", ").join(map(sql.Identifier, names))
+        target = sql.Identifier(*self.names)
+        connection.execute(
+            sql.SQL("EXPLAIN INSERT INTO {} ({}) SELECT {} WHERE false").format(
+                target, columns, sql.SQL(", ").join(map(sql.SQL, values))
+            )
+        )
+
+    def lasts(self, error: Exception) -> bool:
+        """See `SqlSink.lasts`. A refused connection has no code: the texts are those of an English server."""
+        if isinstance(error, psycopg.ProgrammingError | psycopg.NotSupportedError):
+            return True
+        text = str(error)
+        return isinstance(error, psycopg.OperationalError) and any(part in text for part in _LASTING)
 
     def begin_preparing(self, connection: psycopg.Connection[Any]) -> None:
         """See `SqlSink.begin_preparing`."""

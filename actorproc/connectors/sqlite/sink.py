@@ -20,6 +20,9 @@ _BUSY = 30.0
 _REFUSALS = (sqlite3.IntegrityError, sqlite3.DataError, OverflowError)
 
 
+_PASSING = ("SQLITE_BUSY", "SQLITE_LOCKED", "SQLITE_IOERR", "SQLITE_FULL", "SQLITE_NOMEM", "SQLITE_PROTOCOL")
+
+
 class SqliteSink(TableSink):
     """`sqlite:PATH`: the file of the database. It is created."""
 
@@ -36,6 +39,10 @@ class SqliteSink(TableSink):
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = FULL")
         return connection
+
+    def begin_preparing(self, connection: sqlite3.Connection) -> None:
+        """See `SqlSink.begin_preparing`. Python would begin a transaction only before the first row."""
+        connection.execute("BEGIN IMMEDIATE")
 
     def quoted(self, name: str) -> str:
         """See `TableSink.quoted`."""
@@ -73,6 +80,13 @@ class SqliteSink(TableSink):
                 connection.executemany(f"INSERT INTO {table} ({names}) VALUES ({marks})", values)
         except _REFUSALS as error:
             raise SinkRefused(f"table {self.table}: {error}") from error
+
+    def lasts(self, error: Exception) -> bool:
+        """See `SqlSink.lasts`: all but a lock that is held, a disk that is full, and memory."""
+        if isinstance(error, PermissionError | NotADirectoryError | FileNotFoundError):
+            return True
+        name = getattr(error, "sqlite_errorname", "")
+        return isinstance(error, sqlite3.Error) and not name.startswith(_PASSING)
 
     def is_refusal(self, error: BaseException) -> bool:
         """See `TableSink.is_refusal`."""

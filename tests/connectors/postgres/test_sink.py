@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from typing import Any
 
 import anyio
@@ -122,6 +122,62 @@ async def test_a_killed_server_leaves_a_delivery_whole_or_undone(server: Postgre
             await found.write(Delivery("0", rows, number, (20_000,), landed, now))
             delivered += 1
     await found.close()
+
+
+@pytest.mark.parametrize(
+    ("columns", "wrong"),
+    [
+        ("n bigint, word text", ""),
+        ("n integer, word varchar(3)", ""),
+        ("n numeric, word uuid", ""),
+        ("n text, word date", ""),
+        ("n bigint, word integer", 'column "word" is of type integer'),
+        ("n text[], word text", 'column "n" is of type text'),
+        ("n boolean, word text", 'column "n" is of type boolean'),
+    ],
+)
+async def test_a_column_of_a_wrong_type_is_refused_at_the_start(server: Postgres, columns: str, wrong: str) -> None:
+    schema = pa.schema([("n", pa.int64()), ("word", pa.string()), ("_sequence", pa.int64())])
+    async with await psycopg.AsyncConnection.connect(server.url, autocommit=True) as connection:
+        await connection.execute("DROP TABLE IF EXISTS typed_wrong")
+        await connection.execute(f"CREATE TABLE typed_wrong ({columns}, _sequence bigint, _partition text)")
+    async with sink(server, "typed_wrong") as found:
+        with pytest.raises(SinkRefused, match=wrong) if wrong else nullcontext():
+            await found.open(schema)
+
+
+@pytest.mark.parametrize(
+    ("url", "table", "why"),
+    [
+        ("postgresql://nobody@127.0.0.1:{port}/postgres", "x", 'role "nobody" does not exist'),
+        ("postgresql://postgres@127.0.0.1:{port}/nodb", "x", 'database "nodb" does not exist'),
+        ("postgresql://reader@127.0.0.1:{port}/postgres", "x", "permission denied for schema public"),
+        ("postgresql://writer@127.0.0.1:{port}/postgres", "others", "permission denied for table others"),
+    ],
+)
+async def test_a_wrong_name_or_a_missing_right_is_refused(server: Postgres, url: str, table: str, why: str) -> None:
+    schema = pa.schema([("n", pa.int64()), ("_sequence", pa.int64())])
+    async with await psycopg.AsyncConnection.connect(server.url, autocommit=True) as connection:
+        for role in ("reader", "writer"):
+            with suppress(psycopg.errors.DuplicateObject):
+                await connection.execute(f"CREATE ROLE {role} LOGIN")
+        await connection.execute("GRANT CREATE ON SCHEMA public TO writer")
+        await connection.execute("GRANT SELECT, INSERT, UPDATE ON ALL TABLES IN SCHEMA public TO writer")
+        await connection.execute("DROP TABLE IF EXISTS others")
+        await connection.execute("CREATE TABLE others (n bigint, _sequence bigint, _partition text)")
+    async with PostgresSink(url.format(port=server.port), {"table": table}, SinkPlace("pg", "other", SYSTEM)) as found:
+        for attempt in (found.open, found.check):
+            with pytest.raises(SinkRefused, match=why):
+                await attempt(schema)
+
+
+async def test_a_check_leaves_nothing(server: Postgres) -> None:
+    schema = pa.schema([("n", pa.int64()), ("_sequence", pa.int64())])
+    async with sink(server, "tried") as found:
+        await found.check(schema)
+        await found.check(schema)
+    assert await query(server, "SELECT to_regclass('tried')") == [(None,)]
+    assert await query(server, "SELECT count(*) FROM actorproc_sink_positions WHERE sink LIKE 'tried/%'") == [(0,)]
 
 
 def test_a_password_in_the_url_is_refused() -> None:
