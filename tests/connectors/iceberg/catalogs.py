@@ -59,6 +59,7 @@ class World:
         self.names = [str(number) for number in range(self.partitions)]
         self.source = MemorySource(self.partitions)
         self.fed = 0
+        self._catalog: Catalog | None = None
 
     def feed(self, count: int) -> None:
         for n in range(self.fed, self.fed + count):
@@ -85,7 +86,12 @@ class World:
         return done.files_after
 
     def catalog(self) -> Catalog:
-        return open_catalog(self.uri, IcebergOptions(**self.options))
+        self._catalog = self._catalog or open_catalog(self.uri, IcebergOptions(**self.options))
+        return self._catalog
+
+    def close(self) -> None:
+        if self._catalog is not None:
+            self._catalog.close()
 
     def table(self) -> Table:
         return self.catalog().load_table(NAME)
