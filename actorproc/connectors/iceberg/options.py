@@ -22,7 +22,7 @@ class IcebergOptions(TableOptions):
     location: str | None = Field(None, description="Where a new table keeps its metadata. Default: the catalog's.")
     password: str | None = Field(None, repr=False, description="Of a SQL catalog, or `@FILE`.")
     versions: Annotated[float, Field(ge=3600)] = Field(
-        7200.0,
+        3600.0,
         description="Seconds for which versions of the table are kept, at least 1h: each slows all transactions down.",
     )
 
