@@ -87,11 +87,16 @@ class ClosedPartitions:
         return is_done
 
     async def _is_known_done(self, name: str, entry: SinkEntry, partition: str, end: int) -> bool:
-        """Whether the progress says so. After a change of the entry the sink is asked."""
+        """Whether progress and sink say so: a database may have been restored. After a change of the entry: False."""
         if (name, partition) in self._done or entry.paused:
             return False
         progress = await progress_document(self._store, self._layout, name, partition).read()
-        return progress is not None and not progress.fenced and needed(entry, partition, progress) >= end
+        if progress is None or progress.fenced or needed(entry, partition, progress) < end:
+            return False
+        try:
+            return await self._sinks.position(name, partition, entry) >= end
+        except Exception:  # noqa: BLE001  # the delivery says what is wrong, and holds up no other sink
+            return False
 
     async def _run(self, delivery: SinkDelivery, tip: ChainEnd) -> bool:
         """Run a delivery until the sink has everything. False: it cannot go on now."""

@@ -26,6 +26,7 @@ from actorproc.runtime.error_text import format_error
 from actorproc.runtime.logger import LogThrottle
 from actorproc.sinks.commit_rows import CommitRows, RecentCommits, StoredCommits
 from actorproc.sinks.entries import SinkProgress, hold_back, needed, progress_document
+from actorproc.sinks.host_registry import HostRegistry
 from actorproc.sinks.lag import LagMeter, RowRate
 from actorproc.sinks.lineage import Ancestors
 from actorproc.sinks.options import SinkOptions
@@ -104,6 +105,7 @@ class SinkDelivery:
         *,
         store: Store,
         layout: ProcessorLayout,
+        registry: HostRegistry,
         schema: pa.Schema,
         log: Any,
         tell: Callable[..., None] = lambda kind, **fields: None,
@@ -124,7 +126,7 @@ class SinkDelivery:
         self._meter, self._rate = LagMeter(), RowRate()
         self._news = anyio.Event()
         self._progress: SharedDocument[SinkProgress] = progress_document(store, layout, name, partition)
-        self._registry = SharedDocument(store, layout.readers, Registry)
+        self._registry = registry
         self._owner = ""
         self._sink: Sink | None = None
         self._home = f"{store.url.rstrip('/')}/{layout.processor}"
@@ -176,6 +178,8 @@ class SinkDelivery:
         """Deliver until cancelled. Errors of the sink and the store are logged, and tried again after a back-off."""
         while True:
             try:
+                if self._statistics.error is not None:  # the store is not asked while the sink is away
+                    await (await self._opened()).read(self._partition)
                 await self._open()
                 await self._deliver()
             except (_Anew, SinkMoved):
@@ -254,7 +258,13 @@ class SinkDelivery:
             )
 
     async def _read_entry(self) -> SinkEntry:
-        registry = await self._registry.read()
+        return self._entry_of(await self._registry.read())
+
+    async def _entry_is(self, entry: SinkEntry) -> bool:
+        """Whether the entry was still this one a short time ago."""
+        return self._entry_of(await self._registry.recent(DOCUMENT_EVERY)) == entry
+
+    def _entry_of(self, registry: Registry | None) -> SinkEntry:
         entry = registry.sinks.get(self.name) if registry else None
         if entry is None:
             raise SinkRefused(f"sink {self.name} is not registered any more: it was deleted while this host runs")
@@ -385,7 +395,7 @@ class SinkDelivery:
         )  # fmt: skip
         if wanted != self._progress.current:
             await self._swap(wanted)
-        if await self._read_entry() != entry:
+        if not await self._entry_is(entry):
             raise _Anew
 
     async def _pause(self, entry: SinkEntry) -> None:
@@ -400,7 +410,7 @@ class SinkDelivery:
             self._row = now
             await self._swap(replace(found, fenced=True))
         self._succeeded("paused")
-        while await self._read_entry() == entry:
+        while await self._entry_is(entry):
             await self._clock.sleep(DOCUMENT_EVERY)
 
     async def _swap(self, progress: SinkProgress) -> None:

@@ -13,11 +13,13 @@ from actorproc.errors import UsageError
 from actorproc.output.chain import OutputChain
 from actorproc.output.row_reader import partitions_with_state
 from actorproc.output.source_identity import dataset_identity
+from actorproc.retention.readers import SinkEntry
 from actorproc.runtime.clock import Clock
 from actorproc.runtime.error_text import format_error
 from actorproc.runtime.tasks import gather
 from actorproc.sinks.delivery import SinkDelivery
 from actorproc.sinks.entries import register_sink
+from actorproc.sinks.host_registry import HostRegistry
 from actorproc.sinks.opening import make_sink
 from actorproc.sinks.positions import PositionsInContainer
 from actorproc.sinks.protocol import Sink, SinkError, SinkRefused, SinkTarget
@@ -25,6 +27,7 @@ from actorproc.sinks.row_shape import RowShape
 from actorproc.sinks.tables.committer import TableCommitter
 from actorproc.sinks.tables.host_tables import HostTables
 from actorproc.sinks.tables.protocol import TableHome, TableSink
+from actorproc.sinks.terms import next_commit
 from actorproc.storage.names import ProcessorLayout
 from actorproc.storage.store import Store
 
@@ -91,6 +94,7 @@ class HostSinks:
             UsageError: options do not fit the output, a sink is registered for another target, or it refuses the rows.
         """
         self._store, self._layout, self._schema = store, layout, schema
+        self._registry = HostRegistry(store, layout)
         rows = {name: sink for name, sink in self._made.items() if isinstance(sink, Sink)}
         tables = {name: sink for name, sink in self._made.items() if isinstance(sink, TableSink)}
         await self._open_tables(tables, host)
@@ -164,9 +168,18 @@ class HostSinks:
 
         return [
             SinkDelivery(shared.name, shared.opened, shared.sink.options, shared.shape, partition, store=self._store,
-                         layout=self._layout, schema=self._schema, log=log, tell=told)
+                         layout=self._layout, registry=self._registry, schema=self._schema, log=log, tell=told)
             for shared in self._shared
         ]  # fmt: skip
+
+    async def position(self, name: str, partition: str, entry: SinkEntry) -> int:
+        """The number of the next commit, as the sink has it. Raises whatever the sink raises; -1: nobody knows."""
+        shared = next((shared for shared in self._shared if shared.name == name), None)
+        if shared is None:
+            return -1
+        row = await (await shared.opened()).read(partition)
+        home = f"{self._store.url.rstrip('/')}/{self._layout.processor}"
+        return -1 if row is None else next_commit(entry, partition, row, home)
 
     async def close(self) -> None:
         for name, sink in self._made.items():

@@ -13,6 +13,7 @@ from actorproc.simulation import Cluster, FaultyBackend, Host, VirtualClock, cur
 from actorproc.simulation.database import NAME, SimulatedSink
 from actorproc.simulation.sink_checks import SinkChecks
 from actorproc.sinks.delivery import SinkDelivery
+from actorproc.sinks.host_registry import HostRegistry
 from actorproc.sinks.protocol import Sink
 from actorproc.sinks.row_shape import RowShape
 from actorproc.storage.store import Store
@@ -77,9 +78,11 @@ class ByHand:
         async def opened() -> Sink:
             return sink
 
+        store = Store(view, clock=VirtualClock(name))
         delivery = SinkDelivery(
             NAME, opened, sink.options, RowShape(sink.options, schema, sink.can), PARTITION,
-            store=Store(view, clock=VirtualClock(name)), layout=self.layout, schema=schema, log=get_logger(__name__),
+            store=store, layout=self.layout, registry=HostRegistry(store, self.layout), schema=schema,
+            log=get_logger(__name__),
         )  # fmt: skip
         delivery.begin(self.tip if tip is None else tip, depth=0, rows=0)
         found = HandHost(loop.host(name), view, sink, delivery)
