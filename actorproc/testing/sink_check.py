@@ -256,6 +256,8 @@ class _Check:
                     raise InvalidSink(str(error)) from None
 
     def done(self) -> CheckedSink:
+        if self._ordered:
+            self._note("the order of rows")
         return self._result
 
     # How

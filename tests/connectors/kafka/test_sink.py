@@ -21,6 +21,7 @@ pytest.importorskip("confluent_kafka", reason="confluent-kafka is not installed"
 
 from actorproc.connectors.kafka.sink import KafkaSink
 from tests.connectors.kafka.topics import Topic
+from tests.sinks.matrix import tried
 
 pytestmark = pytest.mark.servers
 
@@ -51,6 +52,7 @@ async def test_it_keeps_exactly_once(broker: Broker) -> None:
         return values(topic)
 
     checked = await check_sink(lambda: sink(topic, key="n"), rows)
+    tried("kafka", checked, on="Apache Kafka")
     assert (checked.guarantee, checked.repeated) == (Guarantee.EXACTLY_ONCE, 0)
 
 
@@ -60,7 +62,9 @@ async def test_it_keeps_the_order_of_each_partition(broker: Broker) -> None:
     async def rows() -> Sequence[int]:
         return values(topic)
 
-    assert (await check_sink(lambda: sink(topic), rows, ordered=True)).repeated == 0
+    checked = await check_sink(lambda: sink(topic), rows, ordered=True)
+    assert checked.repeated == 0
+    tried("kafka, one partition", checked, on="Apache Kafka")
 
 
 async def test_rows_are_json_with_key_headers_and_time(broker: Broker) -> None:

@@ -21,6 +21,7 @@ from actorproc.testing import check_sink
 from actorproc.testing.sink_check import ALL_TYPES
 from actorproc.testing.sink_modes_check import Rows
 from tests.connectors.postgres.server import Postgres
+from tests.sinks.matrix import tried
 
 pytestmark = pytest.mark.servers
 
@@ -49,6 +50,7 @@ async def test_it_keeps_exactly_once(server: Postgres) -> None:
 
     made = list[str]()
     checked = await check_sink(lambda: sink(server, "checked"), rows, modes)
+    tried("postgresql", checked, on="PostgreSQL")
     assert (checked.guarantee, checked.repeated) == (Guarantee.EXACTLY_ONCE, 0)
     assert len(made) == 3
 

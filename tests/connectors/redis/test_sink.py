@@ -22,6 +22,7 @@ from actorproc.sinks.protocol import Delivery, Guarantee, SinkMoved, SinkPlace, 
 from actorproc.testing import check_sink
 from actorproc.testing.sink_check import ALL_TYPES
 from tests.connectors.redis.server import RedisServer
+from tests.sinks.matrix import tried
 
 pytestmark = pytest.mark.servers
 
@@ -47,6 +48,7 @@ async def test_it_keeps_exactly_once(server: RedisServer) -> None:
         return [int(entry["n"]) for entry in entries(server, "checked")]
 
     checked = await check_sink(lambda: sink(server, "checked"), rows)
+    tried("redis", checked, on="Redis")
     assert (checked.guarantee, checked.repeated) == (Guarantee.EXACTLY_ONCE, 0)
 
 

@@ -14,6 +14,7 @@ from actorproc.runtime.clock import SYSTEM
 from actorproc.sinks.protocol import Delivery, Guarantee, SinkMoved, SinkPlace, SinkRefused, SinkRow
 from actorproc.testing import check_sink
 from tests.connectors.redis.server import RedisServer
+from tests.sinks.matrix import tried
 
 pytestmark = pytest.mark.servers
 
@@ -68,6 +69,7 @@ async def test_it_keeps_exactly_once(server: RedisServer) -> None:
     place = SinkPlace("r", "Orders", SYSTEM)
     given = {"mode": "upsert", "key": "n", "prefix": "each"}
     checked = await check_sink(lambda: RedisSink(server.url, given, place), rows)
+    tried("redis, mode = upsert", checked, on="Redis")
     assert (checked.guarantee, checked.repeated) == (Guarantee.EXACTLY_ONCE, 0)
 
 

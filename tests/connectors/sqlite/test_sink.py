@@ -12,6 +12,7 @@ from actorproc.runtime.clock import SYSTEM
 from actorproc.sinks.protocol import Guarantee, SinkPlace
 from actorproc.testing import check_sink
 from actorproc.testing.sink_modes_check import Rows
+from tests.sinks.matrix import tried
 
 
 async def test_it_keeps_exactly_once(tmp_path: Path) -> None:
@@ -36,5 +37,6 @@ async def test_it_keeps_exactly_once(tmp_path: Path) -> None:
 
     made = list[str]()
     checked = await check_sink(make, rows, modes)
+    tried("sqlite", checked, on="SQLite")
     assert (checked.guarantee, checked.repeated) == (Guarantee.EXACTLY_ONCE, 0)
     assert len(made) == 3
