@@ -61,6 +61,7 @@ from actorproc.runtime.tasks import first_cause
 from actorproc.runtime.user_code import INTERRUPTIONS
 from actorproc.runtime.watchdog import Blockage, loop_watchdog
 from actorproc.sinks.host_sinks import HostSinks, SinkConfig
+from actorproc.sinks.unconfigured import warn_of_others
 from actorproc.sources import guard_source, open_source
 from actorproc.sources.protocol import Source, Start, parse_start
 from actorproc.storage.names import ProcessorLayout, checked_name
@@ -317,6 +318,8 @@ class Processor:
             if (sinks := self._sinks) is not None:
                 stack.push_async_callback(sinks.close)
                 await contact(lambda: sinks.open(store, self.layout, output_schema(self.schema), self.host))
+            names = sinks.configured if sinks is not None else ()
+            await contact(lambda: warn_of_others(store, self.layout, names, self._logger))
             with warn_while_slow(self._logger, "register() of the source"):
                 await contact(lambda: source.register(self.name, store.url))
             if clock is SYSTEM:

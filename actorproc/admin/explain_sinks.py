@@ -69,6 +69,6 @@ def _why(sink: SinkView, now: float) -> str:
         case "waiting for parents":
             return ". It gets them once it has all rows of the partitions that this one follows."
         case "no owner":
-            return ". The owner of the partition delivers them."
+            return ". A host that has this sink delivers them: the owner of the partition; for a table one host does."
         case _:
             return ". The delivery is under way."

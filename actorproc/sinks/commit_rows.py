@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 
+import anyio
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -13,6 +14,7 @@ from actorproc.output.compacted_file import batches_of
 from actorproc.output.follower import ChainFollower, CommittedFile
 from actorproc.records import SEQUENCE
 from actorproc.rows.casting import fitted
+from actorproc.runtime.budget import BufferShare, BufferTotal
 from actorproc.runtime.clock import Clock
 from actorproc.storage.parquet import open_parquet
 
@@ -45,26 +47,40 @@ class CommitRows:
 
 
 class RecentCommits:
-    """Commits that this owner has just made, for its deliveries: at most `most` bytes. Older ones are read again."""
+    """Commits that this owner has just made, for its deliveries. Older ones are read again.
 
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._bytes = 0
+    Args:
+        total: bytes that all partitions of the host keep for one sink. Beyond its size, those that keep most drop some.
+    """
+
+    def __init__(self, total: BufferTotal) -> None:
+        self._share = BufferShare(total)
         self._commits: deque[tuple[int, pa.Table, str, int]] = deque()
 
     def add(self, number: int, rows: pa.Table, put_id: str, begin: int) -> None:
         if self._commits and number != self._commits[-1][0] + 1:
-            self._commits.clear()
-            self._bytes = 0
+            self.clear()
         self._commits.append((number, rows, put_id, begin))
-        self._bytes += rows.nbytes
-        while self._commits and self._bytes > self._most:
-            self._bytes -= self._commits.popleft()[1].nbytes
+        self._share.add(rows.nbytes)
+        while self._commits and self._share.excessive():
+            self._drop()
 
     def forget(self, below: int) -> None:
         """No delivery needs the commits below this number any more."""
         while self._commits and self._commits[0][0] < below:
-            self._bytes -= self._commits.popleft()[1].nbytes
+            self._drop()
+
+    def clear(self) -> None:
+        """Keep nothing."""
+        self._commits.clear()
+        self._share.clear()
+
+    def _drop(self) -> None:
+        size = self._commits.popleft()[1].nbytes
+        if self._commits:
+            self._share.add(-size)
+        else:
+            self._share.clear()
 
     def since(self, number: int, most_rows: int) -> CommitRows | None:
         """The commits from `number` on, up to some `most_rows` rows; None if they are not here."""
@@ -88,13 +104,16 @@ class StoredCommits:
 
     Args:
         schema: of the rows, with `_sequence`. Columns that an older commit does not have are null.
+        slots: so many files the host holds for one sink at once.
     """
 
-    def __init__(self, follower: ChainFollower, schema: pa.Schema, clock: Clock) -> None:
+    def __init__(self, follower: ChainFollower, schema: pa.Schema, clock: Clock, slots: anyio.CapacityLimiter) -> None:
         self._follower = follower
+        self._slots = slots
         self._schema = schema
         self._clock = clock
         self._file: CommittedFile | None = None
+        self._holds = False
 
     async def since(self, number: int, most_rows: int) -> CommitRows | None:
         """The commits from `number` on, up to some `most_rows` rows; None: there is none yet.
@@ -108,17 +127,28 @@ class StoredCommits:
         """
         file = self._file
         if file is None or not file.next - len(file.counts) <= number < file.next:
-            file = self._file = await self._follower.file(number, _no_wait)
+            self.close()
+            file = self._file = await self._follower.file(number, self._wait)
         if file is None:
+            self.close()
             return None
         found = await self._clock.run_in_thread(_rows_of, file, self._schema, number, most_rows)
         if found.next == file.next:
-            self._file = None
+            self.close()
         return found
 
+    def close(self) -> None:
+        """Hold no file."""
+        self._file = None
+        if self._holds:
+            self._holds = False
+            self._slots.release_on_behalf_of(self)
 
-async def _no_wait(size: int) -> None:
-    """The follower asks for memory before it fetches: one file at a time is what a delivery holds."""
+    async def _wait(self, size: int) -> None:
+        """The follower asks for memory before it fetches."""
+        if not self._holds:
+            await self._slots.acquire_on_behalf_of(self)
+            self._holds = True
 
 
 def _rows_of(file: CommittedFile, schema: pa.Schema, number: int, most_rows: int) -> CommitRows:

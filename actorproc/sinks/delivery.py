@@ -6,7 +6,7 @@ Model: tests/protocol/sink_model.py, whose names of steps and rules are used her
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from dataclasses import replace as replace_fields
 from typing import Any, Literal
@@ -15,7 +15,7 @@ import anyio
 import pyarrow as pa
 from msgspec.structs import replace
 
-from actorproc.errors import ActorprocError
+from actorproc.errors import ActorprocError, UsageError
 from actorproc.output.chain import OutputChain
 from actorproc.output.follower import ChainFollower
 from actorproc.retention.boundary import read_boundary
@@ -29,6 +29,7 @@ from actorproc.sinks.entries import SinkProgress, hold_back, needed, progress_do
 from actorproc.sinks.host_registry import HostRegistry
 from actorproc.sinks.lag import LagMeter, RowRate
 from actorproc.sinks.lineage import Ancestors
+from actorproc.sinks.memory import SinkMemory
 from actorproc.sinks.options import SinkOptions
 from actorproc.sinks.protocol import Delivery, Sink, SinkError, SinkMoved, SinkRefused, SinkRow
 from actorproc.sinks.row_shape import RowShape
@@ -42,6 +43,9 @@ DOCUMENT_EVERY = 5.0
 
 _LOOK_EVERY = 0.05
 """Seconds between two looks whether all is delivered, at the end of a run."""
+
+_REFUSED_FOR = 5.0
+"""Seconds for which a sink may refuse rows at the end of a run, before the run fails."""
 
 _BACKOFF = Backoff(0.2, 30.0)
 
@@ -99,6 +103,7 @@ class SinkDelivery:
         self,
         name: str,
         opened: Callable[[], Awaitable[Sink]],
+        reopen: Callable[[], None],
         options: SinkOptions,
         shape: RowShape,
         partition: str,
@@ -106,13 +111,14 @@ class SinkDelivery:
         store: Store,
         layout: ProcessorLayout,
         registry: HostRegistry,
+        memory: SinkMemory,
         schema: pa.Schema,
         log: Any,
         tell: Callable[..., None] = lambda kind, **fields: None,
     ) -> None:
         self.name = name
         self._statistics = SinkStatistics(name)
-        self._opened = opened
+        self._opened, self._reopen = opened, reopen
         self._partition = partition
         self._store, self._layout, self._clock = store, layout, store.clock
         self._schema, self._shape = schema, shape
@@ -120,7 +126,7 @@ class SinkDelivery:
         self._logger = log.bind(sink=name)
         self._tell = tell
         self._most_rows = options.batch_rows
-        self._recent = RecentCommits(options.buffer_bytes)
+        self._recent, self._slots = RecentCommits(memory.recent), memory.files
         self._tip = 0  # number of the next commit that this owner makes
         self._depth = 0
         self._meter, self._rate = LagMeter(), RowRate()
@@ -167,15 +173,27 @@ class SinkDelivery:
         self._statistics = replace_fields(self._statistics, **fields)
 
     async def caught_up(self, stopped: Callable[[], bool]) -> None:
-        """Wait until the sink has everything that is committed, or is paused, or `stopped` says so."""
+        """Wait until the sink has everything that is committed, or is paused, or `stopped` says so.
+
+        Raises:
+            SinkRefused: it refuses rows.
+        """
         while not stopped():
             now = self.statistics()
+            if now.state == "refusing" and self._clock.wall() - (now.error_since or 0.0) > _REFUSED_FOR:
+                raise SinkRefused(f"sink {self.name} refuses rows: {now.error}")
             if now.state == "paused" or (now.state == "running" and now.lag == 0):
                 return
             await self._clock.sleep(_LOOK_EVERY)
 
     async def run(self) -> None:
         """Deliver until cancelled. Errors of the sink and the store are logged, and tried again after a back-off."""
+        try:
+            await self._run()
+        finally:
+            self._recent.clear()
+
+    async def _run(self) -> None:
         while True:
             try:
                 if self._statistics.error is not None:  # the store is not asked while the sink is away
@@ -287,9 +305,13 @@ class SinkDelivery:
             return
         await self._await_parents(entry)
         follower = ChainFollower(self._store, self._layout, self._partition)
-        stored = StoredCommits(follower, self._schema, self._clock)
+        stored = StoredCommits(follower, self._schema, self._clock, self._slots)
         if self._statistics.error is None:
             self._note(state="running")
+        with closing(stored):
+            await self._deliver_from(stored, entry)
+
+    async def _deliver_from(self, stored: StoredCommits, entry: SinkEntry) -> None:
         while True:
             self._news = anyio.Event()
             found = await self._next(stored)
@@ -430,7 +452,9 @@ class SinkDelivery:
 
     async def _failed(self, error: Exception) -> None:
         self._failures += 1
-        text, refuses = format_error(error), isinstance(error, SinkRefused)
+        text, refuses = format_error(error), isinstance(error, SinkRefused | UsageError)
+        if refuses:
+            self._reopen()  # somebody may mend the target, and it needs its tables then
         if text != self._statistics.error:
             self._tell("sink_failed", sink=self.name, error=error, reason=text)
         self._note(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Literal
@@ -20,6 +21,7 @@ from actorproc.runtime.tasks import gather
 from actorproc.sinks.delivery import SinkDelivery
 from actorproc.sinks.entries import register_sink
 from actorproc.sinks.host_registry import HostRegistry
+from actorproc.sinks.memory import SinkMemory
 from actorproc.sinks.opening import make_sink
 from actorproc.sinks.positions import PositionsInContainer
 from actorproc.sinks.protocol import Sink, SinkError, SinkRefused, SinkTarget
@@ -38,21 +40,32 @@ _FIRST_TRY = 10.0
 """Seconds that a sink may take to open before the partitions start without it."""
 
 
+_REOPEN_AFTER = 20.0
+"""Seconds after which a sink that refuses is opened once more."""
+
+
 class SharedSink:
     """One sink, which is opened by the first delivery that needs it, and again after it has failed to open."""
 
-    def __init__(self, name: str, sink: Sink, shape: RowShape) -> None:
-        self.name, self.sink, self.shape = name, sink, shape
+    def __init__(self, name: str, sink: Sink, shape: RowShape, clock: Clock) -> None:
+        self.name, self.sink, self.shape, self._clock = name, sink, shape, clock
+        self.memory = SinkMemory(sink.options.buffer_bytes)
         self._lock = anyio.Lock()
         self._is_open = False
+        self._opened_at = -math.inf
 
     async def opened(self) -> Sink:
         """Raises whatever `Sink.open` raises."""
         async with self._lock:
             if not self._is_open:
                 await self.sink.open(self.shape.schema)
-                self._is_open = True
+                self._is_open, self._opened_at = True, self._clock.monotonic()
         return self.sink
+
+    def reopen(self) -> None:
+        """The sink refuses: open it once more, since its target may be another one, or be mended. Not too often."""
+        if self._is_open and self._clock.monotonic() >= self._opened_at + _REOPEN_AFTER:
+            self._is_open = False
 
 
 class HostSinks:
@@ -98,7 +111,7 @@ class HostSinks:
         rows = {name: sink for name, sink in self._made.items() if isinstance(sink, Sink)}
         tables = {name: sink for name, sink in self._made.items() if isinstance(sink, TableSink)}
         await self._open_tables(tables, host)
-        self._shared = [SharedSink(name, sink, _shape(name, sink, schema)) for name, sink in rows.items()]
+        self._shared = [SharedSink(name, sink, _shape(name, sink, schema), self._clock) for name, sink in rows.items()]
         for shared in self._shared:
             if isinstance(shared.sink, PositionsInContainer):
                 shared.sink.keep_in(store, layout, shared.name)
@@ -145,7 +158,7 @@ class HostSinks:
         with anyio.move_on_after(_FIRST_TRY) as scope:
             try:
                 await opened()
-            except SinkRefused as refused:
+            except (SinkRefused, UsageError) as refused:
                 raise UsageError(f"sink {name}: {refused}") from None
             except Exception as other:  # noqa: BLE001  # whatever the sink's client raises
                 error = other
@@ -167,7 +180,8 @@ class HostSinks:
             tell(kind, **fields)
 
         return [
-            SinkDelivery(shared.name, shared.opened, shared.sink.options, shared.shape, partition, store=self._store,
+            SinkDelivery(shared.name, shared.opened, shared.reopen, shared.sink.options, shared.shape, partition,
+                         store=self._store, memory=shared.memory,
                          layout=self._layout, registry=self._registry, schema=self._schema, log=log, tell=told)
             for shared in self._shared
         ]  # fmt: skip

@@ -50,8 +50,8 @@ class SinkOptions(BaseModel):
         50_000, description="Most rows of one delivery, unless a single commit has more."
     )
     buffer_bytes: Annotated[int, Field(gt=0, le=10**12)] = Field(
-        16 * 2**20,
-        description="Bytes of commits that a partition keeps in memory for the sink. It reads others again.",
+        64 * 2**20,
+        description="Bytes of commits that a host keeps in memory for the sink. It reads others again.",
     )
 
     @model_validator(mode="after")

@@ -150,8 +150,7 @@ class SqlSink(Sink):
             if self.options.mode == "append":
                 self.apply(connection, schema.empty_table())
 
-        async with self._limit:
-            await self.place.clock.run_in_thread(self._run, work, True)
+        await self._in_thread(self._run, work, True)
 
     async def read(self, partition: str) -> SinkRow | None:
         """See `Sink.read`."""
@@ -242,12 +241,18 @@ class SqlSink(Sink):
 
     async def close(self) -> None:
         """See `Sink.close`."""
-        await self.place.clock.run_in_thread(self._close_all)
+        await self._in_thread(self._close_all)
 
     async def _in_transaction(self, work: Callable[[Any], T]) -> T:
-        """Run `work` in a thread, and commit. A caller that is cancelled waits for the end of the transaction."""
-        async with self._limit:
-            return await self.place.clock.run_in_thread(self._run, work)
+        """Run `work` in a thread, and commit."""
+        return await self._in_thread(self._run, work)
+
+    async def _in_thread(self, work: Callable[..., T], *args: object) -> T:
+        """Run `work` in a thread of this sink: a database that does not answer takes none from others.
+
+        A caller that is cancelled does not wait. A transaction that lands later has moved the row.
+        """
+        return await self.place.clock.run_in_thread(work, *args, limiter=self._limit, abandon=True)
 
     def _run(self, work: Callable[[Any], T], roll_back: bool = False) -> T:
         if self._free:

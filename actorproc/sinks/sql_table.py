@@ -115,6 +115,11 @@ class TableSink(SqlSink):
     def _provide(self, connection: Any, names: Sequence[str], schema: pa.Schema, key: Sequence[str]) -> None:
         """Create the table, or the columns that it lacks."""
         there, table = self.there(connection, names), ".".join(map(self.quoted, names))
+        if VERSION in there and VERSION not in schema.names:
+            raise SinkRefused(
+                f"table {'.'.join(names)} keeps the newest row of each key, by its column {VERSION}: this sink needs "
+                "mode = upsert, or another table"
+            )
         missing = [field for field in schema if field.name not in there]
         if missing and not self.creates:
             raise SinkRefused(

@@ -14,6 +14,7 @@ from actorproc.simulation.database import NAME, SimulatedSink
 from actorproc.simulation.sink_checks import SinkChecks
 from actorproc.sinks.delivery import SinkDelivery
 from actorproc.sinks.host_registry import HostRegistry
+from actorproc.sinks.memory import SinkMemory
 from actorproc.sinks.protocol import Sink
 from actorproc.sinks.row_shape import RowShape
 from actorproc.storage.store import Store
@@ -80,9 +81,9 @@ class ByHand:
 
         store = Store(view, clock=VirtualClock(name))
         delivery = SinkDelivery(
-            NAME, opened, sink.options, RowShape(sink.options, schema, sink.can), PARTITION,
-            store=store, layout=self.layout, registry=HostRegistry(store, self.layout), schema=schema,
-            log=get_logger(__name__),
+            NAME, opened, lambda: None, sink.options, RowShape(sink.options, schema, sink.can), PARTITION,
+            store=store, layout=self.layout, registry=HostRegistry(store, self.layout), memory=SinkMemory(2**24),
+            schema=schema, log=get_logger(__name__),
         )  # fmt: skip
         delivery.begin(self.tip if tip is None else tip, depth=0, rows=0)
         found = HandHost(loop.host(name), view, sink, delivery)

@@ -7,7 +7,9 @@ from random import Random
 from typing import Any
 
 import anyio
+import pyarrow as pa
 import pytest
+import structlog
 from msgspec.structs import replace
 
 from actorproc import Batch, PartitionContext, PartitionHandler, Processor
@@ -21,7 +23,7 @@ from actorproc.runtime.nudge import Nudges
 from actorproc.server.metrics import HostCollector
 from actorproc.simulation.clock import VirtualClock
 from actorproc.simulation.loop import run
-from actorproc.sinks.protocol import SinkRefused
+from actorproc.sinks.protocol import Delivery, SinkRefused
 from actorproc.storage.names import ProcessorLayout
 from actorproc.storage.store import Store
 from actorproc.stores.memory import MemoryStore
@@ -118,6 +120,58 @@ def test_a_run_that_is_stopped_names_the_sink_that_it_waited_for() -> None:
             tasks.start_soon(run)
             await anyio.sleep(30)
             processor.stop()
+
+    story(work)
+
+
+def test_a_run_until_the_end_does_not_wait_for_a_sink_that_refuses() -> None:
+    class Refuses(MemorySink):
+        async def write(self, delivery: Delivery) -> None:
+            raise SinkRefused("a value does not fit")
+
+    async def work(world: World) -> None:
+        world.feed(10)
+        with anyio.fail_after(3_000), pytest.raises(EndNotReached, match=r"sink db refuses rows: .*does not fit"):
+            await world.until_end(sinks={"db": Refuses(world.database)})
+
+    story(work)
+
+
+def test_a_target_that_was_dropped_is_prepared_again() -> None:
+    class Dropped(MemorySink):
+        opened = 0
+        is_there = True
+
+        async def open(self, schema: pa.Schema) -> None:
+            await super().open(schema)
+            Dropped.opened += 1
+            Dropped.is_there = True
+
+        async def write(self, delivery: Delivery) -> None:
+            if not Dropped.is_there:
+                raise SinkRefused("there is no table")
+            await super().write(delivery)
+
+    async def work(world: World) -> None:
+        async with world.host(sinks={"db": Dropped(world.database)}):
+            world.feed(10)
+            await world.delivered()
+            await anyio.sleep(60)
+            Dropped.is_there = False
+            world.feed(10)
+            await world.delivered()
+        assert Dropped.opened == 2
+        assert world.is_exact
+
+    story(work)
+
+
+def test_a_host_without_a_sink_of_others_says_so() -> None:
+    async def work(world: World) -> None:
+        await world.until_end()
+        with structlog.testing.capture_logs() as logs:
+            await world.until_end(sinks={})
+        assert [log["sink"] for log in logs if log["event"] == "sink.not_configured"] == ["db"]
 
     story(work)
 

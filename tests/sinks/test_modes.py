@@ -101,7 +101,10 @@ class World:
         chain = OutputChain(self.store, LAYOUT, partition)
         schema = pa.schema([("made", pa.int64()), ("_sequence", pa.int64())])
         follower = ChainFollower(self.store, LAYOUT, partition)
-        stored, found = StoredCommits(follower, schema, self.store.clock), list[tuple[int | None, list[Row]]]()
+        stored, found = (
+            StoredCommits(follower, schema, self.store.clock, anyio.CapacityLimiter(1)),
+            list[tuple[int | None, list[Row]]](),
+        )
         while (commit := await chain.read(len(found))) is not None:
             rows = await stored.since(len(found), 1)
             assert rows is not None

@@ -8,10 +8,10 @@ that begins fences the one before. Protocol: docs/sinks.md.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from itertools import chain, repeat
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 from urllib.parse import quote
 
 import anyio
@@ -32,6 +32,11 @@ from actorproc.sinks.protocol import Delivery, Guarantee, Sink, SinkError, SinkM
 
 METADATA_LIMIT = 4096
 """Bytes of text beside an offset that a broker takes (its `offset.metadata.max.bytes`)."""
+
+T = TypeVar("T")
+
+_THREADS = 16
+"""Calls of a host at once: each holds a thread while brokers are away."""
 
 _DEFAULTS = {
     "linger.ms": 5,
@@ -75,13 +80,14 @@ class KafkaSink(Sink):
         self._properties: dict[str, Any] = {**_DEFAULTS, **(self.options.model_extra or {}), **own}
         self._held: OrderedDict[str, _Held] = OrderedDict()
         self._locks: dict[str, anyio.Lock] = {}
+        self._threads = anyio.CapacityLimiter(_THREADS)
 
     # The contract
 
     async def open(self, schema: pa.Schema) -> None:
         """See `Sink.open`."""
         check_columns(self.options, schema)
-        await self.place.clock.run_in_thread(self._open)
+        await self._in_thread(self._open)
 
     def _open(self) -> None:
         try:
@@ -93,7 +99,7 @@ class KafkaSink(Sink):
 
     async def read(self, partition: str) -> SinkRow | None:
         """See `Sink.read`. Fences nobody: `write` reads the row again when it has."""
-        return await self.place.clock.run_in_thread(self._read, partition)
+        return await self._in_thread(self._read, partition)
 
     def _read(self, partition: str) -> SinkRow | None:
         try:
@@ -105,7 +111,7 @@ class KafkaSink(Sink):
     async def write(self, delivery: Delivery) -> None:
         """See `Sink.write`."""
         async with self._locks.setdefault(delivery.partition, anyio.Lock()):
-            await self.place.clock.run_in_thread(self._write, delivery)
+            await self._in_thread(self._write, delivery)
 
     def _write(self, delivery: Delivery) -> None:
         partition = delivery.partition
@@ -174,7 +180,14 @@ class KafkaSink(Sink):
 
     async def close(self) -> None:
         """See `Sink.close`."""
-        await self.place.clock.run_in_thread(self._close)
+        await self._in_thread(self._close)
+
+    async def _in_thread(self, work: Callable[..., T], *args: object) -> T:
+        """Run `work` in a thread of this sink: brokers that do not answer take none from others.
+
+        A caller that is cancelled does not wait. A later producer of the partition fences one that is still at work.
+        """
+        return await self.place.clock.run_in_thread(work, *args, limiter=self._threads, abandon=True)
 
     def _close(self) -> None:
         for partition in list(self._held):

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import sqlite3
+import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import anyio
+import pyarrow as pa
+import pytest
+
 from actorproc.connectors.sqlite import SqliteSink
+from actorproc.records import SEQUENCE
 from actorproc.runtime.clock import SYSTEM
-from actorproc.sinks.protocol import Guarantee, SinkPlace
+from actorproc.sinks.protocol import Guarantee, SinkPlace, SinkRefused
 from actorproc.testing import check_sink
 from actorproc.testing.sink_modes_check import Rows
 from tests.sinks.matrix import tried
@@ -40,3 +46,28 @@ async def test_it_keeps_exactly_once(tmp_path: Path) -> None:
     tried("sqlite", checked, on="SQLite")
     assert (checked.guarantee, checked.repeated) == (Guarantee.EXACTLY_ONCE, 0)
     assert len(made) == 3
+
+
+async def test_a_table_of_keys_is_not_appended_to(tmp_path: Path) -> None:
+    place, url = SinkPlace("db", "Delays", SYSTEM), f"sqlite:{tmp_path / 'rows.db'}"
+    schema = pa.schema([pa.field("n", pa.int64()), SEQUENCE])
+    async with SqliteSink(url, {"mode": "upsert", "key": "n"}, place) as keyed:
+        await keyed.open(schema)
+    async with SqliteSink(url, {}, place) as appending:
+        with pytest.raises(SinkRefused, match="keeps the newest row of each key"):
+            await appending.open(schema)
+
+
+async def test_a_database_that_does_not_answer_lets_a_caller_go(tmp_path: Path) -> None:
+    gate = threading.Event()
+
+    class Hanging(SqliteSink):
+        def connect(self) -> sqlite3.Connection:
+            gate.wait(60)
+            return super().connect()
+
+    sink = Hanging(f"sqlite:{tmp_path / 'rows.db'}", {}, SinkPlace("db", "Delays", SYSTEM))
+    with anyio.move_on_after(0.05) as scope:
+        await sink.read("0")
+    assert scope.cancelled_caught
+    gate.set()
