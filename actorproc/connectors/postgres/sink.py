@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import psycopg
 import pyarrow as pa
 from psycopg import sql
+from psycopg.conninfo import conninfo_to_dict
 from pydantic import Field
 
 from actorproc.connectors.postgres.copying import column_type, csv_of
@@ -15,6 +16,9 @@ from actorproc.sinks.protocol import SinkPlace, SinkRefused
 from actorproc.sinks.sql import POSITIONS, SqlOptions
 from actorproc.sinks.sql_table import TableSink
 from actorproc.sinks.sql_versions import LIVES
+
+_GONE = {"keepalives_idle": 20, "keepalives_interval": 10, "keepalives_count": 4, "tcp_user_timeout": 60_000}
+"""By which a connection ends that has no peer any more: after a minute, not after hours. libpq's names and units."""
 
 _LOCK = 5_143_970_274
 """Of `open`: two hosts that create a table at once would collide in the catalog."""
@@ -55,6 +59,8 @@ class PostgresSink(TableSink):
     def connect(self) -> psycopg.Connection[Any]:
         """See `SqlSink.connect`."""
         options: dict[str, Any] = {"connect_timeout": self.options.connect_timeout}
+        given = conninfo_to_dict(self.url)
+        options |= {name: value for name, value in _GONE.items() if name not in given}
         if self.options.password is not None:
             options["password"] = self.options.password
         return psycopg.connect(self.url, application_name=f"actorproc {self.place.processor}", **options)
