@@ -28,7 +28,7 @@ from actorproc.sinks.commit_rows import CommitRows, RecentCommits, StoredCommits
 from actorproc.sinks.entries import SinkProgress, hold_back, needed, progress_document
 from actorproc.sinks.host_registry import HostRegistry
 from actorproc.sinks.lag import LagMeter, RowRate
-from actorproc.sinks.lineage import Ancestors
+from actorproc.sinks.lineage import Ancestors, home_of
 from actorproc.sinks.memory import SinkMemory
 from actorproc.sinks.options import SinkOptions
 from actorproc.sinks.protocol import Delivery, Sink, SinkError, SinkMoved, SinkRefused, SinkRow
@@ -135,7 +135,7 @@ class SinkDelivery:
         self._registry = registry
         self._owner = ""
         self._sink: Sink | None = None
-        self._home = f"{store.url.rstrip('/')}/{layout.processor}"
+        self._home = home_of(store, layout)
         self._ancestors = Ancestors(store, layout, name, partition, self._home)
         self._entry: SinkEntry | None = None
         self._row: SinkRow | None = None

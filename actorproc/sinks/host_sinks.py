@@ -21,6 +21,7 @@ from actorproc.runtime.tasks import gather
 from actorproc.sinks.delivery import SinkDelivery
 from actorproc.sinks.entries import register_sink
 from actorproc.sinks.host_registry import HostRegistry
+from actorproc.sinks.lineage import home_of, position_of
 from actorproc.sinks.memory import SinkMemory
 from actorproc.sinks.opening import make_sink
 from actorproc.sinks.positions import PositionsInContainer
@@ -29,7 +30,6 @@ from actorproc.sinks.row_shape import RowShape
 from actorproc.sinks.tables.committer import TableCommitter
 from actorproc.sinks.tables.host_tables import HostTables
 from actorproc.sinks.tables.protocol import TableHome, TableSink
-from actorproc.sinks.terms import next_commit
 from actorproc.storage.names import ProcessorLayout
 from actorproc.storage.store import Store
 
@@ -191,9 +191,8 @@ class HostSinks:
         shared = next((shared for shared in self._shared if shared.name == name), None)
         if shared is None:
             return -1
-        row = await (await shared.opened()).read(partition)
-        home = f"{self._store.url.rstrip('/')}/{self._layout.processor}"
-        return -1 if row is None else next_commit(entry, partition, row, home)
+        home = home_of(self._store, self._layout)
+        return await position_of(self._store, self._layout, name, await shared.opened(), entry, partition, home)
 
     async def close(self) -> None:
         for name, sink in self._made.items():

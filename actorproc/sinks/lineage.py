@@ -22,6 +22,11 @@ Parents = Mapping[str, Collection[str]]
 """The partitions that each partition follows."""
 
 
+def home_of(store: Store, layout: ProcessorLayout) -> str:
+    """The `SinkRow.home` of a processor."""
+    return f"{store.url.rstrip('/')}/{layout.processor}"
+
+
 async def read_parents(store: Store, layout: ProcessorLayout) -> Parents:
     """Of all partitions that were begun."""
     found = await gather(await partitions_with_state(store, layout), lambda name: read_checkpoint(store, layout, name))
