@@ -158,7 +158,7 @@ class UdpNudges(Nudges):
     def follow(self, address: str) -> None:
         now = self._clock.monotonic()
         if self._transport is not None and now >= self._asked.get(address, float("-inf")) + FOLLOW_EVERY:
-            self._asked[address] = now
+            self._asked = {asked: at for asked, at in self._asked.items() if now < at + FOLLOW_EVERY} | {address: now}
             self._send(_FOLLOW + self._topic, address)
 
     def tell(self, partition: str, number: int) -> None:

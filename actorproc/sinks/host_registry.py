@@ -41,7 +41,7 @@ class HostRegistry:
                 try:
                     await self._document.read()
                 except BaseException:
-                    self._begun -= 1  # whoever waits reads by itself
+                    self._begun -= 1  # the next caller that waits reads again
                     raise
                 self._read_at = began
         return self.current
