@@ -15,7 +15,7 @@ from pymysql.constants import CLIENT, ER
 
 from actorproc.errors import UsageError
 from actorproc.rows.json_values import plain_rows, to_json
-from actorproc.sinks.protocol import SinkPlace, SinkRefused
+from actorproc.sinks.protocol import SinkError, SinkPlace, SinkRefused
 from actorproc.sinks.sql import SqlOptions
 from actorproc.sinks.sql_table import TableSink
 
@@ -24,6 +24,9 @@ _NAME = 64
 
 _LOCK = "actorproc"
 """Of `open`: hosts that create a table or a column at once."""
+
+_LOCK_TIMEOUT = 60
+"""Seconds to wait for it: tables are created within one."""
 
 _KEY_CHARACTERS = 700
 """Of all text columns of a key together: an index has 3,072 bytes, and a character up to 4."""
@@ -43,8 +46,22 @@ _TYPES = {
     pa.date32(): "date",
 }
 
+_NO_PASSWORD = 1698
+"""MariaDB's other "access denied"."""
+
 _REFUSALS = (pymysql.err.DataError, pymysql.err.IntegrityError)
 _TAKEN = (ER.DUP_ENTRY, ER.LOCK_DEADLOCK)
+
+_COLLATIONS = ("utf8mb4_nopad_bin", "utf8mb4_0900_bin")
+"""Of MariaDB and of MySQL. They have none in common by which "a" and "a " are two keys."""
+
+_LASTING = {
+    ER.DBACCESS_DENIED_ERROR, ER.ACCESS_DENIED_ERROR, ER.BAD_DB_ERROR, ER.HOST_NOT_PRIVILEGED,
+    ER.TABLEACCESS_DENIED_ERROR, ER.COLUMNACCESS_DENIED_ERROR, ER.SPECIFIC_ACCESS_DENIED_ERROR,
+    ER.NO_SUCH_TABLE, ER.BAD_FIELD_ERROR, ER.TOO_LONG_KEY, ER.TOO_BIG_ROWSIZE, ER.WRONG_OBJECT,
+    ER.VIEW_INVALID, ER.NONUPDATEABLE_COLUMN, ER.UNKNOWN_COLLATION, ER.NOT_SUPPORTED_AUTH_MODE, _NO_PASSWORD,
+}  # fmt: skip
+"""Errors of `open` that last until somebody changes a right, a name or a table."""
 
 
 class MysqlOptions(SqlOptions):
@@ -80,20 +97,24 @@ class MysqlSink(TableSink):
             client_flag=CLIENT.FOUND_ROWS,  # else an update to equal values counts no row
             connect_timeout=options.connect_timeout, read_timeout=_READ_TIMEOUT, write_timeout=_READ_TIMEOUT,
             ssl={"ca": options.ca} if options.ca else None,
-            init_command="SET SESSION sql_mode = 'TRADITIONAL', SESSION transaction_isolation = 'READ-COMMITTED'"
-            if self._collation == "utf8mb4_0900_bin"
-            else "SET SESSION sql_mode = 'TRADITIONAL', SESSION tx_isolation = 'READ-COMMITTED'",
+            sql_mode="TRADITIONAL", init_command="SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED",
         )  # fmt: skip
 
     def begin_preparing(self, connection: pymysql.Connection[Any]) -> None:
         """See `SqlSink.begin_preparing`."""
         cursor = connection.cursor()
-        cursor.execute("SELECT VERSION()")
-        is_maria = "mariadb" in str(cursor.fetchone()).lower()
-        self._collation = "utf8mb4_nopad_bin" if is_maria else "utf8mb4_0900_bin"  # "a" and "a " are two keys
+        cursor.execute(
+            "SELECT collation_name FROM information_schema.collations WHERE collation_name IN (%s, %s)", _COLLATIONS
+        )
+        known = {name for (name,) in cursor.fetchall()}
+        if not known:
+            raise SinkRefused("the server is too old: it needs to be MariaDB 10.2 or MySQL 8.0.17 at least")
+        self._collation = next(name for name in _COLLATIONS if name in known)
         text = f"varchar(380) CHARACTER SET utf8mb4 COLLATE {self._collation}"
         self.position_types = {"text": text, "number": "bigint", "long": "longtext CHARACTER SET utf8mb4"}
-        cursor.execute("SELECT GET_LOCK(%s, 60)", (_LOCK,))
+        cursor.execute("SELECT GET_LOCK(%s, %s)", (_LOCK, _LOCK_TIMEOUT))
+        if cursor.fetchone() != (1,):
+            raise SinkError(f"another host prepares its tables: the lock {_LOCK} was not free within {_LOCK_TIMEOUT} s")
 
     def prepare(self, connection: pymysql.Connection[Any], schema: pa.Schema) -> None:
         """See `SqlSink.prepare`."""
@@ -146,12 +167,25 @@ class MysqlSink(TableSink):
 
     def unique(self, connection: pymysql.Connection[Any], table: Sequence[str]) -> list[set[str]]:
         """See `TableSink.unique`. An index of a prefix does not count."""
+        return [*self._unique(connection, table).values()]
+
+    def _unique(self, connection: pymysql.Connection[Any], table: Sequence[str]) -> dict[str, set[str]]:
+        """The columns of unique indexes by name. A prefix or an expression is no column: ""."""
         found: dict[str, set[str]] = {}
-        where = "AND non_unique = 0 AND index_name NOT IN (SELECT index_name FROM information_schema.statistics "
-        where += "WHERE sub_part IS NOT NULL AND table_name = s.table_name AND table_schema = s.table_schema)"
-        for index, column in self._information(connection, "index_name, column_name", "statistics s", table, where):
+        what = "index_name, IF(sub_part IS NULL, COALESCE(column_name, ''), '')"
+        for index, column in self._information(connection, what, "statistics", table, "AND non_unique = 0"):
             found.setdefault(index, set()).add(column)
-        return [*found.values()]
+        return found
+
+    def _check_unique(self, connection: pymysql.Connection[Any], names: Sequence[str]) -> None:
+        """Also refuse other unique indexes: a row that has its value there would be changed, though its key differs."""
+        super()._check_unique(connection, names)
+        key = {*self.options.key}
+        if others := sorted(name for name, columns in self._unique(connection, names).items() if not key <= columns):
+            raise SinkRefused(
+                f"table {'.'.join(names)} has the unique index {others[0]}, and rows would replace rows of other keys "
+                "by it: drop it, or make it an index that is not unique"
+            )
 
     def _information(
         self, connection: pymysql.Connection[Any], what: str, of: str, table: Sequence[str], where: str = ""
@@ -192,6 +226,12 @@ class MysqlSink(TableSink):
             f"INSERT INTO {table} ({names}) SELECT {names} FROM actorproc_rows WHERE {condition} "
             f"ORDER BY {', '.join(map(self.quoted, self.options.key))} ON DUPLICATE KEY UPDATE {changed}"
         )
+
+    def lasts(self, error: Exception) -> bool:
+        """See `SqlSink.lasts`."""
+        if isinstance(error, pymysql.err.ProgrammingError | pymysql.err.NotSupportedError | FileNotFoundError):
+            return True
+        return isinstance(error, pymysql.err.MySQLError) and bool(error.args) and error.args[0] in _LASTING
 
     def is_refusal(self, error: BaseException) -> bool:
         """See `TableSink.is_refusal`."""

@@ -12,7 +12,7 @@ import pytest
 
 from actorproc.connectors.mysql import MysqlSink
 from actorproc.runtime.clock import SYSTEM
-from actorproc.sinks.protocol import Delivery, Guarantee, SinkPlace, SinkRefused, SinkRow
+from actorproc.sinks.protocol import Delivery, Guarantee, SinkError, SinkPlace, SinkRefused, SinkRow
 from actorproc.testing import check_sink
 from actorproc.testing.sink_check import ALL_TYPES
 from actorproc.testing.sink_modes_check import Rows
@@ -103,3 +103,59 @@ async def test_values_that_do_not_fit_are_refused_and_never_cut(url: str) -> Non
     assert [row[0] for row in kept] == [1, 2]
     assert "too long" in kept[0][1]
     assert "Out of range" in kept[1][1]
+
+
+@pytest.mark.parametrize(
+    ("where", "options", "says"),
+    [
+        ("mysql://nobody@{}/tests", {}, "Access denied"),
+        ("mysql://root@{}/none", {}, "Unknown database"),
+        ("mysql://reader@{}/tests", {}, "denied"),
+        ("mysql://root@{}/tests", {"create": False}, "lacks the columns"),
+        ("mysql://root@{}/tests", {"ca": "/none"}, "No such file"),
+        ("mysql://root@{}/tests", {"table": "seen"}, "BASE TABLE"),
+    ],
+)
+async def test_what_lasts_is_refused(url: str, where: str, options: dict[str, Any], says: str) -> None:
+    query(url, "CREATE OR REPLACE USER reader@'127.0.0.1'")
+    query(url, "GRANT SELECT ON tests.* TO reader@'127.0.0.1'")
+    query(url, "CREATE OR REPLACE VIEW seen AS SELECT 1 AS a")
+    wrong = where.format(urlsplit(url).netloc.partition("@")[2])
+    with pytest.raises(SinkRefused, match=says):
+        await sink(wrong, **{"table": "nothing", **options}).open(pa.schema([("n", pa.int64())]))
+
+
+async def test_a_server_that_is_away_is_tried_again() -> None:
+    with pytest.raises(pymysql.err.OperationalError):
+        await sink("mysql://root@127.0.0.1:1/tests", "away").open(pa.schema([("n", pa.int64())]))
+
+
+async def test_hosts_prepare_tables_one_after_the_other(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("actorproc.connectors.mysql.sink._LOCK_TIMEOUT", 1)
+    port = urlsplit(url).port or 0
+    with pymysql.connect(host="127.0.0.1", port=port, user="root") as other:
+        other.cursor().execute("SELECT GET_LOCK('actorproc', 0)")
+        with pytest.raises(SinkError, match="another host"):
+            await sink(url, "busy").open(pa.schema([("n", pa.int64())]))
+    await sink(url, "busy").open(pa.schema([("n", pa.int64())]))
+
+
+@pytest.mark.parametrize(
+    ("index", "is_refused"),
+    [("(mail)", True), ("(id, mail)", False), ("(word(3), mail)", True), ("(word(3), id, mail)", False)],
+)
+async def test_another_unique_index_is_refused(url: str, index: str, is_refused: bool) -> None:
+    """By it, a row would overwrite the row of another key."""
+    columns = "id bigint PRIMARY KEY, mail varchar(50), word text, _version bigint, _sequence bigint, _partition text"
+    table = f"people {index}"
+    query(url, f"CREATE TABLE `{table}` ({columns}, UNIQUE other {index})")
+    query(url, f"INSERT INTO `{table}` (id, mail, _version) VALUES (1, 'a@b', 0)")
+    people = sink(url, table, mode="upsert", key=("id",))
+    rows = pa.table({"id": [2], "mail": ["a@b"], "word": ["word"]})
+    if is_refused:
+        with pytest.raises(SinkRefused, match="unique index other"):
+            await deliver(people, rows)
+        assert query(url, f"SELECT id FROM `{table}`") == ((1,),)
+    else:
+        await deliver(people, rows)
+        assert query(url, f"SELECT id, mail FROM `{table}` ORDER BY id") == ((1, "a@b"), (2, "a@b"))
