@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from hashlib import sha256
 from typing import Any, ClassVar
 
@@ -60,8 +60,7 @@ class LogSink(Sink):
         self._owns_store = store is None
         self._store = store or given_store("sink", where, "the URL or path of a log", None, place.clock)
         self._routes = Routes(self._store, "sticky", place.clock.random)
-        self._hints: HintWriter | None = None
-        self._hinting: asyncio.Task[None] | None = None
+        self._open = AsyncExitStack()
         self._transactions: Transactions | None = None
 
     # The contract
@@ -71,18 +70,21 @@ class LogSink(Sink):
         check_columns(self.options, schema)
         if self._transactions is not None:
             return
-        if self._owns_store:
-            await self._store.__aenter__()
-        try:
-            count = self.options.partitions
-            self._routes.adopt(await (open_log(self._store) if count is None else create_log(self._store, count)))
-        except UsageError as error:
-            raise SinkRefused(str(error)) from None
-        self._hints = HintWriter(self._store, self.place.clock)
-        await self._hints.read_others()
-        self._hinting = asyncio.create_task(self._hints.run())
-        self._transactions = Transactions(self._store, self._hints)
-        await self._transactions.sweep()
+        async with AsyncExitStack() as opening:
+            if self._owns_store:
+                await opening.enter_async_context(self._store)
+            try:
+                count = self.options.partitions
+                self._routes.adopt(await (open_log(self._store) if count is None else create_log(self._store, count)))
+            except UsageError as error:
+                raise SinkRefused(str(error)) from None
+            hints = HintWriter(self._store, self.place.clock)
+            await hints.read_others()
+            opening.push_async_callback(hints.close)
+            opening.push_async_callback(_stop, asyncio.create_task(hints.run()))
+            transactions = Transactions(self._store, hints)
+            await transactions.sweep()
+            self._transactions, self._open = transactions, opening.pop_all()  # last: what has failed is done again
 
     async def read(self, partition: str) -> SinkRow | None:
         """See `Sink.read`. Appends the rest of a delivery that was cut off."""
@@ -129,15 +131,14 @@ class LogSink(Sink):
 
     async def close(self) -> None:
         """See `Sink.close`."""
-        if self._hinting is not None:
-            self._hinting.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._hinting
-        if self._hints is not None:
-            await self._hints.close()
-        if self._owns_store and self._transactions is not None:
-            await self._store.__aexit__(None, None, None)
-        self._hints = self._hinting = self._transactions = None
+        self._transactions = None
+        await self._open.aclose()
+
+
+async def _stop(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    with suppress(asyncio.CancelledError):
+        await task
 
 
 def _text_of(row: SinkRow | None) -> str:

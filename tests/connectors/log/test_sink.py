@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -20,6 +23,7 @@ from actorproc.errors import StoreUnavailable
 from actorproc.log.key_hash import partition_of_key
 from actorproc.log.metadata import create_log, open_log
 from actorproc.log.segment import Segment
+from actorproc.produce.transactions import Transactions
 from actorproc.records import Record
 from actorproc.runtime.clock import SYSTEM
 from actorproc.sinks.protocol import Delivery, Guarantee, SinkError, SinkMoved, SinkPlace, SinkRefused, SinkRow
@@ -94,6 +98,38 @@ async def test_a_log_that_is_missing_is_refused() -> None:
     async with Store(MemoryStore()) as store:
         with pytest.raises(SinkRefused, match="there is no log at"):
             await sink(store).open(SCHEMA)
+
+
+async def test_an_open_that_failed_leaves_nothing_and_is_done_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = LogSink(f"log:{tmp_path}", {"partitions": 1}, SinkPlace("log", "Copy", SYSTEM))
+    opened, sweep, backend = Counter[str](), Transactions.sweep, found._store.backend
+
+    async def count(name: str, method: Callable[[], Awaitable[None]]) -> None:
+        opened[name] += 1
+        await method()
+
+    async def failing(self: Transactions) -> None:
+        opened["sweep"] += 1
+        if opened["sweep"] == 1:
+            raise StoreUnavailable("no answer")
+        await sweep(self)
+
+    monkeypatch.setattr(backend, "open", partial(count, "open", backend.open))
+    monkeypatch.setattr(backend, "close", partial(count, "close", backend.close))
+    monkeypatch.setattr(Transactions, "sweep", failing)
+    tasks = asyncio.all_tasks()
+    with pytest.raises(StoreUnavailable):
+        await found.open(SCHEMA)
+    assert asyncio.all_tasks() == tasks
+    assert opened == {"open": 1, "sweep": 1, "close": 1}
+    await found.open(SCHEMA)
+    await found.open(SCHEMA)  # nothing
+    await found.write(delivery(range(3), None))
+    await found.close()
+    assert asyncio.all_tasks() == tasks
+    assert opened == {"open": 2, "sweep": 2, "close": 2}
 
 
 def cutting(store: Store, at: int, *, applied: bool) -> None:
