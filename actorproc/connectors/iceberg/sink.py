@@ -22,7 +22,7 @@ from pyiceberg.io.pyarrow import (
 from pyiceberg.manifest import DataFile, ManifestContent, ManifestFile
 from pyiceberg.table import Table, Transaction
 from pyiceberg.table.refs import MAIN_BRANCH
-from pyiceberg.table.snapshots import Operation
+from pyiceberg.table.snapshots import Operation, Snapshot
 from pyiceberg.table.update import AssertTableUUID, RemoveSnapshotsUpdate, SetPropertiesUpdate
 from pyiceberg.typedef import Record
 
@@ -132,10 +132,8 @@ class IcebergSink(TableSink):
         if self._catalog is None:
             raise RuntimeError("not opened")
         table = self._catalog.load_table(self._identifier)
-        since = (self._home.store.time.now() - age) * 1000
-        snapshots = sorted(table.metadata.snapshots, key=lambda snapshot: snapshot.timestamp_ms)
-        older = [snapshot for snapshot in snapshots if snapshot.timestamp_ms < since]
-        held = [*older[-1:], *snapshots[len(older) :]]  # the last older one was the newest when that time began
+        older, newer = _parted(table, self._home.store.time.now() - age)
+        held = [*older[-1:], *newer]
         if (current := table.current_snapshot()) is not None:  # also after somebody has rolled back
             held.append(current)
         manifests = {manifest for snapshot in held for manifest in snapshot.manifests(table.io)}
@@ -202,14 +200,10 @@ class IcebergSink(TableSink):
         return data_file(f"{self._root}{file.key}", file.size, partition, spec.spec_id, file.note)
 
     def _expired(self, table: Table) -> list[int]:
-        """Snapshots that are older than versions are kept, and that no branch or tag names."""
-        oldest = (self._home.store.time.now() - self.options.versions) * 1000
+        """Snapshots that nobody reads any more, and that no branch or tag names."""
         named = {ref.snapshot_id for ref in table.metadata.refs.values()}
-        found = [
-            snapshot.snapshot_id
-            for snapshot in table.metadata.snapshots
-            if snapshot.timestamp_ms < oldest and snapshot.snapshot_id not in named
-        ]
+        older, _ = _parted(table, self._home.store.time.now() - self.options.versions)
+        found = [snapshot.snapshot_id for snapshot in older[:-1] if snapshot.snapshot_id not in named]
         return found[:_EXPIRED_AT_ONCE]
 
     def describe(self, footer: pq.FileMetaData) -> Any:
@@ -228,6 +222,13 @@ class IcebergSink(TableSink):
     async def _in_thread(self, work: Any, *args: Any) -> Any:
         with anyio.CancelScope(shield=True):  # a thread cannot be stopped: what it does is waited for
             return await self._clock.run_in_thread(partial(work, *args))
+
+
+def _parted(table: Table, since: float) -> tuple[list[Snapshot], list[Snapshot]]:
+    """Snapshots by age: those from before that time, of which the last one was still read when it began, and others."""
+    snapshots = sorted(table.metadata.snapshots, key=lambda snapshot: snapshot.timestamp_ms)
+    older = [snapshot for snapshot in snapshots if snapshot.timestamp_ms < since * 1000]
+    return older, snapshots[len(older) :]
 
 
 _Snapshot = tuple[Operation, Sequence[AddedFile], Sequence[RemovedFile]]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -89,6 +90,31 @@ async def test_old_versions_leave_the_table(world: World) -> None:
     await sink.commit(table, TableChange(table.life))
     assert len(world.table().metadata.snapshots) == 2
     world.check()
+    await sink.close()
+
+
+async def test_the_version_before_a_gap_is_kept_as_long_as_it_may_be_read(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was the newest one until the gap ended, however old it is."""
+    for _ in range(2):
+        await world.process(10)
+    sink, home = await opened(world)
+    now = home.store.time.now()
+
+    async def commit(later: float) -> set[int]:
+        home.store.time._correction = later
+        monkeypatch.setattr("pyiceberg.table.snapshots.time", SimpleNamespace(time=lambda: now + later))
+        await sink.commit(await sink.load(), TableChange(1))
+        return {snapshot.snapshot_id for snapshot in world.table().metadata.snapshots}
+
+    before = world.table().current_snapshot()
+    assert before is not None
+    await commit(7200)
+    kept = await commit(7260)
+    assert (before.snapshot_id in kept, len(kept)) == (True, 3)
+    assert before.snapshot_id in await commit(7200 + 3590)
+    assert before.snapshot_id not in await commit(7200 + 3610)
     await sink.close()
 
 
