@@ -87,13 +87,17 @@ class HttpSink(PositionsInContainer):
     async def _turn(self) -> None:
         """Wait until one more request is allowed. All partitions of the host share the limits."""
         clock = self.place.clock
-        if (asked := self._not_before - clock.monotonic()) > 0:
-            raise SinkError(f"{self.url} has asked to wait {asked:.0f} s longer", again_in=asked)
+        self._check_wait()
         if self.options.max_per_second is not None:
             now = clock.monotonic()
             at = max(now, self._next_turn)
             self._next_turn = at + 1 / self.options.max_per_second
             await clock.sleep(at - now)
+            self._check_wait()  # another partition may have been told meanwhile
+
+    def _check_wait(self) -> None:
+        if (asked := self._not_before - self.place.clock.monotonic()) > 0:
+            raise SinkError(f"{self.url} has asked to wait {asked:.0f} s longer", again_in=asked)
 
     async def _request(self, key: str, body: bytes) -> None:
         if self._session is None:

@@ -241,6 +241,25 @@ async def test_all_partitions_wait_as_long_as_the_server_asks(server: Receiver) 
     assert len(server.arrived) == 2
 
 
+async def test_requests_that_wait_for_their_turn_see_what_the_server_asks_meanwhile(server: Receiver) -> None:
+    server.answer = answers(Answer(503, {"Retry-After": "60"}))
+    refusals = list[str]()
+    async with http_sink(server.url, max_per_second=4) as sink:
+        await sink.open(SCHEMA)
+
+        async def write(partition: str) -> None:
+            each = delivery()
+            with pytest.raises(SinkError) as caught:
+                await sink.write(Delivery(partition, each.rows, 0, (3,), None, each.now, put_ids=("p",)))
+            refusals.append(str(caught.value))
+
+        async with anyio.create_task_group() as tasks:
+            for partition in range(3):
+                tasks.start_soon(write, str(partition))
+    assert len(server.arrived) == 1
+    assert sum("has asked to wait" in text for text in refusals) == 2
+
+
 async def test_a_lost_answer_repeats_the_same_request(server: Receiver) -> None:
     server.answer = answers(Answer(), Answer(is_lost=True))
     async with http_sink(server.url, request_rows=1) as sink:
