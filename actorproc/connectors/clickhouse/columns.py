@@ -32,7 +32,7 @@ def column_type(field: pa.Field) -> str:
     if pt.is_decimal(kind):
         name = f"Decimal({kind.precision}, {kind.scale})"
     elif pt.is_timestamp(kind):
-        name = "DateTime64(6, 'UTC')" if kind.tz else "DateTime64(6)"
+        name = "DateTime64(6, 'UTC')"  # without a zone it would be read in the server's
     else:
         name = _TYPES.get(kind, "String")
     return f"Nullable({name})" if field.nullable else name

@@ -98,6 +98,8 @@ async def test_every_type_comes_back_as_it_was(server: ClickHouse) -> None:
     assert (first["day"], second["day"]) == (date(1900, 1, 1), date(2299, 12, 31))
     assert first["moment"].replace(tzinfo=UTC) == datetime(2026, 1, 2, 3, 4, 5, 678901, UTC)
     assert first["local"].replace(tzinfo=None) == datetime(1901, 1, 2)  # noqa: DTZ001
+    kinds = dict(server.query("SELECT name, type FROM system.columns WHERE table = 'typed'"))
+    assert {kinds["moment"], kinds["local"]} == {"Nullable(DateTime64(6, 'UTC'))"}  # whatever the server's zone is
     assert first["money"] == Decimal("-12345678901234567890123456789012.345678")
     assert (first["list"], first["map"], first["struct"]) == ('["a",null,"\\""]', '{"k":1}', '{"a":1,"b":null}')
     assert server.query("SELECT hex(bytes) FROM typed WHERE _sequence = 0") == [("00FF5C78",)]
