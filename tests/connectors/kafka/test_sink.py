@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -11,10 +12,12 @@ import pyarrow as pa
 import pytest
 from msgspec.structs import replace
 
+from actorproc import Batch, PartitionContext, PartitionHandler, Processor
 from actorproc.errors import UsageError
 from actorproc.runtime.clock import SYSTEM
 from actorproc.sinks.protocol import Delivery, Guarantee, SinkError, SinkMoved, SinkPlace, SinkRefused, SinkRow
 from actorproc.testing import check_sink
+from actorproc.testing.memory_source import MemorySource
 from tests.connectors.kafka.server import Broker
 
 pytest.importorskip("confluent_kafka", reason="confluent-kafka is not installed")
@@ -134,6 +137,22 @@ async def test_a_topic_or_column_that_is_missing_is_refused_at_the_start(broker:
         await sink(topic, **{"lingers.ms": "5"}).open(SCHEMA)
     with pytest.raises(UsageError, match="name one topic"):
         KafkaSink("kafka://x/a,b", {}, SinkPlace("a", "b", SYSTEM))
+
+
+async def test_hosts_refuse_to_start_with_a_misspelt_property(tmp_path: Path) -> None:
+    """librdkafka says so before it connects."""
+
+    class Copy(PartitionHandler):
+        output_schema = "n long"
+
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            pass
+
+    sinks = {"orders": {"url": "kafka://127.0.0.1:1/orders", "lingers.ms": "5"}}
+    host = Processor(Copy, source=MemorySource(1), container=tmp_path, name="Copy", sinks=sinks)
+    with pytest.raises(UsageError) as refused, anyio.fail_after(30):
+        await host.run(until_end=True)
+    assert str(refused.value) == 'sink orders: Kafka properties: No such configuration property: "lingers.ms"'
 
 
 async def test_a_dead_owner_with_an_open_transaction_is_fenced_at_once(broker: Broker) -> None:
