@@ -191,7 +191,7 @@ function errors() {
     h("span", {class: "muted"}, since ? `for ${duration(now() - since)}` : ""),
     h("span", {class: "where"}, `${counted(partitions.length, "partition")}: `, ...where(partitions),
       partitions.length > 12 ? " and more" : ""), trend(partitions))));
-  if (!fleet.errors.length) $("errors").append(h("li", {class: "none"}, "Nothing."));
+  if (!fleet.errors.length) $("errors").append(h("li", {class: "none"}, fleet.sinks.some(sink => sink.error) ? "Nothing with partitions; sinks: see below." : "Nothing."));
 }
 
 /** How many of these partitions were in trouble, step by step of the last day. */
