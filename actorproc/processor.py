@@ -144,6 +144,8 @@ class Processor:
         check_places(self.name, self._source, self._store)
         targets = self.settings.sinks if sinks is None else sinks
         self._sinks = HostSinks(targets, self.name, clock, self._logger) if targets else None
+        if self._sinks is not None and wakes(self.handler):
+            self._sinks.refuse_replace()
         self._nudges = nudges
         self._supervisor: Supervisor | None = None
         self._contact: FirstContact | None = None  # while it runs

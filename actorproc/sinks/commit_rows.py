@@ -10,13 +10,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from actorproc.errors import CorruptObject
-from actorproc.output.compacted_file import batches_of
+from actorproc.output.compacted_file import CompactedCommits, batches_of
 from actorproc.output.follower import ChainFollower, CommittedFile
+from actorproc.output.output_files import key_of
 from actorproc.records import SEQUENCE
+from actorproc.retention.boundary import Boundary
 from actorproc.rows.casting import fitted
 from actorproc.runtime.budget import BufferShare, BufferTotal
 from actorproc.runtime.clock import Clock
-from actorproc.storage.parquet import open_parquet
+from actorproc.storage.names import ProcessorLayout
+from actorproc.storage.parquet import open_parquet, read_footer
+from actorproc.storage.store import Store
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,3 +192,19 @@ def _begin(file: CommittedFile, parquet: pq.ParquetFile, at: int, skip: int) -> 
         return int(last.column(0)[0].as_py())
     back = _goes_back_to(file)
     return back if at and back is not None else file.begin
+
+
+async def compacted_put_id(
+    store: Store, layout: ProcessorLayout, partition: str, boundary: Boundary, number: int
+) -> str | None:
+    """The put-id of a commit that was compacted; None: nobody knows, since it was trimmed, or an earlier version of
+    actorproc has compacted it. Reads a footer."""
+    held = boundary.range_of(number)
+    if held is None:
+        return None
+    key = key_of(layout, partition, held.first, held)
+    footer = await read_footer(store, key)
+    if footer is None:
+        return None
+    commits = CompactedCommits.from_metadata(key, footer.metadata)
+    return commits.put_ids[number - commits.first] or None

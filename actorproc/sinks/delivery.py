@@ -24,7 +24,7 @@ from actorproc.rows.casting import fitted
 from actorproc.runtime.backoff import Backoff
 from actorproc.runtime.error_text import format_error
 from actorproc.runtime.logger import LogThrottle
-from actorproc.sinks.commit_rows import CommitRows, RecentCommits, StoredCommits
+from actorproc.sinks.commit_rows import CommitRows, RecentCommits, StoredCommits, compacted_put_id
 from actorproc.sinks.entries import SinkProgress, hold_back, needed, progress_document
 from actorproc.sinks.host_registry import HostRegistry
 from actorproc.sinks.lag import LagMeter, RowRate
@@ -266,9 +266,11 @@ class SinkDelivery:
         boundary = await read_boundary(self._store, self._layout.boundary(self._partition))
         before = row.position - 1
         if before < boundary.originals:
-            return
-        commit = await OutputChain(self._store, self._layout, self._partition).read(before)
-        if commit is None or commit.put_id != row.put_id:
+            found = await compacted_put_id(self._store, self._layout, self._partition, boundary, before)
+        else:
+            commit = await OutputChain(self._store, self._layout, self._partition).read(before)
+            found = commit.put_id if commit is not None else ""
+        if found is not None and found != row.put_id:
             raise SinkRefused(
                 f"sink {self.name} has commit {before} of partition {self._partition}, and the container has another "
                 "one, or none: it was restored from a backup. Remove the rows in the sink that it does not have, then "
@@ -453,8 +455,7 @@ class SinkDelivery:
     async def _failed(self, error: Exception) -> None:
         self._failures += 1
         text, refuses = format_error(error), isinstance(error, SinkRefused | UsageError)
-        if refuses:
-            self._reopen()  # somebody may mend the target, and it needs its tables then
+        self._reopen()  # somebody may have dropped the target, and it needs its tables then
         if text != self._statistics.error:
             self._tell("sink_failed", sink=self.name, error=error, reason=text)
         self._note(

@@ -91,6 +91,16 @@ class HostSinks:
     def __len__(self) -> int:
         return len(self._made)
 
+    def refuse_replace(self) -> None:
+        """Rows of timers have the sequence of the record before them: by sequences nobody can take them back.
+
+        Raises:
+            UsageError: a sink has `on_reset = "replace"`.
+        """
+        for name, sink in self._made.items():
+            if isinstance(sink, Sink | TableSink) and sink.options.on_reset == "replace":
+                raise UsageError(f"sink {name}: on_reset = replace cannot take back rows that on_wake has made")
+
     @property
     def need_owner(self) -> bool:
         """Whether the owner of a partition delivers its commits."""
@@ -150,7 +160,14 @@ class HostSinks:
             starts = {partition: tip.number for partition, tip in tips.items() if tip is not None}
         replaces = isinstance(sink, TableSink) and sink.options.on_reset == "replace"
         await register_sink(
-            self._store, self._layout, name, sink.url, starts, table=table, ordered=sink.ordered, replaces=replaces
+            self._store,
+            self._layout,
+            name,
+            sink.registered_as,
+            starts,
+            table=table,
+            ordered=sink.ordered,
+            replaces=replaces,
         )
 
     async def _try(self, name: str, sink: SinkTarget, opened: Callable[[], Awaitable[object]]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,6 +12,8 @@ from actorproc.errors import UsageError
 from actorproc.runtime.clock import Clock
 from actorproc.sinks.protocol import SinkPlace, SinkTarget
 from actorproc.storage.names import checked_name
+
+_SECRET_IN_QUERY = re.compile(r"(?i)[?& :;](sslpassword|password|passwd|pwd|secret|token|access_?key)\s*=")
 
 
 def make_sink(name: str, given: str | Mapping[str, Any], *, processor: str, clock: Clock) -> SinkTarget:
@@ -34,6 +37,12 @@ def make_sink(name: str, given: str | Mapping[str, Any], *, processor: str, cloc
         raise UsageError(
             f"sink {name} = {without_credentials(url)}: unknown scheme {scheme!r}{did_you_mean(scheme, known)} "
             f"(there are {', '.join(known)})"
+        )
+    if _SECRET_IN_QUERY.search(url):
+        shown = url.partition("?")[0].split(" ")[0]
+        raise UsageError(
+            f"sink {name} = {without_credentials(shown)}: the URL must not contain a password or token: set an option, "
+            "for example password to @/run/secrets/password"
         )
     if has_credentials(url) and ":" in url.partition("://")[2].partition("@")[0]:
         raise UsageError(

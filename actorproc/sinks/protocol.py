@@ -109,14 +109,19 @@ class SinkRefused(SinkError):
 
 
 class SinkTarget(ABC):
-    """What rows and tables have in common: see `Sink`, and `tables.protocol.TableSink`."""
+    """Base of `Sink`, and of `tables.protocol.TableSink`."""
 
     guarantee: ClassVar[Guarantee]
     ordered: ClassVar[bool] = False
     """Its rows are read in the order in which they come, as those of a topic: a partition that follows others is
     delivered after these, and delivered again if one of these is."""
     url: str
-    """Of the target, without credentials: it names the target in messages, and in the registration."""
+    """Of the target, without credentials: it names the target in messages."""
+
+    @property
+    def registered_as(self) -> str:
+        """Names the target in the registration: under the same name another one is refused."""
+        return self.url
 
     @abstractmethod
     async def close(self) -> None:

@@ -57,7 +57,7 @@ class RowFilter:
         numbered = rows.append_column(self._row, pa.array(range(rows.num_rows), pa.int64()))
         cursor = self._connection.cursor()
         try:
-            matching = cursor.from_arrow(numbered).filter(self._expression)
+            matching = cursor.from_arrow(numbered).filter(f"TRY({self._expression}\n)")
             found = matching.project(self._row).order(self._row).to_arrow_table()
         except self._error as error:
             raise self._wrong(str(error)) from None

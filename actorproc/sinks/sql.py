@@ -77,6 +77,11 @@ class SqlSink(Sink):
         self._free: list[Any] = []  # connections
         self._limit = anyio.CapacityLimiter(self.options.connections)
 
+    @property
+    def registered_as(self) -> str:
+        """See `SinkTarget.registered_as`."""
+        return f"{self.url} table {self.table}"
+
     # For a sink of one's own
 
     @abstractmethod

@@ -109,6 +109,11 @@ class TableSink(SqlSink):
             self._check_unique(connection, self.names)
         if options.deleted is not None:
             keys = pa.schema([*(schema.field(name) for name in options.key), schema.field(VERSION)])
+            other = self.there(connection, self._tombs_names) - set(keys.names)
+            if other:
+                raise SinkRefused(
+                    f"table {'.'.join(self._tombs_names)} is for deleted keys, and there is another one of this name"
+                )
             self._provide(connection, self._tombs_names, keys, options.key)
             self._check_unique(connection, self._tombs_names)
 
@@ -172,7 +177,7 @@ class TableSink(SqlSink):
         """See `SqlSink.stamped`."""
         options = self.options
         if options.on_reset == "replace":
-            rows = rows.append_column(HOME, pa.repeat(pa.scalar(delivery.now.home, pa.string()), rows.num_rows))
+            rows = rows.append_column(HOME, pa.repeat(pa.scalar(self._origin(delivery), pa.string()), rows.num_rows))
         if options.mode == "append":
             return rows
         gone, lock = deletes(rows, options.deleted), ""
@@ -190,8 +195,12 @@ class TableSink(SqlSink):
         target = self._target.replace("%", "%%") if "%" in mark else self._target  # a name may have a percent sign
         connection.cursor().execute(
             f"DELETE FROM {target} WHERE {home} = {mark} AND {partition} = {mark} AND {sequence} > {mark}",
-            (delivery.now.home, delivery.partition, delivery.replace_after),
+            (self._origin(delivery), delivery.partition, delivery.replace_after),
         )
+
+    def _origin(self, delivery: Delivery) -> str:
+        """Of a row in `_home`: two sinks of a processor may have one table."""
+        return f"{delivery.now.home}#{self.place.name}"
 
     def upsert(self, connection: Any, rows: pa.Table) -> None:
         """See `SqlSink.upsert`."""

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from actorproc import Batch, PartitionContext, PartitionHandler, Processor
 from actorproc.admin import sinks as operate
+from actorproc.admin.compact import compact
 from actorproc.admin.retained import RetainedOutput
 from actorproc.admin.trim import plan_trim
 from actorproc.config.settings import Settings
@@ -164,6 +165,29 @@ def test_a_target_that_was_dropped_is_prepared_again() -> None:
         assert world.is_exact
 
     story(work)
+
+
+def test_timers_and_replaced_rows_exclude_each_other() -> None:
+    class Timed(Copy):
+        def on_wake(self, key: Any, ctx: Any) -> None:
+            """Called at its time."""
+
+    sink = MemorySink(Database(), options={"on_reset": "replace"})
+    with pytest.raises(UsageError, match="on_wake"):
+        Processor(Timed, source=MemorySource(1), container=Store(MemoryStore()), sinks={"db": sink})
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://me@h/db?password=x", "postgresql:host=h password=x", "redis://h/0?password=x",
+        "iceberg:http://h/?token=x", "https://h/x?access_key=x",
+    ],
+)  # fmt: skip
+def test_a_secret_in_the_url_is_refused_and_not_shown(url: str) -> None:
+    with pytest.raises(UsageError, match="must not contain a password") as refused:
+        Processor(Copy, source=MemorySource(1), container=Store(MemoryStore()), sinks={"db": url})
+    assert "=x" not in str(refused.value)
 
 
 def test_a_host_without_a_sink_of_others_says_so() -> None:
@@ -441,6 +465,37 @@ def test_a_restored_container_that_has_gone_on_stops_loudly() -> None:
             errors = [sink.error or "" for found in host.statistics().partitions for sink in found.sinks]
         assert all("it was restored from a backup" in error for error in errors)
         assert len(world.database.rows) == 20
+
+    story(work)
+
+
+def test_a_restored_container_that_was_compacted_stops_loudly_too() -> None:
+    async def work(world: World) -> None:
+        for _ in range(3):
+            world.feed(20)
+            await world.until_end()
+        for name, row in world.database.positions.items():  # as if another container had made the last commit
+            world.database.positions[name] = replace(row, put_id="another")
+        await compact(container=world.store, name="Copy", older_than=0)
+        world.feed(20)
+        async with world.host() as host:
+            await anyio.sleep(30)
+            errors = [sink.error or "" for found in host.statistics().partitions for sink in found.sinks]
+        assert all("it was restored from a backup" in error for error in errors)
+        assert len(world.database.rows) == 60
+
+    story(work)
+
+
+def test_a_container_that_was_compacted_goes_on() -> None:
+    async def work(world: World) -> None:
+        for _ in range(3):
+            world.feed(20)
+            await world.until_end()
+        await compact(container=world.store, name="Copy", older_than=0)
+        world.feed(20)
+        await world.until_end()
+        assert world.is_exact
 
     story(work)
 

@@ -20,6 +20,8 @@ from actorproc.sinks.positions import PositionsInContainer, SentCommit, commits_
 from actorproc.sinks.protocol import Delivery, Guarantee, SinkError, SinkPlace
 
 _MULTI_STATUS = 207
+
+_SECRET_LENGTH = 4  # of a header's value that answers must not show
 """Says that parts of a request may have failed, in the words of each service."""
 
 _MOST_BODY = 64 * 2**10
@@ -122,10 +124,18 @@ class HttpSink(PositionsInContainer):
         clock = self.place.clock
         again_in = retry_after(response.headers.get("Retry-After"), clock.wall(), self.options.most_retry_after)
         self._not_before = max(self._not_before, clock.monotonic() + again_in)
-        raise failure(self.url, response.status, said, again_in)
+        raise failure(self.url, response.status, self._without_secrets(said), again_in)
 
     def _without_path(self, text: str) -> str:
         return text.replace(self.options.path, "...") if self.options.path else text
+
+    def _without_secrets(self, said: bytes) -> bytes:
+        """A receiver may repeat the request in its answer, and operators read that."""
+        for secret in (self.options.path, *self.options.headers.values()):
+            for part in {secret, secret.rpartition(" ")[2]}:  # of `Bearer TOKEN`
+                if len(part) >= _SECRET_LENGTH:
+                    said = said.replace(part.encode(), b"...")
+        return said
 
     async def close(self) -> None:
         """See `Sink.close`."""

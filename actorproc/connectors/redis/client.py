@@ -49,7 +49,8 @@ async def connect(url: str, options: RedisOptions, name: str) -> Client:
 
 def refusal(error: Exception) -> SinkRefused | None:
     """The error, if trying again cannot help."""
-    return SinkRefused(str(error)) if isinstance(error, NoPermissionError) else None
+    within_script = "executing the script can't" in str(error)  # Redis has no code of its own for it
+    return SinkRefused(str(error)) if within_script or isinstance(error, NoPermissionError) else None
 
 
 async def reconnect(client: Client, error: Exception) -> None:

@@ -19,7 +19,7 @@ end
 
 if not is(KEYS[1], 'hash') then return 'type ' .. KEYS[1] end
 if #was == 0 then
-  if redis.call('EXISTS', KEYS[1]) == 1 then return 'moved' end
+  if redis.call('HEXISTS', KEYS[1], 'position') == 1 then return 'moved' end
 else
   local found = redis.call('HMGET', KEYS[1], unpack(names))
   for i = 1, #names do
@@ -37,6 +37,7 @@ APPEND = (
     _BEGIN
     + """
 if not is(KEYS[2], 'stream') then return 'type ' .. KEYS[2] end
+redis.call('HSET', KEYS[1], 'probe', '')  -- a right that is missing must show before rows are added
 for i = 4, #ARGV do
   for _, row in ipairs(cmsgpack.unpack(ARGV[i])) do
     if ARGV[3] == '' then

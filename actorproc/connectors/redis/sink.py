@@ -43,6 +43,8 @@ class RedisSink(Sink):
     async def open(self, schema: pa.Schema) -> None:
         """See `Sink.open`."""
         await self.close()
+        if self._is_keyed and "_version" in schema.names:
+            raise SinkRefused("the output must not have a column _version: the sink has one of this name")
         self._client = await connect(self.url, self.options, f"actorproc-{self.place.processor}")
         if self._is_keyed and isinstance(self._client, RedisCluster) and not has_tag(self._target):
             raise SinkRefused(

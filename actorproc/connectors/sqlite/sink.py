@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from actorproc.errors import UsageError
 from actorproc.rows.json_values import plain_rows, to_json
-from actorproc.sinks.protocol import SinkRefused
+from actorproc.sinks.protocol import SinkPlace, SinkRefused
 from actorproc.sinks.sql_table import TableSink
 
 _BUSY = 30.0
@@ -29,11 +29,16 @@ class SqliteSink(TableSink):
     placeholder = "?"
     position_types = {"text": "TEXT", "number": "INTEGER"}  # noqa: RUF012
 
+    def __init__(self, url: str, given: Mapping[str, Any], place: SinkPlace) -> None:
+        super().__init__(url, given, place)
+        path = url.partition(":")[2].removeprefix("//")
+        if not path:
+            raise UsageError(f"sink {place.name}: sqlite:PATH, such as sqlite:results.db")
+        self.url = f"sqlite:{Path(path).resolve()}"  # the same file from any working directory
+
     def connect(self) -> sqlite3.Connection:
         """See `SqlSink.connect`."""
-        path = self.url.partition(":")[2].removeprefix("//")
-        if not path:
-            raise UsageError(f"sink {self.place.name}: sqlite:PATH, such as sqlite:results.db")
+        path = self.url.removeprefix("sqlite:")
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         connection = sqlite3.connect(path, timeout=_BUSY, check_same_thread=False, isolation_level="IMMEDIATE")
         connection.execute("PRAGMA journal_mode = WAL")

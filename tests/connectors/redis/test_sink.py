@@ -97,6 +97,19 @@ async def test_a_right_that_is_missing_is_refused(server: RedisServer) -> None:
             await found.write(delivery(3))
 
 
+async def test_no_row_is_added_where_the_position_cannot_be_set(server: RedisServer) -> None:
+    with server.client() as client:
+        rights = ["+@read", "+@stream", "+@scripting", "+@connection", "+select", "+info", "+client", "+config|get"]
+        client.execute_command("ACL SETUSER", "noset", "on", ">pw", "~*", *rights)
+    url = server.url.replace("redis://", "redis://noset@")
+    found = RedisSink(url, {"stream": "noset", "password": "pw"}, SinkPlace("r", "Orders", SYSTEM))
+    async with found:
+        await found.open(SCHEMA)
+        with pytest.raises(SinkRefused, match=r"(?i)perm|can't run this command"):
+            await found.write(delivery(3))
+    assert entries(server, "noset") == []
+
+
 async def test_a_redis_that_may_throw_away_positions_is_refused(own_server: RedisServer) -> None:
     with own_server.client() as client:
         client.config_set("maxmemory", "100mb")
