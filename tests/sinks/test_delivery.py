@@ -19,7 +19,7 @@ from actorproc.admin.retained import RetainedOutput
 from actorproc.admin.trim import plan_trim
 from actorproc.config.settings import Settings
 from actorproc.errors import EndNotReached, UsageError
-from actorproc.retention.boundary import raise_boundary
+from actorproc.retention.boundary import raise_boundary, read_boundary
 from actorproc.runtime.nudge import Nudges
 from actorproc.server.metrics import HostCollector
 from actorproc.simulation.clock import VirtualClock
@@ -476,7 +476,14 @@ def test_a_restored_container_that_was_compacted_stops_loudly_too() -> None:
             await world.until_end()
         for name, row in world.database.positions.items():  # as if another container had made the last commit
             world.database.positions[name] = replace(row, put_id="another")
-        await compact(container=world.store, name="Copy", older_than=0)
+        for _ in range(3):
+            world.feed(20)
+            await world.until_end(sinks={})
+        done = await compact(container=world.store, name="Copy", older_than=0)
+        assert done.files_after == 2
+        for partition in world.partitions:
+            boundary = await read_boundary(world.store, LAYOUT.boundary(partition))
+            assert boundary.originals > world.database.positions[partition].position
         world.feed(20)
         async with world.host() as host:
             await anyio.sleep(30)
