@@ -1,4 +1,4 @@
-"""`TableSink`: the base of SQL sinks that write a table themselves, in every mode.
+"""`SqlTableSink`: the base of SQL sinks that write a table themselves, in every mode.
 
 With `mode = upsert` rows go into a temporary table, and from there into the target, where a key has no later version.
 Deleted keys are in a second table, `TABLE_deleted`, with their versions.
@@ -25,7 +25,7 @@ HOME = pa.field("_home", pa.string())
 _STAGE, _DELETED = "actorproc_rows", "_deleted"
 
 
-class TableSink(SqlSink):
+class SqlTableSink(SqlSink):
     """A table of a SQL database. A subclass knows its names and types, and how to add many rows quickly."""
 
     can: ClassVar[frozenset[Ability]] = frozenset({"upsert", "replace", "keep"})

@@ -17,7 +17,7 @@ from actorproc.errors import UsageError
 from actorproc.rows.json_values import plain_rows, to_json
 from actorproc.sinks.protocol import SinkError, SinkPlace, SinkRefused
 from actorproc.sinks.sql import SqlOptions
-from actorproc.sinks.sql_table import TableSink
+from actorproc.sinks.sql_table import SqlTableSink
 
 _NAME = 64
 """Characters of a name."""
@@ -73,7 +73,7 @@ class MysqlOptions(SqlOptions):
     connect_timeout: int = Field(10, gt=0, le=3600, description="Seconds.")
 
 
-class MysqlSink(TableSink):
+class MysqlSink(SqlTableSink):
     """`mysql://USER@HOST:PORT/DATABASE`. Times are UTC; NaN and infinity, which MySQL does not have, are null."""
 
     option_model: ClassVar[type[SqlOptions]] = MysqlOptions
@@ -126,16 +126,16 @@ class MysqlSink(TableSink):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """See `TableSink.names`."""
+        """See `SqlTableSink.names`."""
         return tuple(self.table.split("."))
 
     @property
     def creates(self) -> bool:
-        """See `TableSink.creates`."""
+        """See `SqlTableSink.creates`."""
         return self.options.create
 
     def quoted(self, name: str) -> str:
-        """See `TableSink.quoted`."""
+        """See `SqlTableSink.quoted`."""
         if "\0" in name or not name or len(name) > _NAME or name.endswith(" "):
             raise SinkRefused(
                 f"{name!r} cannot be a name in MySQL: 1 to {_NAME} characters, no NUL, no space at the end"
@@ -143,7 +143,7 @@ class MysqlSink(TableSink):
         return "`" + name.replace("`", "``") + "`"
 
     def column_type(self, kind: pa.DataType) -> str:
-        """See `TableSink.column_type`."""
+        """See `SqlTableSink.column_type`."""
         if pt.is_decimal(kind):
             return f"decimal({kind.precision}, {kind.scale})"
         if pt.is_timestamp(kind):
@@ -153,7 +153,7 @@ class MysqlSink(TableSink):
         return _TYPES.get(kind, f"longtext CHARACTER SET utf8mb4 COLLATE {self._collation}")
 
     def key_type(self, kind: pa.DataType) -> str:
-        """See `TableSink.key_type`."""
+        """See `SqlTableSink.key_type`."""
         most = _KEY_CHARACTERS // len(self.options.key)
         if pt.is_binary(kind):
             return f"varbinary({most})"
@@ -162,11 +162,11 @@ class MysqlSink(TableSink):
         return self.column_type(kind)
 
     def there(self, connection: pymysql.Connection[Any], table: Sequence[str]) -> set[str]:
-        """See `TableSink.there`."""
+        """See `SqlTableSink.there`."""
         return {name for name, _ in self._information(connection, "column_name, column_name", "columns", table)}
 
     def unique(self, connection: pymysql.Connection[Any], table: Sequence[str]) -> list[set[str]]:
-        """See `TableSink.unique`. An index of a prefix does not count."""
+        """See `SqlTableSink.unique`. An index of a prefix does not count."""
         return [*self._unique(connection, table).values()]
 
     def _unique(self, connection: pymysql.Connection[Any], table: Sequence[str]) -> dict[str, set[str]]:
@@ -197,11 +197,11 @@ class MysqlSink(TableSink):
         return [(str(one), str(other)) for one, other in cursor.fetchall()]
 
     def create_index(self, connection: pymysql.Connection[Any], table: str) -> None:
-        """See `TableSink.create_index`. Of text an index takes the begin."""
+        """See `SqlTableSink.create_index`. Of text an index takes the begin."""
         connection.cursor().execute(f"CREATE INDEX actorproc_by_sequence ON {table} (_partition(100), _sequence)")
 
     def load(self, connection: pymysql.Connection[Any], table: str, rows: pa.Table) -> None:
-        """See `TableSink.load`. PyMySQL joins the rows to statements of many."""
+        """See `SqlTableSink.load`. PyMySQL joins the rows to statements of many."""
         names = ", ".join(map(self.quoted, rows.schema.names)).replace("%", "%%")
         statement = f"INSERT INTO {table.replace('%', '%%')} ({names}) VALUES ({', '.join(['%s'] * rows.num_columns)})"
         try:
@@ -212,11 +212,11 @@ class MysqlSink(TableSink):
             raise SinkRefused(f"table {self.table}: {_text(error)}") from error
 
     def delete(self, table: str, condition: str) -> str:
-        """See `TableSink.delete`: with EXISTS, MariaDB would read the whole table."""
+        """See `SqlTableSink.delete`: with EXISTS, MariaDB would read the whole table."""
         return f"DELETE {table} FROM {table} JOIN actorproc_rows ON {condition}"
 
     def merge(self, table: str, columns: Sequence[str], condition: str) -> str:
-        """See `TableSink.merge`. The version changes last, since each assignment sees those before it."""
+        """See `SqlTableSink.merge`. The version changes last, since each assignment sees those before it."""
         version = self.quoted("_version")
         is_newer = f"VALUES({version}) >= {table}.{version}"
         ordered = [*(name for name in columns if name != "_version"), "_version"]
@@ -234,7 +234,7 @@ class MysqlSink(TableSink):
         return isinstance(error, pymysql.err.MySQLError) and bool(error.args) and error.args[0] in _LASTING
 
     def is_refusal(self, error: BaseException) -> bool:
-        """See `TableSink.is_refusal`."""
+        """See `SqlTableSink.is_refusal`."""
         return isinstance(error, _REFUSALS)
 
     def is_taken(self, error: BaseException) -> bool:

@@ -14,7 +14,7 @@ from pydantic import Field
 from actorproc.connectors.postgres.copying import column_type, csv_of
 from actorproc.sinks.protocol import SinkPlace, SinkRefused
 from actorproc.sinks.sql import POSITIONS, SqlOptions
-from actorproc.sinks.sql_table import TableSink
+from actorproc.sinks.sql_table import SqlTableSink
 from actorproc.sinks.sql_versions import LIVES
 
 _GONE = {"keepalives_idle": 20, "keepalives_interval": 10, "keepalives_count": 4, "tcp_user_timeout": 60_000}
@@ -44,7 +44,7 @@ class PostgresOptions(SqlOptions):
     connect_timeout: int = Field(10, gt=0, le=3600, description="Seconds.")
 
 
-class PostgresSink(TableSink):
+class PostgresSink(SqlTableSink):
     """`postgresql://USER@HOST:PORT/DATABASE`, as libpq has it. `table` may be SCHEMA.TABLE."""
 
     option_model: ClassVar[type[SqlOptions]] = PostgresOptions
@@ -67,12 +67,12 @@ class PostgresSink(TableSink):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """See `TableSink.names`."""
+        """See `SqlTableSink.names`."""
         return self._parts
 
     @property
     def creates(self) -> bool:
-        """See `TableSink.creates`."""
+        """See `SqlTableSink.creates`."""
         return self.options.create
 
     def prepare(self, connection: psycopg.Connection[Any], schema: pa.Schema) -> None:
@@ -121,17 +121,17 @@ class PostgresSink(TableSink):
         connection.execute("SELECT pg_advisory_xact_lock(%s)", (_LOCK,))
 
     def quoted(self, name: str) -> str:
-        """See `TableSink.quoted`."""
+        """See `SqlTableSink.quoted`."""
         if "\0" in name or not name or len(name.encode()) > _NAME:
             raise SinkRefused(f"{name!r} cannot be a name in PostgreSQL: it has more than {_NAME} bytes, none, or NUL")
         return '"' + name.replace('"', '""') + '"'
 
     def column_type(self, kind: pa.DataType) -> str:
-        """See `TableSink.column_type`."""
+        """See `SqlTableSink.column_type`."""
         return column_type(kind)
 
     def there(self, connection: psycopg.Connection[Any], table: Sequence[str]) -> set[str]:
-        """See `TableSink.there`."""
+        """See `SqlTableSink.there`."""
         rows = connection.execute(
             "SELECT attname FROM pg_attribute WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped",
             (".".join(map(self.quoted, table)),),
@@ -139,7 +139,7 @@ class PostgresSink(TableSink):
         return {name for (name,) in rows}
 
     def unique(self, connection: psycopg.Connection[Any], table: Sequence[str]) -> list[set[str]]:
-        """See `TableSink.unique`. A partial index, or one of expressions, does not count."""
+        """See `SqlTableSink.unique`. A partial index, or one of expressions, does not count."""
         rows = connection.execute(
             "SELECT array_agg(attname::text) FROM pg_index JOIN pg_attribute ON attrelid = indrelid "
             "AND attnum = ANY (indkey::int2[]) WHERE indrelid = to_regclass(%s) AND indisunique AND indisvalid "
@@ -149,11 +149,11 @@ class PostgresSink(TableSink):
         return [{*names} for (names,) in rows]
 
     def create_stage(self, columns: str) -> str:
-        """See `TableSink.create_stage`."""
+        """See `SqlTableSink.create_stage`."""
         return f"{super().create_stage(columns)} ON COMMIT DELETE ROWS"
 
     def load(self, connection: psycopg.Connection[Any], table: str, rows: pa.Table) -> None:
-        """See `TableSink.load`."""
+        """See `SqlTableSink.load`."""
         names = sql.SQL(", ").join(map(sql.Identifier, rows.schema.names))
         statement = sql.SQL("COPY {} ({}) FROM STDIN (FORMAT CSV)").format(sql.SQL(table), names)  # quoted before
         try:
@@ -163,7 +163,7 @@ class PostgresSink(TableSink):
             raise SinkRefused(f"table {self.table}: {_in_a_line(error)}") from error
 
     def is_refusal(self, error: BaseException) -> bool:
-        """See `TableSink.is_refusal`."""
+        """See `SqlTableSink.is_refusal`."""
         return isinstance(error, _REFUSALS) and not self.is_taken(error)
 
     def is_taken(self, error: BaseException) -> bool:

@@ -12,7 +12,7 @@ import pyarrow as pa
 from actorproc.errors import UsageError
 from actorproc.rows.json_values import plain_rows, to_json
 from actorproc.sinks.protocol import SinkPlace, SinkRefused
-from actorproc.sinks.sql_table import TableSink
+from actorproc.sinks.sql_table import SqlTableSink
 
 _BUSY = 30.0
 """Seconds that a transaction waits for another one: SQLite has one writer at a time."""
@@ -23,7 +23,7 @@ _REFUSALS = (sqlite3.IntegrityError, sqlite3.DataError, OverflowError)
 _PASSING = ("SQLITE_BUSY", "SQLITE_LOCKED", "SQLITE_IOERR", "SQLITE_FULL", "SQLITE_NOMEM", "SQLITE_PROTOCOL")
 
 
-class SqliteSink(TableSink):
+class SqliteSink(SqlTableSink):
     """`sqlite:PATH`: the file of the database. It is created."""
 
     placeholder = "?"
@@ -50,11 +50,11 @@ class SqliteSink(TableSink):
         connection.execute("BEGIN IMMEDIATE")
 
     def quoted(self, name: str) -> str:
-        """See `TableSink.quoted`."""
+        """See `SqlTableSink.quoted`."""
         return quoted(name)
 
     def column_type(self, kind: pa.DataType) -> str:
-        """See `TableSink.column_type`."""
+        """See `SqlTableSink.column_type`."""
         if pa.types.is_integer(kind) or pa.types.is_boolean(kind):
             return "INTEGER"
         if pa.types.is_floating(kind):
@@ -62,11 +62,11 @@ class SqliteSink(TableSink):
         return "BLOB" if pa.types.is_binary(kind) else "TEXT"
 
     def there(self, connection: sqlite3.Connection, table: Sequence[str]) -> set[str]:
-        """See `TableSink.there`."""
+        """See `SqlTableSink.there`."""
         return {row[0] for row in connection.execute("SELECT name FROM pragma_table_info(?)", (table[-1],))}
 
     def unique(self, connection: sqlite3.Connection, table: Sequence[str]) -> list[set[str]]:
-        """See `TableSink.unique`. A partial index does not count."""
+        """See `SqlTableSink.unique`. A partial index does not count."""
         indexes = connection.execute(
             'SELECT name FROM pragma_index_list(?) WHERE "unique" = 1 AND partial = 0', (table[-1],)
         ).fetchall()
@@ -76,7 +76,7 @@ class SqliteSink(TableSink):
         ]
 
     def load(self, connection: sqlite3.Connection, table: str, rows: pa.Table) -> None:
-        """See `TableSink.load`."""
+        """See `SqlTableSink.load`."""
         names = ", ".join(map(quoted, rows.schema.names))
         marks = ", ".join("?" * len(rows.schema.names))
         try:
@@ -94,7 +94,7 @@ class SqliteSink(TableSink):
         return isinstance(error, sqlite3.Error) and not name.startswith(_PASSING)
 
     def is_refusal(self, error: BaseException) -> bool:
-        """See `TableSink.is_refusal`."""
+        """See `SqlTableSink.is_refusal`."""
         return isinstance(error, _REFUSALS)
 
 
