@@ -104,6 +104,8 @@ class HostView(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """Why it cannot look at the group or the source."""
     error_since: float | None = None
     """Seconds since 1970, by the host's clock."""
+    tables: tuple[SinkView, ...] = ()
+    """Sinks that are tables, whose transactions it makes."""
 
 
 class ErrorGroup(msgspec.Struct, frozen=True, kw_only=True):
@@ -159,8 +161,9 @@ class Fleet(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def sinks(self) -> list[FleetSink]:
-        """The sinks of the partitions whose owners report."""
-        return fleet_sinks(sink for view in self.partitions.values() for sink in view.sinks)
+        """The sinks of the partitions whose owners report, and tables."""
+        tables = [table for host in self.hosts if host.alive for table in host.tables]
+        return fleet_sinks([*(sink for view in self.partitions.values() for sink in view.sinks), *tables])
 
     def errors(self) -> list[ErrorGroup]:
         """The reasons of all partitions that are not well, the most frequent first."""

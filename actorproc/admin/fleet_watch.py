@@ -248,6 +248,7 @@ class FleetWatch:
         return replace(
             view, started=beat.started, pid=beat.pid, address=beat.address, release=beat.release or None,
             error=beat.report.error, error_since=beat.report.error_since,
+            tables=tuple(SinkView.of(table, beat.report.sink_errors.get(table.name)) for table in beat.report.tables),
         )  # fmt: skip
 
     def _note_history(self, fleet: Fleet, fresh: set[Incarnation]) -> None:

@@ -121,5 +121,7 @@ class HostReport(msgspec.Struct, frozen=True, kw_only=True):
     """It does not answer because its process gets no CPU."""
     sink_errors: dict[str, str] = {}
     """Sink -> why it does not take the rows of one of the partitions."""
+    tables: tuple[SinkReport, ...] = ()
+    """Sinks that are tables, as far as this host makes their transactions."""
     max_process_time: float | None = None
     """Its setting: a handler without progress for that long is stuck."""

@@ -13,6 +13,7 @@ from actorproc.partition.statistics import PartitionStatistics, Retry, Trouble
 from actorproc.partition.time_spent import Activity
 from actorproc.runtime.watchdog import Blockage
 from actorproc.sinks.delivery import SinkStatistics
+from actorproc.sinks.tables.committer import TableStatistics
 
 _REPORTED: tuple[Activity, ...] = ("read", "handle", "commit")  # the fields of TimesReport
 
@@ -70,9 +71,19 @@ def report_of(found: PartitionStatistics) -> PartitionReport:
     )  # fmt: skip
 
 
-def sink_errors(partitions: Iterable[PartitionStatistics]) -> dict[str, str]:
-    """For each sink that fails, the error of one of the partitions."""
-    return {sink.name: sink.error for found in partitions for sink in found.sinks if sink.error is not None}
+def sink_errors(partitions: Iterable[PartitionStatistics], tables: Iterable[TableStatistics]) -> dict[str, str]:
+    """For each sink that fails, its error, or that of one of the partitions."""
+    rows = {sink.name: sink.error for found in partitions for sink in found.sinks if sink.error is not None}
+    return rows | {table.name: table.error for table in tables if table.error is not None}
+
+
+def reports_of_tables(tables: Iterable[TableStatistics]) -> tuple[SinkReport, ...]:
+    """The tables whose transactions this host makes."""
+    return tuple(
+        SinkReport(t.name, t.state, error_since=None if t.error_since is None else int(t.error_since))
+        for t in tables
+        if t.state != "waiting"
+    )
 
 
 def _sink(found: SinkStatistics) -> SinkReport:

@@ -28,7 +28,7 @@ from actorproc.host.lease_writer import GROUP_UNUSABLE, LeaseWriter
 from actorproc.host.offset_mirror import OffsetMirror
 from actorproc.host.owned_partitions import Abandon, Message, OwnedPartitions, RaiseEpoch, Vanished, Wake
 from actorproc.host.partition_list import PartitionList
-from actorproc.host.reporting import abandoned_of, blocked_report, progress_of, sink_errors
+from actorproc.host.reporting import abandoned_of, blocked_report, progress_of, reports_of_tables, sink_errors
 from actorproc.host.statistics import Statistics
 from actorproc.output.source_identity import read_source
 from actorproc.partition.host_context import HostContext
@@ -203,12 +203,14 @@ class Supervisor(Actor[Message]):
     def _report(self) -> HostReport:
         failing = islice(self.partitions.failing().items(), FAILING_IN_HEARTBEAT)
         found = [slot.statistics() for slot in self.partitions.by_name()]
+        tables = () if self._context.tables is None else self._context.tables.statistics()
         return HostReport(
             partitions=len(self.partitions),
             progress=progress_of(found),
             max_process_time=self._settings.max_process_time,
             failing={partition: _cut(error) for partition, error in failing},
-            sink_errors={name: _cut(error) for name, error in sink_errors(found).items()},
+            sink_errors={name: _cut(error) for name, error in sink_errors(found, tables).items()},
+            tables=reports_of_tables(tables),
             abandoned=abandoned_of(islice(self.partitions.abandoned().items(), FAILING_IN_HEARTBEAT)),
             failed_for_good=tuple(sorted(self.partitions.failed_for_good())),
             error=None if self._error is None else _cut(self._error.text),

@@ -11,16 +11,19 @@ import pyarrow.parquet as pq
 import pytest
 
 from actorproc import Batch, PartitionContext, PartitionHandler, Processor
+from actorproc.admin.fleet_watch import FleetWatch
 from actorproc.admin.resets import Resets
 from actorproc.admin.trim import plan_trim
 from actorproc.admin.verify import verify
 from actorproc.config.settings import Settings
 from actorproc.errors import SettingsError, UsageError
+from actorproc.host.reporting import reports_of_tables, sink_errors
 from actorproc.output.compaction import sweep
 from actorproc.retention.boundary import read_boundary
 from actorproc.retention.readers import Reader, register
 from actorproc.runtime.nudge import Nudges
 from actorproc.sinks.entries import delete_sink, pause_sink
+from actorproc.sinks.tables.committer import TableStatistics
 from actorproc.sinks.tables.open_tables import OpenTables
 from actorproc.testing import MemorySource
 from tests.connectors.delta.world import LAYOUT, Copy, World, an_hour, story
@@ -284,3 +287,18 @@ def test_after_a_reset_rows_come_again_or_take_the_place_of_those_before(compact
 
     for on_reset in ("repeat", "replace"):
         story(work, on_reset)
+
+
+def test_hosts_report_the_table_to_operators() -> None:
+    async def work(world: World) -> None:
+        async with world.host(interval=1):
+            world.feed(9)
+            await anyio.sleep(60)
+            well = (await FleetWatch(world.store, LAYOUT, 60.0).look()).sinks
+        assert [(sink.name, sink.states) for sink in well] == [("table", {"running": 1})]
+        failing = TableStatistics("table", "failing", error="away", error_since=3.5)
+        (report,) = reports_of_tables([failing, TableStatistics("another's")])
+        assert (report.name, report.state, report.error_since) == ("table", "failing", 3)
+        assert sink_errors([], [failing]) == {"table": "away"}
+
+    story(work)
