@@ -44,6 +44,7 @@ class StubSupervisor:
         self.partitions = OwnedPartitions()
         self.partitions.changes, self.partitions.rows_lost = Changes(), {}
         self.stopped = False
+        self.closed = None
 
     def own(self, partition: str, failed: str | None = None) -> None:
         self.partitions[partition] = SimpleNamespace(actor=None, failed_for_good=lambda: failed)

@@ -202,21 +202,21 @@ CLOUD = """
 from pydantic import BaseModel, Field
 from actorproc.spi import Backend, Hadoop
 class Options(BaseModel):
-    az_account: str
-    az_account_key: str | None = Field(None, repr=False)
-    az_container: str = ""
+    cl_account: str
+    cl_account_key: str | None = Field(None, repr=False)
+    cl_container: str = ""
 class Store(Backend):
-    options, spellings = Options, ("abfss", "wasb")
+    options, spellings = Options, ("clfs", "wasb")
     get = put = put_if_absent = put_if_match = list = delete = None
     def __init__(self, url, options):
         self.url = url
-        self.hadoop_options = {f"fs.azure.account.key.{options.az_account}": options.az_account_key}
+        self.hadoop_options = {f"fs.azure.account.key.{options.cl_account}": options.cl_account_key}
     @classmethod
     def of_url(cls, url, options, *, settings, clock):
         return cls(url, options)
     @property
     def hadoop(self):
-        url, jars = self.url.replace("az://", "abfss://"), ["org.example:azure:{hadoop}"]
+        url, jars = self.url.replace("cl://", "clfs://"), ["org.example:azure:{hadoop}"]
         return Hadoop(url, self.hadoop_options, "com.example.Azure", jars, ["org.example:all"])
 Store.__abstractmethods__ = frozenset()
 """
@@ -225,38 +225,38 @@ Store.__abstractmethods__ = frozenset()
 @pytest.fixture
 def cloud(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A store of another cloud, beside one that cannot be imported."""
-    points = {"stores": {"az": "cloud_store:Store", "aaa": "no_module_of_this_name:Store"}}
+    points = {"stores": {"cl": "cloud_store:Store", "aaa": "no_module_of_this_name:Store"}}
     monkeypatch.syspath_prepend(str(installed_package(tmp_path / "site", "cloud-store", points, cloud_store=CLOUD)))
 
 
 def test_spark_gets_url_options_and_jars_from_a_strangers_store(cloud: None) -> None:
-    settings = Settings.load(az_account="mine", az_account_key="hunter2")
-    assert spark_url("az://files/x", settings) == spark_url("wasb://files/x", settings) == "abfss://files/x"
-    assert store_url("abfss://files/x", settings) == Reader.spark("table", "abfss://files/x").url == "az://files/x"
-    assert not is_local("abfss://files/x", settings)
+    settings = Settings.load(cl_account="mine", cl_account_key="hunter2")
+    assert spark_url("cl://files/x", settings) == spark_url("wasb://files/x", settings) == "clfs://files/x"
+    assert store_url("clfs://files/x", settings) == Reader.spark("table", "clfs://files/x").url == "cl://files/x"
+    assert not is_local("clfs://files/x", settings)
     assert is_local("file:/x", settings)
-    session = session_options("local", app="x", urls=["abfss://files/x", "abfss://files/y"], settings=settings)
+    session = session_options("local", app="x", urls=["clfs://files/x", "clfs://files/y"], settings=settings)
     assert session["spark.hadoop.fs.azure.account.key.mine"] == "hunter2"
     assert session["spark.jars.packages"].startswith("org.example:azure:3.")
     assert session["spark.jars.excludes"] == "org.example:all"
     assert "hunter2" not in str(redacted(session))
-    assert {"az_account": "mine", "az_account_key": "hunter2"}.items() <= settings_as_options(settings).items()
+    assert {"cl_account": "mine", "cl_account_key": "hunter2"}.items() <= settings_as_options(settings).items()
 
 
 def test_an_option_that_a_strangers_store_needs_is_asked_for(cloud: None) -> None:
-    with pytest.raises(UsageError, match="store az://files: store option az_account: is missing"):
-        open_store("az://files", Settings.load())
-    with pytest.raises(UsageError, match="az:// has the settings az_account, az_account_key"):
-        open_store("az://me:hunter2@files", Settings.load())
+    with pytest.raises(UsageError, match="store cl://files: store option cl_account: is missing"):
+        open_store("cl://files", Settings.load())
+    with pytest.raises(UsageError, match="cl:// has the settings cl_account, cl_account_key"):
+        open_store("cl://me:hunter2@files", Settings.load())
 
 
 def test_processor_takes_settings_of_a_strangers_store_as_keywords(cloud: None) -> None:
-    given: dict[str, Any] = {"az_account": "mine", "az_container": "like an argument"}
-    processor = Processor(Capture, source="log", container="az://files", name="N", **given)
+    given: dict[str, Any] = {"cl_account": "mine", "cl_container": "like an argument"}
+    processor = Processor(Capture, source="log", container="cl://files", name="N", **given)
     assert processor.settings.store_options == given
-    with pytest.raises(UsageError, match="az_acount: there is no such setting; did you mean az_account"):
-        Processor(Capture, source="log", container="az://files", name="N", az_acount="mine")
-    assert shown_settings(["az_account=mine", "az_account_key=hunter2", "commit_rows=1"]) == [
+    with pytest.raises(UsageError, match="cl_acount: there is no such setting; did you mean cl_account"):
+        Processor(Capture, source="log", container="cl://files", name="N", cl_acount="mine")
+    assert shown_settings(["cl_account=mine", "cl_account_key=hunter2", "commit_rows=1"]) == [
         "--set",
-        "az_account=mine",
+        "cl_account=mine",
     ]

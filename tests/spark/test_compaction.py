@@ -11,7 +11,6 @@ from pyspark.sql import SparkSession
 from actorproc import errors
 from actorproc.admin import compact
 from actorproc.retention.boundary import raise_boundary
-from actorproc.sinks.entries import register_sink
 from actorproc.spark import read_output, stream_output
 from actorproc.storage.names import ProcessorLayout
 from actorproc.stores import open_store
@@ -36,11 +35,8 @@ async def test_both_readers_find_the_same_rows_in_compacted_files(
     spark: SparkSession, tmp_path: Path, table: Literal["", "within"]
 ) -> None:
     """With a table in the output's folder, compacted files are there, too."""
-    fleet = Fleet(str(tmp_path))
+    fleet = Fleet(str(tmp_path), {"sinks": {"table": "delta"}} if table else {})
     await fleet.commit(p0=30, p1=20)
-    if table:
-        async with open_store(str(tmp_path)) as store:
-            await register_sink(store, LAYOUT, "table", "delta", {}, table=table)
     await fleet.commit(Grown, p0=20, p1=10)  # a column is added
 
     assert (await compact(container=str(tmp_path), name="numbers", older_than=0)).files_after == 2

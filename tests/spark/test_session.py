@@ -113,7 +113,7 @@ def test_s3_brings_jars_and_keys_and_keys_are_redacted() -> None:
         ("s3://bucket/c", "s3a://bucket/c"),
         ("s3a://bucket/c", "s3a://bucket/c"),
         ("hdfs://host/c", "hdfs://host/c"),
-        ("abfss://c@account.dfs.core.windows.net/c", "abfss://c@account.dfs.core.windows.net/c"),
+        ("abfss://files@account.dfs.core.windows.net/c", "abfss://files@account.dfs.core.windows.net/c"),
     ],
 )
 def test_urls_are_given_to_spark_in_its_spelling(given: str, as_spark_has_it: str) -> None:

@@ -98,6 +98,8 @@ class DeltaState:
                 "delete its _delta_log, and it is made anew"
             )
         if self.metadata.get("partitionColumns") != [PARTITION]:
+            if not self.metadata:
+                raise SinkRefused("the folder has no Delta table any more: `actorproc sinks repair` makes it anew")
             raise SinkRefused("there is a Delta table in the folder that is not partitioned by `partition` alone")
         if (self.metadata.get("configuration") or {}).get("delta.appendOnly") == "true":
             raise SinkRefused("the Delta table is append-only: unset delta.appendOnly, as trims remove files from it")

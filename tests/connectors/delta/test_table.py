@@ -170,7 +170,7 @@ def test_a_table_that_cannot_be_opened_refuses_a_trim() -> None:
         with pytest.raises(UsageError, match=r"table table \(delta\) cannot be asked which files it names: .*interval"):
             await plan_trim(world.retained, settings)
         other = Settings.load(sinks={"table": "sqlite:x.db"})
-        with pytest.raises(UsageError, match=r"the settings have sqlite:x.db under this name"):
+        with pytest.raises(UsageError, match=r"the settings have sqlite:.*x.db under this name"):
             await plan_trim(world.retained, other)
 
     story(work)
