@@ -40,7 +40,7 @@ def append(rows: DataFrame) -> DataStreamWriter:
 
 if __name__ == "__main__":
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    spark = SparkSession.builder.master("local[2,4]").config(map=SETTINGS).getOrCreate()
+    spark = SparkSession.builder.master("local[2,4]").config(map={**SETTINGS}).getOrCreate()
     writer = append(stream_output(spark, "demo-data/state", "delays"))
     query = writer.option("checkpointLocation", f"{WAREHOUSE}/delays.checkpoint").trigger(availableNow=True).start()
     query.awaitTermination()

@@ -20,8 +20,15 @@ _CLOSED: dict[str, str | bool | int | float | list[str]] = {
     "lock_configuration": True,
 }
 
-_UNSTEADY = ("now", "today", "current_", "get_current_", "transaction_timestamp", "uuid", "gen_random_uuid")
-"""Functions that DuckDB calls steady within a query, and which change from one delivery to the next."""
+_UNSTEADY = (
+    "now", "today", "age", "current_", "get_current_", "local", "transaction_timestamp", "pg_", "txid_", "uuid",
+    "gen_random_uuid",
+)  # fmt: skip
+"""How names of functions begin that DuckDB calls steady within a query, and which change from one delivery to the next.
+"""
+
+_MOMENTS = frozenset({"now", "today", "tomorrow", "yesterday"})
+"""Texts that become the time of the query where they are cast to a time."""
 
 
 class RowFilter:
@@ -105,13 +112,18 @@ class RowFilter:
         return UsageError(f"where = {self._expression}: {' '.join(why.split())}")
 
 
+_LIKE_COLUMNS = ("current_", "localtime", "today")
+
+
 def _collect(node: Any, names: set[str], kinds: set[str]) -> None:
     """Names of functions in a parsed expression, and of columns, since `current_date` looks like one."""
     if isinstance(node, dict):
         kinds.add(node.get("class", ""))
         if node.get("class") == "FUNCTION":
             names.add(str(node.get("function_name", "")).lower())
-        elif node.get("class") == "COLUMN_REF" and str(node["column_names"][-1]).startswith(("current_", "today")):
+        elif node.get("class") == "CONSTANT" and str(node["value"].get("value", "")).strip().lower() in _MOMENTS:
+            names.add(str(node["value"]["value"]).strip().lower())
+        elif node.get("class") == "COLUMN_REF" and str(node["column_names"][-1]).startswith(_LIKE_COLUMNS):
             names.add(str(node["column_names"][-1]).lower())
         for value in node.values():
             _collect(value, names, kinds)
