@@ -329,6 +329,7 @@ class _WeightedTargets(_Targets):
 
     def level(self) -> None:
         """Move leases from heavy hosts to light ones. Each move lowers the sum of squares of loads, so this ends."""
+        self.fill()  # first: a heavy lease without an owner changes what is even
         loads = self._loads()
         while (found := self._move(loads)) is not None:
             partition, source, target = found

@@ -41,7 +41,7 @@ def test_doctor_leaves_nothing_in_a_sink(run: Run, tmp_path: Path) -> None:
 
 
 def test_doctor_and_serve_name_what_is_wrong_in_one_line(run: Run, tmp_path: Path) -> None:
-    (tmp_path / "app.py").write_text(HANDLER)
+    (tmp_path / "orders_app.py").write_text(HANDLER)
     with sqlite3.connect(tmp_path / "rows.db") as connection:
         connection.execute("CREATE VIEW narrow AS SELECT 1 AS n")
     sink = ("--sink", f"db=sqlite:{tmp_path}/rows.db", "--sink-option", "db.table=narrow")
@@ -49,7 +49,7 @@ def test_doctor_and_serve_name_what_is_wrong_in_one_line(run: Run, tmp_path: Pat
     assert (found["error"], found["refused"]) == ("Cannot add a column to a view", True)
     (tmp_path / "lines").write_text('{"n": 1}\n')
     assert run("produce", "--log", "events", "--partitions", 1, "lines").exit_code == 0
-    done = run("serve", "app:Orders", "--source", "events", "--container", "state", "--until-end", *sink)
+    done = run("serve", "orders_app:Orders", "--source", "events", "--container", "state", "--until-end", *sink)
     assert done.exit_code == 2
     assert done.stderr.splitlines()[-1] == "error: sink db: Cannot add a column to a view"
     assert run("output", "--name", "Orders", "--container", "state", "--json").stdout == ""
@@ -58,10 +58,10 @@ def test_doctor_and_serve_name_what_is_wrong_in_one_line(run: Run, tmp_path: Pat
 
 @pytest.mark.parametrize(
     ("url", "why"),
-    [("postgresql://me@127.0.0.1:9/db", "onnection refused"), ("sqlite:app.py/x/rows.db", "Not a directory")],
+    [("postgresql://me@127.0.0.1:9/db", "onnection refused"), ("sqlite:orders_app.py/x/rows.db", "Not a directory")],
 )
 def test_doctor_says_why_a_sink_cannot_be_reached(run: Run, tmp_path: Path, url: str, why: str) -> None:
-    (tmp_path / "app.py").write_text(HANDLER)
+    (tmp_path / "orders_app.py").write_text(HANDLER)
     assert why in str(tried(run, "--sink", f"db={url}", code=1)["error"])
 
 
