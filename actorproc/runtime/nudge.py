@@ -35,6 +35,7 @@ _NEWS = b"actorproc news "
 _NAME_MAX = 1_024  # bytes of a partition's name
 _DIGITS_MAX = 20  # of a number
 _NAMES_MAX = 10_000
+_LOOPBACK = "127.0.0.1"
 
 
 class News:
@@ -50,9 +51,6 @@ class News:
     def take(self, partition: str, number: int) -> bool:
         """Whether somebody has told of this number or a later one. True once only, in case it is false."""
         return self._newest.pop(partition, -1) >= number
-
-
-_LOOPBACK = "127.0.0.1"
 
 
 OnNews = Callable[[str, int], None]

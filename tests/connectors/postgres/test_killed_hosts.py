@@ -2,13 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from random import Random
 
@@ -16,45 +10,11 @@ import psycopg
 import pytest
 
 from tests.connectors.postgres.server import Postgres
+from tests.sinks.killed_hosts import deliver_the_rest, feed, host, pause
 
 pytestmark = [pytest.mark.servers, pytest.mark.long]
 
-APP = """
-import time
-from actorproc import RecordHandler
-
-class Copy(RecordHandler):
-    output_schema = "n long, word string"
-
-    def process_record(self, record, ctx):
-        n = record.json()["n"]
-        time.sleep(0.001)  # so that the stream lasts
-        return {"n": n, "word": f"word {n}"}
-"""
 EVENTS = 60_000
-QUICK = [
-    "lease_acquire_interval=1", "lease_renew_interval=0.5", "lease_expiration_interval=3", "rebalance_delay=0.3",
-    "commit_interval=100ms", "max_batch_records=200",
-]  # fmt: skip
-
-
-def command(folder: Path, *words: str) -> list[str]:
-    return [sys.executable, "-m", "actorproc", *words]
-
-
-@contextmanager
-def host(folder: Path, server: Postgres, *words: str) -> Iterator[subprocess.Popen[bytes]]:
-    settings = [word for setting in QUICK for word in ("--set", setting)]
-    place = ["--source", "events", "--container", "state", "--sink", f"pg={server.url}"]
-    line = command(folder, "serve", "app:Copy", *place, "--sink-option", "pg.table=copies", *settings, *words)
-    with (folder / "hosts.log").open("ab") as log:
-        process = subprocess.Popen(line, cwd=folder, stdout=log, stderr=log, env={**os.environ, "PYTHONPATH": "."})
-    try:
-        yield process
-    finally:
-        if process.poll() is None:
-            process.kill()
-        process.wait()
 
 
 def rows(server: Postgres) -> object:
@@ -64,25 +24,19 @@ def rows(server: Postgres) -> object:
 
 
 def test_each_committed_row_is_in_the_table_once(server: Postgres, tmp_path: Path) -> None:
-    (tmp_path / "app.py").write_text(APP)
-    (tmp_path / "events.jsonl").write_text("".join(f'{{"n":{n}}}\n' for n in range(EVENTS)))
-    produce = command(tmp_path, "produce", "events.jsonl", "--log", "events", "--partitions", "6", "--key", "n")
-    subprocess.run(produce, cwd=tmp_path, check=True, capture_output=True)
+    sink = ["--sink", f"pg={server.url}", "--sink-option", "pg.table=copies"]
+    feed(tmp_path, EVENTS)
     random, counts = Random(7), []
     for round_ in range(6):
-        with host(tmp_path, server, "--host", "a"), host(tmp_path, server, "--host", "b") as other:
+        with host(tmp_path, sink, "--host", "a"), host(tmp_path, sink, "--host", "b") as other:
             time.sleep(random.uniform(1.5, 3.5))
             if round_ % 3 == 1:
                 server.kill()
                 time.sleep(0.5)
                 server.start()
             if round_ % 3 == 2:
-                other.send_signal(signal.SIGSTOP)
-                time.sleep(4)  # its leases expire, and another host goes on
-                other.send_signal(signal.SIGCONT)
-                time.sleep(1)
+                pause(other)
         counts.append(rows(server))
     assert len(set(counts)) > 3, counts  # rows arrived in most rounds
-    with host(tmp_path, server, "--host", "last", "--until-end") as last:
-        assert last.wait(timeout=240) == 0, (tmp_path / "hosts.log").read_text()[-3000:]
+    deliver_the_rest(tmp_path, sink)
     assert rows(server) == (EVENTS, EVENTS, 0, EVENTS - 1)
