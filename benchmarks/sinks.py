@@ -6,8 +6,8 @@ rows in a transaction, over as many connections, each with its partitions. It ke
 temporary table first. Runs alternate; a ratio compares the faster of two neighbouring runs of each, and the table shows
 the median. `a core`: by the CPU time of the process, without the server's.
 
-Handler: until everything is committed, with a sink and without. Latency: records are produced one by one; a row has
-arrived once another connection sees it.
+Handler: until everything is committed, with a sink and without, with a commit each 0.25 s, over a log four times as
+long. Latency: records are produced one by one; a row has arrived once another connection, or delta-rs, sees it.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import anyio
-import orjson
 import psycopg
 import pyarrow as pa
 import pyarrow.csv
@@ -30,9 +30,13 @@ from psycopg import sql
 from rich.console import Console
 from rich.table import Table
 
-from actorproc import Batch, PartitionContext, PartitionHandler, Processor, Producer
+from actorproc import Processor
+from actorproc.admin.sinks import delete
 from actorproc.config.settings import Settings
 from actorproc.errors import UsageError
+from actorproc.storage.names import ProcessorLayout
+from actorproc.stores import open_store
+from benchmarks.sink_latency import print_latency
 from benchmarks.speed import ARROW, PARTITIONS, Emit, Typed, make_log, timed
 from tests.connectors.postgres.server import Postgres, postgres
 
@@ -45,11 +49,11 @@ BAR_APPEND, BAR_UPSERT, BAR_HANDLER, BAR_A_CORE = 0.8, 0.8, 0.85, 100_000
 CONNECTIONS = (1, 4)
 """Of the host, and of the bare loop."""
 
-RECENT = 5.0
-"""Seconds: a row that takes longer is not counted."""
+COMMIT_INTERVAL = 0.25
+"""Seconds, where a handler runs beside a sink: rows are delivered while others are handled."""
 
-RATE = 200.0
-"""Records a second, where latency is measured."""
+HANDLER_LOGS = 4
+"""A run of a second would measure the start of the sink."""
 
 Times = tuple[float, float]
 """Seconds by the clock, and of CPU time."""
@@ -150,6 +154,12 @@ def committed(log: Path, container: Path) -> None:
     anyio.run(run)
 
 
+async def forget(container: Path, name: str) -> None:
+    """Forget a sink, so that the hosts of later rounds do not ask for it."""
+    async with open_store(str(container)) as store:
+        await delete(store, ProcessorLayout("bench"), name)
+
+
 class Deliveries:
     """Delivery against the bare loop."""
 
@@ -187,6 +197,7 @@ class Deliveries:
         name = self._name("ours")
         whole = self._timed(lambda: delivered(self._server, self._log, self._container, name, options), name)
         empty = timed(lambda _: delivered(self._server, self._log, self._container, name, options), self._folder)
+        anyio.run(forget, self._container, name)
         return whole, empty
 
     def _bare(self, key: str | None, connections: int) -> Times:
@@ -215,86 +226,20 @@ def handler_speed(server: Postgres, folder: Path, log: Path, rows: int, *, sink:
     async def run() -> tuple[float, float]:
         sinks = {sink: {"url": server.url, "table": sink}} if sink else {}
         out = tempfile.mkdtemp(dir=folder)
+        processor = Processor(
+            Emit, source=str(log), container=out, name="bench", host="bench", sinks=sinks,
+            settings=Settings(commit_interval=COMMIT_INTERVAL),
+        )  # fmt: skip
         began = time.perf_counter()
-        async with Processor(
-            Emit, source=str(log), container=out, name="bench", host="bench", sinks=sinks
-        ) as processor:
+        done = began
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(partial(processor.run, until_end=True))
             while processor.statistics().counts.rows < rows:
                 await anyio.sleep(0.005)
-            done = time.perf_counter() - began
-            while sink and any(s.lag != 0 for p in processor.statistics().partitions for s in p.sinks):
-                await anyio.sleep(0.005)
-            return done, time.perf_counter() - began
+            done = time.perf_counter()
+        return done - began, time.perf_counter() - began
 
     return anyio.run(run)
-
-
-# Latency
-
-
-class Stamp(PartitionHandler):
-    """Passes the time on at which a record was sent."""
-
-    output_schema = "sent double"
-    committed_at: ClassVar[dict[str, list[tuple[int, float]]]] = {}
-
-    async def process(self, batch: Batch, ctx: PartitionContext) -> None:
-        for record in batch:
-            ctx.emit(record, {"sent": record.json()})
-
-    async def committed(self, ctx: Any, upto: int, rows: int, error: Exception | None) -> None:
-        self.committed_at.setdefault(ctx.partition, []).append((upto, time.time()))
-
-
-def latency(server: Postgres, folder: Path, seconds: float) -> tuple[list[float], list[float]]:
-    """Seconds from record to row, and from commit to row."""
-    Stamp.committed_at.clear()
-    log, out = folder / "latency-log", folder / "latency"
-    seen: list[tuple[float, str, int, float]] = []
-
-    async def produce() -> None:
-        async with Producer(str(log), partitions=PARTITIONS, linger=0.0) as producer:
-            until = time.monotonic() + seconds
-            while time.monotonic() < until:
-                await producer.send_many([orjson.dumps(time.time())], keys=[b"%d" % (time.monotonic_ns() // 1000)])
-                await anyio.sleep(1 / RATE)
-
-    async def watch(scope: anyio.CancelScope) -> None:
-        async with await psycopg.AsyncConnection.connect(server.url, autocommit=True) as connection:
-            known = set[tuple[str, int]]()
-            while not scope.cancel_called:
-                recent = time.time() - RECENT
-                found = await connection.execute(
-                    "SELECT sent, _partition, _sequence FROM latency WHERE sent > %s", (recent,)
-                )
-                rows, now = await found.fetchall(), time.time()
-                for sent, partition, sequence in rows:
-                    if (partition, sequence) not in known:
-                        known.add((partition, sequence))
-                        seen.append((sent, partition, sequence, now))
-                await anyio.sleep(0.002)
-
-    async def run() -> None:
-        async with Producer(str(log), partitions=PARTITIONS) as producer:
-            await producer.send_many([orjson.dumps(time.time())])
-        async with Processor(
-            Stamp, source=str(log), container=str(out), name="latency", host="bench",
-            sinks={"latency": {"url": server.url, "table": "latency"}},
-            settings=Settings(commit_interval=0.1, poll_interval=0.05),
-        ), anyio.create_task_group() as tasks:  # fmt: skip
-            await anyio.sleep(2.0)
-            tasks.start_soon(watch, tasks.cancel_scope)
-            await produce()
-            await anyio.sleep(2.0)
-            tasks.cancel_scope.cancel()
-
-    anyio.run(run)
-    since_commit = []
-    for _, partition, sequence, now in seen[10:]:
-        at = min((at for upto, at in Stamp.committed_at.get(partition, ()) if upto >= sequence), default=None)
-        if at is not None:
-            since_commit.append(now - at)
-    return [now - sent for sent, _, _, now in seen[10:]], since_commit
 
 
 def run(rows: int = 400_000, rounds: int = 3, seconds: float = 20.0) -> None:
@@ -316,8 +261,10 @@ def run(rows: int = 400_000, rounds: int = 3, seconds: float = 20.0) -> None:
         except UsageError as why:
             console.print(f"upsert by key is not measured: {why}")
         console.print(table)
-        _print_handler(console, server, folder, log, rows, rounds)
-        _print_latency(console, *latency(server, folder, seconds))
+        long_log = folder / "long-log"
+        anyio.run(make_log, long_log, HANDLER_LOGS * rows)
+        _print_handler(console, server, folder, long_log, HANDLER_LOGS * rows, rounds)
+        print_latency(console, server, folder, seconds)
 
 
 def _print_handler(console: Console, server: Postgres, folder: Path, log: Path, rows: int, rounds: int) -> None:
@@ -334,14 +281,4 @@ def _print_handler(console: Console, server: Postgres, folder: Path, log: Path, 
         "ctx.emit of dicts", f"{alone:,.0f}", f"{beside:,.0f}", f"{statistics.median(ratios):.2f}",
         f"{min(ratios):.2f}, {max(ratios):.2f}", f"{statistics.median(behind):.1f}", f"{BAR_HANDLER:g}",
     )  # fmt: skip
-    console.print(table)
-
-
-def _print_latency(console: Console, since_record: list[float], since_commit: list[float]) -> None:
-    table = Table(
-        "latency, ms", "p50", "p99", "rows", title=f"{RATE:g} records/s, commits each 0.1 s, polls each 0.05 s"
-    )
-    for what, found in (("record to row", since_record), ("commit to row", since_commit)):
-        cuts = statistics.quantiles(found, n=100)
-        table.add_row(what, f"{1000 * cuts[49]:.0f}", f"{1000 * cuts[98]:.0f}", f"{len(found):,}")
     console.print(table)
