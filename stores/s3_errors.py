@@ -44,7 +44,8 @@ class Answer(NamedTuple):
 
     @property
     def missing_key(self) -> bool:
-        return self.status == 404 and self.code != "NoSuchBucket"
+        """Whether the service itself says so: a proxy's page with status 404 does not."""
+        return self.status == 404 and self.code == "NoSuchKey"
 
 
 def answered(what: str, answer: Answer) -> StoreError:
