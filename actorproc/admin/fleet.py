@@ -54,6 +54,8 @@ class PartitionView(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tru
     """Sequences between the last committed record, or else the first record, and the end. None: not known."""
     lag_seconds: float | None = None
     """Age of the oldest record that is not committed, by its timestamp; 0 at the end. None: not known."""
+    lag_seconds_end_to_end: float | None = None
+    """The same since that record began its way through a chain of processors. `ChainLag` adds what waits before."""
     counts: Counts | None = None
     """Since the partition's first record. None: neither a host nor the commits have told them yet."""
     last_commit: float | None = None
@@ -127,6 +129,8 @@ class Fleet(msgspec.Struct, frozen=True, kw_only=True):
     partitions: dict[str, PartitionView]
     wishes: Wishes = Wishes()
     """What operators asked for: pauses, drains, placements."""
+    is_chained: bool = False
+    """It reads the output of another processor, and the partitions tell the lag from the first one on."""
 
     @property
     def open(self) -> list[PartitionView]:
@@ -158,6 +162,12 @@ class Fleet(msgspec.Struct, frozen=True, kw_only=True):
         """Of the partition that is furthest behind."""
         known = (view.lag_seconds for view in self.partitions.values() if view.lag_seconds is not None)
         return max(known, default=None)
+
+    @property
+    def lag_seconds_end_to_end(self) -> float | None:
+        """Of the partition that is furthest behind the beginning of the chain. None: not known, or there is none."""
+        known = [view.lag_seconds_end_to_end for view in self.partitions.values()] if self.is_chained else []
+        return max((seconds for seconds in known if seconds is not None), default=None)
 
     @property
     def sinks(self) -> list[FleetSink]:

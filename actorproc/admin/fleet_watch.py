@@ -273,6 +273,7 @@ def _progress(report: PartitionReport) -> dict[str, Any]:
 
 def _activity(report: PartitionReport) -> dict[str, Any]:
     return {
+        "lag_seconds_end_to_end": report.seconds_end_to_end,
         "origin": report.origin,
         "owned_since": report.since,
         "state": report.state,

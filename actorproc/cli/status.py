@@ -16,6 +16,7 @@ from rich.live import Live
 from rich.table import Column, Table
 from rich.text import Text
 
+from actorproc.admin.chain_lag import ChainLag
 from actorproc.admin.durations import duration
 from actorproc.admin.fleet import Fleet, HostView, PartitionView, grouped
 from actorproc.admin.fleet_watch import FleetWatch
@@ -72,9 +73,10 @@ def run(
             begin = None if source is None or start_from is None else partial(_begin, source, start_from)
 
             fleet_watch = FleetWatch(store, layout, expiration)
+            chain = await stack.enter_async_context(ChainLag(store, layout, settings))
 
             async def look() -> tuple[Fleet, list[SinkStatus], Plan | None]:
-                fleet = await fleet_watch.read_all(source, begin)
+                fleet = await chain.add(await fleet_watch.read_all(source, begin))
                 sinks = await read_sinks(store, layout)
                 plan = await next_plan(store, layout, expiration=expiration, source=source) if with_plan else None
                 return fleet, sinks, plan
@@ -110,8 +112,9 @@ def _document(fleet: Fleet, sinks: Sequence[SinkStatus], plan: Plan | None) -> d
         "lag_exact": fleet.lag_exact,
         "lag_bytes": fleet.lag_bytes,
         "lag_seconds": _rounded(fleet.lag_seconds),
+        "lag_seconds_end_to_end": _rounded(fleet.lag_seconds_end_to_end),
         "members": [_member(host) for host in fleet.hosts],
-        "partitions": [_partition(view) for view in fleet.partitions.values()],
+        "partitions": [_partition(view, fleet.is_chained) for view in fleet.partitions.values()],
         "sinks": [sink_document(sink, _rates(fleet).get(sink.name)) for sink in sinks],
         "asked": None if fleet.wishes == NO_WISHES else describe(fleet.wishes),
     }
@@ -125,7 +128,7 @@ def _member(host: HostView) -> dict[str, Any]:
     return facts | {"heartbeat_age": _rounded(facts.pop("age")), "started": utc(host.started)}
 
 
-def _partition(view: PartitionView) -> dict[str, Any]:
+def _partition(view: PartitionView, is_chained: bool) -> dict[str, Any]:
     return {
         "partition": view.partition,
         "owner": view.owner,
@@ -139,6 +142,7 @@ def _partition(view: PartitionView) -> dict[str, Any]:
         "lag": view.lag,
         "lag_bytes": view.lag_bytes,
         "lag_seconds": _rounded(view.lag_seconds),
+        "lag_seconds_end_to_end": _rounded(view.lag_seconds_end_to_end) if is_chained else None,
         "begins_at": view.begins_at,
         "last_commit": utc(view.last_commit),
         **asdict(view.counts or Counts()),
@@ -159,7 +163,7 @@ def _tables(fleet: Fleet, sinks: Sequence[SinkStatus], plan: Plan | None, most: 
     if fleet.wishes != NO_WISHES:
         parts.append(text(describe(fleet.wishes), style="yellow"))
     if views:
-        parts.append(_partitions(views[:most]))
+        parts.append(_partitions(views[:most], fleet.is_chained))
     if most is not None and len(views) > most:
         parts.append(Text(f"  ... and {counted(len(views) - most, 'partition')} more", style="dim"))
     if sinks:
@@ -191,6 +195,7 @@ def _headline(fleet: Fleet) -> Text:
         *([f"lag {'' if fleet.lag_exact else '>= '}{fleet.lag:,}"] if fleet.lag is not None else []),
         *([f"{decimal(fleet.lag_bytes)} unread"] if fleet.lag_bytes else []),
         *([f"{duration(fleet.lag_seconds)} behind"] if fleet.lag_seconds else []),
+        *([f"{duration(fleet.lag_seconds_end_to_end)} end to end"] if fleet.lag_seconds_end_to_end else []),
     ]
     return Text.assemble((fleet.processor, "bold"), "  ", ", ".join(facts))
 
@@ -215,13 +220,14 @@ def _state(host: HostView) -> Text:
     return Text("leaving", style="yellow") if host.leaving else Text("alive", style="green")
 
 
-def _partitions(views: Sequence[PartitionView]) -> Table:
+def _partitions(views: Sequence[PartitionView], is_chained: bool) -> Table:
     skipped = any(view.counts and view.counts.skipped for view in views)
     timed = any(view.lag_seconds is not None for view in views)
     begins = any(view.begins_at is not None for view in views)
     table = Table(
         "partition", "owner", _right("epoch"), _right("sequence"), *([_right("begins at")] if begins else []),
-        _right("lag"), *([_right("behind")] if timed else []), _right("rows"), _right("dead"),
+        _right("lag"), *([_right("behind")] if timed else []),
+        *([_right("end to end")] if is_chained else []), _right("rows"), _right("dead"),
         *([_right("skipped")] if skipped else []), "last commit", box=SIMPLE_HEAD, show_edge=False, pad_edge=False,
     )  # fmt: skip
     for view in views:
@@ -236,7 +242,8 @@ def _partitions(views: Sequence[PartitionView]) -> Table:
             "-" if view.sequence is None else f"{view.sequence:,}",
             *([text(view.begins_at or "-")] if begins else []),
             "-" if view.lag is None else f"{view.lag:,}",
-            *(["-" if view.lag_seconds is None else duration(view.lag_seconds)] if timed else []),
+            *([_duration(view.lag_seconds)] if timed else []),
+            *([_duration(view.lag_seconds_end_to_end)] if is_chained else []),
             f"{counts.rows:,}",
             Text(f"{counts.dead_letters:,}", style="yellow" if counts.dead_letters else ""),
             *([f"{counts.skipped:,}"] if skipped else []),
@@ -260,6 +267,10 @@ def _since(time: float | None) -> str:
 
 def _ago(seconds: float | None) -> str:
     return "-" if seconds is None else f"{duration(seconds)} ago"
+
+
+def _duration(seconds: float | None) -> str:
+    return "-" if seconds is None else duration(seconds)
 
 
 def _rounded(seconds: float | None) -> float | None:

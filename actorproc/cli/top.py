@@ -12,6 +12,7 @@ from rich.live import Live
 from rich.table import Column, Table
 from rich.text import Text
 
+from actorproc.admin.chain_lag import ChainLag
 from actorproc.admin.durations import duration
 from actorproc.admin.explain import explain
 from actorproc.admin.explain_sinks import with_stored
@@ -72,14 +73,14 @@ def run(opened: OpenedProcessor, every: float, once: bool) -> None:
     """Show the fleet again and again."""
 
     async def work() -> None:
-        async with opened as (store, layout, settings):
+        async with opened as (store, layout, settings), ChainLag(store, layout, settings) as chain:
             watch = FleetWatch(store, layout, settings.lease_expiration_interval)
             if once or not console.is_terminal:
-                console.print(_screen(await watch.look(), _known(watch.lags)))
+                console.print(_screen(await chain.add(await watch.look()), _known(watch.lags)))
                 return
             with Live(console=console, auto_refresh=False, screen=True) as live:
                 while True:
-                    live.update(_screen(await watch.look(), _known(watch.lags)), refresh=True)
+                    live.update(_screen(await chain.add(await watch.look()), _known(watch.lags)), refresh=True)
                     await SYSTEM.sleep(every)
 
     try:
@@ -93,7 +94,7 @@ def _screen(fleet: Fleet, lags: Sequence[int]) -> RenderableType:
     worst = sorted(fleet.partitions.values(), key=_badness)
     asked = [] if fleet.wishes == NO_WISHES else [text(describe(fleet.wishes), style="yellow")]
     sinks = [reported_sinks(fleet.sinks)] if fleet.sinks else []
-    return Group(_headline(fleet, lags), _hosts(fleet), *sinks, *asked, _partitions(worst[:_SHOWN], fleet.time))
+    return Group(_headline(fleet, lags), _hosts(fleet), *sinks, *asked, _partitions(worst[:_SHOWN], fleet))
 
 
 def _badness(view: PartitionView) -> tuple[bool, bool, int]:
@@ -138,21 +139,27 @@ def _note(host: HostView) -> Text:
     return Text("leaving" if host.leaving else "" if host.in_group else "joining", style="yellow")
 
 
-def _partitions(views: Sequence[PartitionView], now: float) -> Table:
+def _partitions(views: Sequence[PartitionView], fleet: Fleet) -> Table:
+    chained = [_right("end to end")] if fleet.is_chained else []
     table = Table(
-        "partition", "host", _right("epoch"), _right("lag"), _right("behind"), "now", "verdict", box=SIMPLE_HEAD
-    )
+        "partition", "host", _right("epoch"), _right("lag"), _right("behind"), *chained, "now", "verdict",
+        box=SIMPLE_HEAD,
+    )  # fmt: skip
     for view in views:
-        since = f" for {duration(now - view.since)}" if view.since else ""
+        since = f" for {duration(fleet.time - view.since)}" if view.since else ""
         style = "red" if view.verdict in BAD else "" if view.verdict in WELL else "yellow"
         reason = f": {' '.join(view.reason.split())}" if view.reason else ""
         table.add_row(
             text(view.partition), text(view.owner or "nobody"), str(view.epoch),
             "-" if view.lag is None else f"{view.lag:,}",
-            "-" if view.lag_seconds is None else duration(view.lag_seconds),
+            _duration(view.lag_seconds), *([_duration(view.lag_seconds_end_to_end)] if chained else []),
             view.activity or "-", text(f"{view.verdict}{since}{reason}", style=style),
         )  # fmt: skip
     return table
+
+
+def _duration(seconds: float | None) -> str:
+    return "-" if seconds is None else duration(seconds)
 
 
 def _right(header: str) -> Column:

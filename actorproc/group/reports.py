@@ -78,6 +78,13 @@ class PartitionReport(msgspec.Struct, frozen=True, array_like=True):
     """The fields of `Counts`, in their order; older releases leave the last ones out. Since the first record of the
     partition, up to what is committed. None before the partition is opened, and in heartbeats of older versions."""
     sinks: tuple[SinkReport, ...] = ()
+    lag_seconds_end_to_end: float | None = None
+    """See `PartitionStatistics`. None also if it is `lag_seconds`."""
+
+    @property
+    def seconds_end_to_end(self) -> float | None:
+        """See `PartitionStatistics.lag_seconds_end_to_end`."""
+        return self.lag_seconds if self.lag_seconds_end_to_end is None else self.lag_seconds_end_to_end
 
     @property
     def counts(self) -> Counts | None:

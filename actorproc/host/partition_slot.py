@@ -75,10 +75,10 @@ class PartitionSlot:
             )  # fmt: skip
         return replace(
             actor.statistics, committed=self.committed_cursor(), lag=actor.lag.records, lag_bytes=actor.lag.bytes,
-            sinks=actor.deliveries.statistics(),
-            lag_seconds=actor.lag.seconds, since=self.since, origin=self.origin, activity=actor.time.activity,
-            activity_since=actor.time.since, seconds=actor.time.seconds(), retry=actor.retry, trouble=trouble,
-            error=error, totals=actor.statistics.totals or self.ever,
+            sinks=actor.deliveries.statistics(), lag_seconds=actor.lag.seconds,
+            lag_seconds_end_to_end=actor.lag.seconds_end_to_end, since=self.since, origin=self.origin,
+            activity=actor.time.activity, activity_since=actor.time.since, seconds=actor.time.seconds(),
+            retry=actor.retry, trouble=trouble, error=error, totals=actor.statistics.totals or self.ever,
         )  # fmt: skip
 
     def counts(self) -> Counts:

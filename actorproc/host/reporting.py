@@ -68,6 +68,7 @@ def report_of(found: PartitionStatistics) -> PartitionReport:
         trouble_since=None if trouble is None else int(trouble.since),
         fault=None if trouble is None else trouble.fault,
         totals=None if totals is None else astuple(totals), sinks=tuple(map(_sink, found.sinks)),
+        lag_seconds_end_to_end=_if_other(_tenths(found.lag_seconds_end_to_end), _tenths(found.lag_seconds)),
     )  # fmt: skip
 
 
@@ -100,6 +101,10 @@ def _retry(retry: Retry) -> RetryReport:
 
 def _whole(time: datetime | None) -> int | None:
     return None if time is None else int(time.timestamp())
+
+
+def _if_other(seconds: float | None, than: float | None) -> float | None:
+    return None if seconds == than else seconds
 
 
 def _tenths(seconds: float | None) -> float | None:

@@ -61,6 +61,9 @@ class Commit(Document, frozen=True):
     """Of a handler with timers: the greatest timestamp of the records up to `next`, in seconds since 1970."""
     reset: Reset | None = None
     """An operator has set the cursor: `next` may be before `first`."""
+    oldest: float | None = None
+    """When the oldest record of this step began its way through a chain of processors: of the first one, its timestamp.
+    In seconds since 1970; None: the step has no records, or they have no timestamps."""
 
     def cursor_after(self, cursor: Cursor) -> Cursor:
         """Where a walk at `cursor` is after this commit: at its end, unless the checkpoint was further already.

@@ -34,7 +34,7 @@ class CommittedFile:
     `put_ids`: row count, time and put-id of each commit. Times are seconds since 1970 by the host's clock; a put-id
     is "" where an earlier version of actorproc has compacted the commit. `reset`: of the first commit; no other one
     is a reset, unless its put-id is "". `begin`: the sequence after which the first commit begins; None where an
-    earlier version has compacted it.
+    earlier version has compacted it. `oldest`: see `Commit.oldest`; None also of compacted commits.
     """
 
     key: str
@@ -46,6 +46,7 @@ class CommittedFile:
     put_ids: tuple[str, ...]
     reset: Reset | None = None
     begin: int | None = None
+    oldest: float | None = None
 
     @property
     def end(self) -> int:
@@ -120,7 +121,7 @@ class ChainFollower:
             before = commit.totals.rows - commit.rows
             return CommittedFile(
                 key, stored.body, number + 1, before, counts, times, (commit.put_id,), commit.reset,
-                commit.first.sequence,
+                commit.first.sequence, commit.oldest,
             )  # fmt: skip
 
     async def first(self) -> ChainPosition:

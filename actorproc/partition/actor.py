@@ -108,6 +108,7 @@ class PartitionActor(Restartable):
         self._committer = Committer(
             context, self.statistics, queue or Acknowledgements(), time=self.time, log=self._logger,
             hooks=self._hooks, deliveries=self.deliveries, committed=self._call_committed,
+            oldest=lambda: self.lag.began_at,
         )  # fmt: skip
         self._calls: HandlerCalls | None = None  # once the handler is opened
         self._wakes: Wakes | None = None  # of a handler with timers
@@ -266,7 +267,7 @@ class PartitionActor(Restartable):
                 if self.flushing:
                     await self._flush()
                 if self._committer.has_all_committed:
-                    self.lag.oldest_time = None
+                    self.lag.all_committed()
         except Interrupted:
             pass
         except Exception:
@@ -323,8 +324,7 @@ class PartitionActor(Restartable):
             return
         batch = await read.take(self._clock)
         all_committed = self._committer.has_all_committed
-        if all_committed or self.lag.oldest_time is None:
-            self.lag.oldest_time = batch.first_time
+        self.lag.handed(batch.first_time, read.oldest, all_committed=all_committed)
         begun = self._clock.monotonic()
         try:
             await self._delivery.begin(self._committer.go_ahead, read.cursor)

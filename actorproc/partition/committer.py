@@ -52,6 +52,7 @@ class Committer:
         hooks: of the application, told about each commit that was made. They must not wait.
         deliveries: to sinks: they get the rows of each commit.
         committed: called after each commit, as `PartitionHandler.committed` is.
+        oldest: see `Commit.oldest`.
     """
 
     def __init__(
@@ -65,6 +66,7 @@ class Committer:
         hooks: PartitionHooks,
         deliveries: Deliveries,
         committed: Callable[[int, int, Exception | None], Awaitable[None]],
+        oldest: Callable[[], float | None],
     ) -> None:
         store, layout, settings, clock = context.store, context.layout, context.settings, context.clock
         self._statistics = statistics
@@ -79,6 +81,7 @@ class Committer:
         self._deliveries = deliveries
         self._nudges = context.nudges
         self._call_committed = committed
+        self._oldest = oldest
         self._sets_timers = wakes(context.handler)
         self._chain = OutputChain(store, layout, statistics.partition)
         self._store_time = store.time
@@ -304,7 +307,7 @@ class Committer:
             rows=results.rows, state_size=delta.size if delta else 0,
             format_version=WITH_END if ended else WITH_STATE if delta else 1,
             stream_time=self.state.stream_time, identities=self._acknowledgements.identities(self.cursor.sequence),
-            ended=ended, vanished=vanished,
+            ended=ended, vanished=vanished, oldest=self._oldest(),
         )  # fmt: skip
         lines = b"".join(letters)
         table = pa.concat_tables(results.tables) if results.tables else self._schema.empty_table()

@@ -27,6 +27,23 @@ class Lag:
         self._behind_since = -math.inf  # the first record beyond the end was read then; inf: everything is processed
         self.oldest_time: float | None = None
         """Timestamp of the oldest record that is read and not committed."""
+        self.began_at: float | None = None
+        """When that record began its way through a chain of processors: of the first one, its timestamp."""
+
+    def handed(self, time: float | None, began_at: float | None, *, all_committed: bool) -> None:
+        """The handler gets a batch now.
+
+        Args:
+            time: of its first record.
+            began_at: see `Chunk.oldest`.
+            all_committed: whether everything before it is.
+        """
+        if all_committed or self.oldest_time is None:
+            self.oldest_time, self.began_at = time, time if began_at is None else began_at
+
+    def all_committed(self) -> None:
+        """Nothing that was read waits for a commit."""
+        self.oldest_time = self.began_at = None
 
     def note_end(self, end: End) -> None:
         """The source was asked for its end, since it has more to read, or its `read` may hang."""
@@ -103,3 +120,10 @@ class Lag:
         if self.oldest_time is not None:
             return max(0.0, self._clock.wall() - self.oldest_time)
         return 0.0 if self.records == 0 else None
+
+    @property
+    def seconds_end_to_end(self) -> float | None:
+        """Like `seconds`, since that record began its way through a chain of processors."""
+        if self.began_at is not None:
+            return max(0.0, self._clock.wall() - self.began_at)
+        return self.seconds

@@ -41,6 +41,7 @@ class Read:
         cuts: sequences of the records after which the pieces may be cut; None: after each. See `Chunk.cuts`.
         since: when the first of the pieces was read.
         cost: of reading the pieces.
+        oldest: see `Chunk.oldest`.
     """
 
     pieces: list[Batch]
@@ -51,6 +52,7 @@ class Read:
     cost: ReadCost = NO_COST
     ended: bool = False
     cuts: tuple[int, ...] | None = None
+    oldest: float | None = None
     records: int = field(init=False)
     nbytes: int = field(init=False)
 
@@ -70,6 +72,8 @@ class Read:
         """Add `more`, which was read next."""
         if more.cuts is not None:
             self.cuts = (*(self.cuts or ()), *more.cuts)
+        if more.oldest is not None:
+            self.oldest = more.oldest if self.oldest is None else min(self.oldest, more.oldest)
         self.pieces += more.pieces
         if len(self.pieces) > MOST_PIECES:
             self.pieces = [Batch.joined(self.pieces)]
@@ -102,10 +106,13 @@ class Read:
         if self.cuts is not None:
             upto = bisect_right(self.cuts, last)
             cuts, later = self.cuts[:upto], self.cuts[upto:]
-        first = Read(head, self.start, Cursor(self.start, last), since=self.since, cost=self.cost, cuts=cuts)
-        rest = Read(
-            list(tail), self.start, self.cursor, self.at_end, self.since, self.cost.paid, ended=self.ended, cuts=later
+        first = Read(
+            head, self.start, Cursor(self.start, last), since=self.since, cost=self.cost, cuts=cuts, oldest=self.oldest
         )
+        rest = Read(
+            list(tail), self.start, self.cursor, self.at_end, self.since, self.cost.paid, ended=self.ended, cuts=later,
+            oldest=self.oldest,
+        )  # fmt: skip
         first.nbytes, rest.nbytes = 0, self.nbytes  # both share the memory, which is free once the rest is done
         return first, rest
 
@@ -251,7 +258,7 @@ class ReadAhead:
             # Reading can only resume at the start of the chunk; it then skips the records that are done.
             cost, self._cost = self._cost, self._cost.paid
             cursor = Cursor(start if len(batch) else chunk.next, done)
-            await self._put(Read([piece], start, cursor, cost=cost, cuts=cuts))
+            await self._put(Read([piece], start, cursor, cost=cost, cuts=cuts, oldest=chunk.oldest))
         if not reserved:
             self._room.resize(0)
         at_end = chunk.ended or not len(chunk.batch)

@@ -79,6 +79,9 @@ class PartitionStatistics:
     last_commit: datetime | None = None
     lag_seconds: float | None = None
     """Age of the oldest record that is read and not committed, by its timestamp; 0 without lag; None: not known."""
+    lag_seconds_end_to_end: float | None = None
+    """The same since that record began its way through a chain of processors. What still waits before this processor
+    is not in it."""
     since: float = 0.0
     """When this host got the lease, in seconds since 1970."""
     origin: str = ""

@@ -10,6 +10,7 @@ from typing import Any
 import anyio
 import msgspec
 
+from actorproc.admin.chain_lag import ChainLag
 from actorproc.admin.fleet import ErrorGroup, Fleet, HostView, PartitionView, changed
 from actorproc.admin.fleet_sinks import FleetSink
 from actorproc.admin.fleet_watch import FleetWatch
@@ -47,6 +48,8 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     sinks: list[FleetSink]
     lags: list[int | None]
     wishes: Wishes
+    is_chained: bool
+    """It reads the output of another processor."""
     problem: str | None = None
     """Why the latest look failed. The shown view is older then."""
 
@@ -94,7 +97,7 @@ class Feed:
             processor=self._processor, time=self._fleet.time, version=self._version, hosts=self._fleet.hosts,
             partitions=[view for view in views if self._changed_in[view.partition] > since],
             errors=self._fleet.errors(), sinks=self._fleet.sinks, lags=list(self._watch.lags),
-            wishes=self._fleet.wishes,
+            wishes=self._fleet.wishes, is_chained=self._fleet.is_chained,
             problem=self._problem,
         )  # fmt: skip
 
@@ -147,12 +150,15 @@ class Feed:
 
     async def _run(self) -> None:
         try:
-            async with open_store(self._container, self._settings) as store:
-                layout = ProcessorLayout(self._processor)
+            layout = ProcessorLayout(self._processor)
+            async with (
+                open_store(self._container, self._settings) as store,
+                ChainLag(store, layout, self._settings) as chain,
+            ):
                 self._watch = FleetWatch(store, layout, self._settings.lease_expiration_interval)
                 self._past = HistoryReader(store, layout)
                 while self._viewers or SYSTEM.monotonic() < self._left_at + LINGER:
-                    await self._look(self._watch)
+                    await self._look(self._watch, chain)
                     await self._pause()
         except Exception as error:  # noqa: BLE001  # viewers get it, whatever it is
             self._problem = describe_error(error)
@@ -170,10 +176,10 @@ class Feed:
         with anyio.move_on_after(_LINGER_EVERY):
             await self._viewer_came.wait()
 
-    async def _look(self, watch: FleetWatch) -> None:
+    async def _look(self, watch: FleetWatch, chain: ChainLag) -> None:
         before, problem = self._fleet, self._problem
         try:
-            fleet, self._problem = await watch.look(), None
+            fleet, self._problem = await chain.add(await watch.look()), None
         except ActorprocError as error:
             self._problem = str(error)
             if before is None or problem is None:

@@ -24,6 +24,7 @@ from actorproc.partition.statistics import PartitionStatistics
 from actorproc.partition.time_spent import BUCKETS, Durations
 from actorproc.server.health import judge_own
 from actorproc.sinks.delivery import SinkStatistics
+from actorproc.stores import OUTPUT_SCHEME
 
 _Labels = dict[str, str]
 
@@ -132,6 +133,10 @@ class HostCollector(Collector):
         yield _gauge("actorproc_lag_records", "Sum over the partitions whose lag is known.", labels, sum(lags))
         yield _gauge("actorproc_lag_bytes", "By the mean size of the records read.", labels, sum(sizes))
         yield _gauge("actorproc_lag_seconds", "Of the partition furthest behind.", labels, max(seconds, default=0.0))
+        if self._source.startswith(OUTPUT_SCHEME):
+            late = [p.lag_seconds_end_to_end for p in host.partitions if p.lag_seconds_end_to_end is not None]
+            text = "From the first source on: of the partition furthest behind."
+            yield _gauge("actorproc_lag_end_to_end_seconds", text, labels, max(late, default=0.0))
         yield _gauge("actorproc_lag_unknown_partitions", "Partitions whose lag is not known.", labels, unknown)
 
     def _of_sinks(self, host: Statistics, labels: _Labels) -> Iterator[Metric]:

@@ -128,6 +128,10 @@ class _Collected:
         self._gauge("lag_unknown_partitions", "Partitions whose lag is not known.", name, len(found) - len(known))
         if seconds or not found:
             self._gauge("lag_seconds", "Of the partition furthest behind.", name, max(seconds, default=0.0))
+        chained = [one.lag_seconds_end_to_end for one in partitions if one.is_open] if view.is_chained else []
+        if late := [one for one in chained if one is not None]:
+            text = "From the first source on: of the partition furthest behind."
+            self._gauge("lag_end_to_end_seconds", text, name, max(late))
         for sink in view.sinks:
             labels = {"processor": name, "sink": sink.name}
             self._add("sink_lag_commits", "Commits that the sink lacks.", labels, sink.commits or 0)

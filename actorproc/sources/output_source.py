@@ -157,14 +157,14 @@ class OutputSource(StoredSource):
                 told = True
                 batches, size = _batches(partition, file, reached.rows - file.before), len(file.body)
                 cost = ReadCost(bytes=size, requests=1)
-                number, reached = reached.number, ChainPosition(file.next, file.end)
+                number, reached, oldest = reached.number, ChainPosition(file.next, file.end), file.oldest
                 del file
                 budget.resize(size)
                 while (batch := await self._clock.run_in_thread(next, batches, None, background=True)) is not None:
                     done = batch.last + 1
                     budget.resize(size + batch.nbytes)
                     position = _position(reached if done == reached.rows else ChainPosition(number, done))
-                    yield Chunk(batch, position, cost)
+                    yield Chunk(batch, position, cost, oldest=oldest)
                     cost = NO_COST
                 del batch, batches
 

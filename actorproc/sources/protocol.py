@@ -84,6 +84,8 @@ class Chunk:
         ended: this is the last chunk: no more records can ever come.
         cuts: sequences of the records after which the chunk may be cut, if not after each: records of one transaction
             are committed together. The end of the chunk is always a cut.
+        oldest: when the oldest of these records began its way through a chain of processors, in seconds since 1970.
+            None: its timestamp says it.
     """
 
     batch: Batch
@@ -91,6 +93,7 @@ class Chunk:
     cost: ReadCost | None = None
     ended: bool = False
     cuts: Sequence[int] | None = None
+    oldest: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

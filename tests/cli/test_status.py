@@ -27,7 +27,8 @@ def test_status_json_has_the_public_shape(run: Run, state: Path, place: list[obj
     assert result.exit_code == 0
     status = orjson.loads(result.stdout)
     lags = {"lag": 0, "lag_exact": True, "lag_bytes": 0, "lag_seconds": 0.0}
-    assert status.keys() == {"processor", *lags, "members", "partitions", "asked", "sinks"}
+    assert status["lag_seconds_end_to_end"] is None
+    assert status.keys() == {"processor", *lags, "lag_seconds_end_to_end", "members", "partitions", "asked", "sinks"}
     assert {name: status[name] for name in lags} == lags
     assert status["processor"] == "Delays"
     assert status["members"] == []

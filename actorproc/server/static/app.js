@@ -13,7 +13,7 @@ const $ = id => document.getElementById(id);
 const PAGES = ["fleet", "letters", "record", "audit"];
 const SAMPLES = 90;
 const SLOWLY = 60_000;  // milliseconds between two looks at the last day and the outlook
-const fleet = {views: new Map(), hosts: [], errors: [], sinks: [], lags: [], time: 0, heard: 0, history: new Map(), day: null};
+const fleet = {views: new Map(), hosts: [], errors: [], sinks: [], lags: [], chained: false, time: 0, heard: 0, history: new Map(), day: null};
 let processors = [], shown = {}, stream = null, loaded = 0, audit = [];
 
 /** The processor, view, partition or letter, and filter that the address names. */
@@ -97,7 +97,7 @@ async function follow(processor) {
 
 function receive(view) {
   problem(view.problem);
-  Object.assign(fleet, {hosts: view.hosts, errors: view.errors, sinks: view.sinks, lags: view.lags, wishes: view.wishes, time: view.time, heard: performance.now()});
+  Object.assign(fleet, {hosts: view.hosts, errors: view.errors, sinks: view.sinks, lags: view.lags, wishes: view.wishes, chained: view.is_chained, time: view.time, heard: performance.now()});
   const changed = view.partitions.map(found => ({verdict: "ok", ...found}));  // defaults are left out
   for (const found of changed) {
     fleet.views.set(found.partition, found);
@@ -178,9 +178,16 @@ function summary(views) {
     fact("Hosts", `${alive} of ${fleet.hosts.length} alive`),
     fact("Lag", `${known < views.length ? "at least " : ""}${count(sum(view => view.lag))} `, line(fleet.lags)),
     fact("Oldest record", duration(oldest)),
+    ...fleet.chained ? [fact("End to end", endToEnd(views))] : [],
     fact("In all", `${counted(all("records"), "record")}, ${counted(all("rows"), "row")}, `,
       h("a", {href: link(shown.processor, "letters")}, counted(all("dead_letters"), "dead letter"))),
   );
+}
+
+/** Of a chain of processors: the greatest lag since the first source. */
+function endToEnd(views) {
+  const known = views.filter(view => view.lag_seconds_end_to_end != null).map(view => view.lag_seconds_end_to_end);
+  return known.length ? duration(Math.max(...known)) : "–";
 }
 
 function errors() {
@@ -260,7 +267,7 @@ function detail(view, {explanation, history}) {
         view.retry[3] && view.retry[3] > now() ? `; the next in ${duration(view.retry[3] - now())}` : "; the next runs") : [],
       fact("Records", count(view.counts?.records ?? 0)), fact("Rows", count(view.counts?.rows ?? 0)),
       fact("Dead letters", h("a", {href: `${link(shown.processor, "letters")}?partition=${encodeURIComponent(view.partition)}`}, count(view.counts?.dead_letters ?? 0))), sinks.facts(view.sinks ?? [], now())),
-    h("h3", {class: "small"}, `Lag ${count(view.lag)}${view.lag_seconds ? `, oldest ${duration(view.lag_seconds)}` : ""}`), line(past, true),
+    h("h3", {class: "small"}, `Lag ${count(view.lag)}${view.lag_seconds ? `, oldest ${duration(view.lag_seconds)}` : ""}${fleet.chained ? `, end to end ${duration(view.lag_seconds_end_to_end)}` : ""}`), line(past, true),
     ...(parts.length ? [h("h3", {class: "small"}, "Where time goes"), bar(parts),
       h("p", {class: "legend"}, parts.map(([name, share]) => h("span", {}, h("i", {class: `dot ${name}`, "aria-hidden": "true"}), `${name} ${Math.round(share * 100)} %`)))] : []),
   ];
