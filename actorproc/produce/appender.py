@@ -15,7 +15,7 @@ from actorproc.log.positions import log_end
 from actorproc.log.segment import SegmentFooter, create_segment, encode_seal, encode_segment, newest_timestamp
 from actorproc.retention.boundary import RETENTION, read_boundary
 from actorproc.runtime.backoff import Backoff
-from actorproc.runtime.clock import Clock
+from actorproc.runtime.clock import LONG_AGO, Clock
 from actorproc.runtime.logger import get_logger
 from actorproc.storage.names import log_boundary
 from actorproc.storage.parquet import encoding_cost
@@ -26,16 +26,6 @@ _LOOK_AGAIN = 600.0  # seconds after which the end of the log is looked up again
 _SURE = RETENTION / 2  # seconds for which no trim can delete the end of the log, after it was seen
 
 logger = get_logger(__name__)
-
-
-class _Moment(NamedTuple):
-    """A time by both clocks of the machine. While the machine sleeps one may stop; the other may be set."""
-
-    monotonic: float
-    wall: float
-
-
-_NEVER = _Moment(-math.inf, -math.inf)
 
 
 class PartitionEnded(Exception):
@@ -80,7 +70,7 @@ class Appender:
         self._clock = clock
         self._base = 0  # of the next segment: the end of the log when it was seen last
         self._running = 0  # greatest timestamp below it
-        self._looked_at = _NEVER  # segments at or after `_base` were created later
+        self._looked_at = LONG_AGO  # segments at or after `_base` were created later
 
     async def append(self, table: pa.Table, deadline: float) -> int:
         """Append the records of `table`, once, and return the sequence of the first one.
@@ -109,7 +99,7 @@ class Appender:
             return ended.base
 
     async def _create(self, content: _Content, deadline: float) -> int:
-        began = self._now()
+        began = self._clock.moment()
         body: bytes | None = None
         doubtful = False  # whether an earlier attempt may have created a segment
         why = "no answer"
@@ -121,7 +111,7 @@ class Appender:
                     if body is None:  # once: a base that was tried stays until its owner is known
                         # After a long pause segments may have been trimmed, so that `_base` is free although the log
                         # ends later.
-                        if self._since(self._looked_at) > _LOOK_AGAIN:
+                        if self._clock.since(self._looked_at) > _LOOK_AGAIN:
                             await self._locate()
                         body = await content.encode()
                     base = await self._settle(body, content.rows, content.newest)
@@ -165,7 +155,7 @@ class Appender:
 
         The segment there is void then. Ours may have been created in time and read, so the outcome is unknown.
         """
-        if self._since(self._looked_at) <= _SURE:
+        if self._clock.since(self._looked_at) <= _SURE:
             return
         try:
             boundary = await read_boundary(self._store, log_boundary(self._partition))
@@ -174,7 +164,7 @@ class Appender:
                 f"the log may have been trimmed beyond their place meanwhile; they may be in the log or not: {error}"
             ) from None
         if base < boundary.lowest:
-            self._looked_at = _NEVER  # look up the end again
+            self._looked_at = LONG_AGO  # look up the end again
             raise _OutcomeUnknown("the log was trimmed beyond their place meanwhile; they may be in the log or not")
 
     async def _settle(self, body: bytes, rows: int, newest: int) -> int:
@@ -200,19 +190,11 @@ class Appender:
 
     async def _locate(self) -> None:
         """Look up the end of the log."""
-        began = self._now()
+        began = self._clock.moment()
         end = await log_end(self._store, self._partition, self._hint)
         if end.base > self._base:
-            if self._since(began) > _SURE:  # the end that was seen may have been trimmed
+            if self._clock.since(began) > _SURE:  # the end that was seen may have been trimmed
                 await self._locate()
                 return
             self._base, self._running, self._hint = end
         self._looked_at = began
-
-    def _now(self) -> _Moment:
-        return _Moment(self._clock.monotonic(), self._clock.wall())
-
-    def _since(self, moment: _Moment) -> float:
-        """Seconds since then, by the clock that shows more. A needless lookup does no harm."""
-        now = self._now()
-        return max(now.monotonic - moment.monotonic, now.wall - moment.wall)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import random
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import anyio
 import anyio.lowlevel
@@ -27,6 +28,16 @@ _THREAD_WORTHWHILE = 32 * 2**10  # bytes; switching to a thread and back takes a
 
 _threads: anyio.lowlevel.RunVar[anyio.CapacityLimiter] = anyio.lowlevel.RunVar("actorproc.threads")
 _cpu_slots: anyio.lowlevel.RunVar[anyio.CapacityLimiter] = anyio.lowlevel.RunVar("actorproc.cpu_slots")
+
+
+class Moment(NamedTuple):
+    """A time by both clocks of the machine. While the machine sleeps one may stop; the other may be set."""
+
+    monotonic: float
+    wall: float
+
+
+LONG_AGO = Moment(-math.inf, -math.inf)
 
 
 class Clock:
@@ -54,6 +65,14 @@ class Clock:
     def now(self) -> datetime:
         """`wall()` as an aware datetime in UTC."""
         return datetime.fromtimestamp(self.wall(), UTC)
+
+    def moment(self) -> Moment:
+        """Now, for `since`."""
+        return Moment(self.monotonic(), self.wall())
+
+    def since(self, moment: Moment) -> float:
+        """Seconds since then, by the clock that shows more: for those who may have slept."""
+        return max(self.monotonic() - moment.monotonic, self.wall() - moment.wall)
 
     def nonce(self) -> str:
         """16 hex digits that no other call returned."""

@@ -12,11 +12,18 @@ import pyarrow as pa
 from actorproc.connectors.delta.checkpoint import read_checkpoint, write_checkpoint
 from actorproc.connectors.delta.state import Action, DeltaState
 from actorproc.errors import CorruptObject
+from actorproc.retention.boundary import RETENTION
+from actorproc.runtime.clock import LONG_AGO
 from actorproc.runtime.tasks import gather
 from actorproc.storage.backend import Entry
 from actorproc.storage.store import Conflict, Store
 
 _DIGITS = 20
+
+_SURE = RETENTION / 2
+"""Seconds for which nobody can have deleted the entry after the newest one, after that was seen. Entries are deleted an
+hour after a checkpoint behind them was written."""
+
 _AT_ONCE = 64  # entries that are fetched together
 _NAME = re.compile(r"(\d{20})(?:\.json|\.checkpoint(?:\.(\d{10})\.(\d{10}))?\.parquet)")
 _REPAIR = "restore it, or delete the whole _delta_log: `actorproc sinks repair` then makes it anew"
@@ -34,6 +41,7 @@ class DeltaLog:
     def __init__(self, store: Store, folder: str) -> None:
         self._store, self._folder = store, folder
         self._hint = f"{folder}_last_checkpoint"
+        self._looked_at = LONG_AGO
 
     async def refresh(self, state: DeltaState) -> None:
         """Bring the state to the newest version. Two small requests, if there is no new entry.
@@ -41,12 +49,14 @@ class DeltaLog:
         Raises:
             CorruptObject: entries are missing.
         """
+        began = self._store.clock.moment()
         if state.version >= 0 and await self._store.get(self._key(state.version), tail=1) is None:
-            state.clear()  # somebody has deleted the log: it may have been made anew
+            state.clear()  # it is old, or somebody has deleted the log, and it may have been made anew
         if state.version < 0:
             await self._load(state)
         while (entry := await self.entry(state.version + 1)) is not None:
             state.apply(state.version + 1, entry)
+        self._looked_at = began
 
     async def entry(self, version: int) -> list[Action] | None:
         """The actions of a version; None: there is none yet."""
@@ -55,11 +65,16 @@ class DeltaLog:
         return None if stored is None else _actions(key, stored.body)
 
     async def append(self, state: DeltaState, actions: Sequence[Action]) -> bool:
-        """Create the next entry. False: another writer has created it, and the state has gone on.
+        """Create the next entry. False: another writer has created it, or may have, and the state has gone on.
+
+        A writer that slept could create the entry anew after others have deleted it, where no reader looks.
 
         Raises:
             StoreUnavailable: not settled; the entry may still be created, unless another one is.
         """
+        if self._slept():
+            await self.refresh(state)
+            return False
         version = state.version + 1
         body = b"\n".join(orjson.dumps(action) for action in actions) + b"\n"
         try:
@@ -67,8 +82,15 @@ class DeltaLog:
         except Conflict:
             await self.refresh(state)
             return False
+        if self._slept():  # meanwhile: it may be an entry that others had deleted
+            state.clear()
+            await self.refresh(state)
+            return False
         state.apply(version, actions)
         return True
+
+    def _slept(self) -> bool:
+        return self._store.clock.since(self._looked_at) > _SURE
 
     def _key(self, version: int) -> str:
         return f"{self._folder}{version:0{_DIGITS}d}.json"
