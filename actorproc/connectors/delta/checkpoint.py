@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from actorproc.connectors.delta.schema import PARTITION
@@ -128,7 +130,22 @@ def read_checkpoint(parts: Sequence[bytes]) -> Iterator[Action]:
         there = [name for name in _READ if name in file.schema_arrow.names]
         for batch in file.iter_batches(_BATCH, columns=there):
             for name in there:
-                yield from ({name: _plain(content)} for content in batch.column(name).to_pylist() if content)
+                found = batch.column(name).drop_null()
+                contents = _files(found) if name == "add" else map(_plain, found.to_pylist())
+                yield from ({name: content} for content in contents)
+
+
+def _files(adds: pa.StructArray) -> Iterator[Action]:
+    """The added files. Column by column, which takes a quarter of the time: a table may have 100,000."""
+    columns = {name: _column(adds, name) for name in ("path", "size", "modificationTime", "stats")}
+    partitions = pc.map_lookup(adds.field("partitionValues"), pa.scalar(PARTITION), "first").to_pylist()
+    for values, partition in zip(zip(*columns.values(), strict=True), partitions, strict=True):
+        yield {**dict(zip(columns, values, strict=True)), "partitionValues": {PARTITION: partition}}
+
+
+def _column(adds: pa.StructArray, name: str) -> list[Any]:
+    known = adds.type.get_field_index(name) >= 0  # others may leave optional fields out
+    return adds.field(name).to_pylist() if known else [None] * len(adds)
 
 
 def _plain(content: Action) -> Action:

@@ -112,7 +112,8 @@ class DeltaState:
 
     def key_of(self, path: str) -> str | None:
         """The key of a file in the container; None: it is elsewhere."""
-        return None if urlsplit(path).scheme or path.startswith("/") else self._folder + unquote(path)
+        elsewhere = path.startswith("/") or (":" in path and urlsplit(path).scheme)
+        return None if elsewhere else self._folder + (unquote(path) if "%" in path else path)
 
     def path_of(self, key: str) -> str:
         """How the log spells a file of the container: relative to the table, as a URI."""

@@ -5,6 +5,9 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
+from itertools import takewhile
+from math import inf
 from typing import Any, NamedTuple
 
 import pyarrow.parquet as pq
@@ -12,19 +15,20 @@ import pyarrow.parquet as pq
 from actorproc.output.chain import Commit
 from actorproc.output.compacted_file import CompactedCommits
 from actorproc.output.output_files import key_of
-from actorproc.output.row_reader import partitions_with_state
 from actorproc.retention.boundary import NOTHING_TRIMMED, Boundaries, Boundary, CompactedRange
 from actorproc.retention.readers import SinkEntry
 from actorproc.runtime.tasks import gather
+from actorproc.sinks.tables.news import ChainNews
 from actorproc.sinks.tables.plan import ListedCommit, ListedRange, PartitionView
-from actorproc.sinks.tables.protocol import AddedFile, TableSnapshot
+from actorproc.sinks.tables.protocol import AddedFile, Place, TableSnapshot
+from actorproc.storage.backend import Stored
 from actorproc.storage.listing import numbered_files
 from actorproc.storage.names import ProcessorLayout
 from actorproc.storage.parquet import TAIL, Footer, footer_from, parse_metadata
 from actorproc.storage.store import Store
 
-MOST_COMMITS = 1_000
-"""Commits of a partition that one transaction takes: a table that begins late takes its files by and by."""
+_MOST_COMMITS = 10_000
+"""Commits that one transaction takes: a table that begins late takes its files by and by."""
 
 _AT_ONCE = 64  # footers, of 64 KiB mostly
 
@@ -34,13 +38,28 @@ def mark_of(put_id: str) -> int:
     return int.from_bytes(hashlib.sha256(put_id.encode()).digest()[:7]) | 1
 
 
+_COST = 16 * 2**10
+"""Bytes that take as long as parsing a footer: two are worth a thread."""
+
+_Numbered = tuple[str, int]
+"""A partition, and the number of a commit."""
+
+
 class _FoundFooter(NamedTuple):
     footer: Footer
     note: Any
 
 
+class ChainViews(NamedTuple):
+    """What plans rest on."""
+
+    boundaries: Mapping[str, Boundary]
+    due: Sequence[PartitionView]
+    """Of the partitions that a transaction may have to change."""
+
+
 class ChainReader:
-    """The chain as committers of a table see it. Caches boundaries, and how far compacted files go.
+    """The chain as committers of a table see it. Caches boundaries, ends, and how far compacted files go.
 
     Args:
         describe: see `TableSink.describe`.
@@ -50,8 +69,9 @@ class ChainReader:
         self._store, self._layout, self._describe = store, layout, describe
         self._boundaries = Boundaries(layout.boundaries)
         self._ends: dict[str, int] = {}  # by key of a compacted file
+        self.news = ChainNews(store, layout)
 
-    async def views(self, table: TableSnapshot, entry: SinkEntry) -> list[PartitionView]:
+    async def views(self, table: TableSnapshot, entry: SinkEntry) -> ChainViews:
         """What plans rest on. `table` was loaded before.
 
         Commits are listed before the boundaries are read: what these call originals was there.
@@ -59,34 +79,44 @@ class ChainReader:
         Raises:
             CorruptObject: a footer is corrupt.
         """
-        partitions = await partitions_with_state(self._store, self._layout)
+        partitions = await self.news.look()
         anew = table.life != entry.life
         places = {} if anew else table.places
-        starts = {p: places[p].position if p in places else entry.part(p).start for p in partitions}
         before = await self._boundaries.read(self._store)
-        commits = await gather(
-            partitions, lambda p: self._commits(p, starts[p], before.get(p, NOTHING_TRIMMED), everything=anew)
-        )
-        after = await self._boundaries.read(self._store)
+
+        def is_done(partition: str, boundaries: Mapping[str, Boundary]) -> bool:
+            place = places.get(partition)
+            settled = place is not None and _is_settled(place, boundaries.get(partition, NOTHING_TRIMMED))
+            return settled and place is not None and self.news.is_end(partition, place.position)
+
+        asked = [partition for partition in partitions if not is_done(partition, before)]
+        starts = {p: places[p].position if p in places else entry.part(p).start for p in asked}
+        commits = await self._commits(starts, before, everything=anew)
+        after = await self._boundaries.read(self._store) if asked else before
 
         async def view(partition: str) -> PartitionView:
             boundary, place = after.get(partition, NOTHING_TRIMMED), places.get(partition)
             named = table.files.of(partition)
+            start = entry.part(partition).start
             found = PartitionView(
-                partition, place, entry.part(partition).start, named, boundary, commits[partition],
+                partition, place, start, named, boundary, commits.get(partition, {}),
                 others=table.files.others_of(partition) if anew else {}, anew=anew,
             )  # fmt: skip
-            if place is not None and place.seen == boundary.changes and place.position >= boundary.originals:
+            if place is not None and _is_settled(place, boundary):
                 return replace(found, settled=True)
             ranges = await self._ranges(partition, boundary, {} if anew else named)
             return replace(found, ranges=ranges, ends=await self._ends_of(partition, boundary, named))
 
-        return list((await gather(partitions, view)).values())
+        due = [partition for partition in partitions if commits.get(partition) or not is_done(partition, after)]
+        return ChainViews(after, list((await gather(due, view)).values()))
 
-    async def put_mark(self, partition: str, number: int) -> int | None:
+    def is_taken(self, view: PartitionView, place: Place) -> bool:
+        """Whether a table at this place has all of the partition that was there when it was viewed."""
+        return _is_settled(place, view.boundary) and self.news.is_end(view.partition, place.position)
+
+    async def put_mark(self, partition: str, number: int, boundary: Boundary) -> int | None:
         """The mark of a commit; None: there is no such commit. 0: nobody knows, since it was trimmed, or an earlier
         version of actorproc has compacted it."""
-        boundary = (await self._boundaries.read(self._store)).get(partition, NOTHING_TRIMMED)
         if number < boundary.originals:
             return await self._compacted_mark(partition, number, boundary.range_of(number))
         key = self._layout.output_file(partition, number)
@@ -110,35 +140,53 @@ class ChainReader:
     # Originals
 
     async def _commits(
-        self, partition: str, start: int, boundary: Boundary, *, everything: bool
-    ) -> dict[int, ListedCommit]:
-        """The originals from `start` on that count, and those behind it of a range that begins before it."""
-        straddling = boundary.range_of(start)
-        numbers = []
-        if straddling is not None and straddling.first < start:
-            numbers += await self._numbers(partition, start, straddling.next - start)
-            numbers = [number for number in numbers if number < straddling.next]
-        first = max(start, boundary.originals)
-        if (newest := await self._commit(partition, first)) is None:
-            return await self._commits_of(partition, numbers)
-        numbers += await self._numbers(partition, first + 1, None if everything else MOST_COMMITS)
-        return {first: newest, **await self._commits_of(partition, numbers)}
+        self, starts: Mapping[str, int], boundaries: Mapping[str, Boundary], *, everything: bool
+    ) -> dict[str, dict[int, ListedCommit]]:
+        """By partition: the originals from its start on that count, up to one that is missing, and those behind the
+        start of a range that begins before it."""
+        most = inf if everything else max(1, _MOST_COMMITS // max(1, len(starts)))
+        straddling = list[_Numbered]()
+        following = dict[str, range]()  # numbers to ask for next
+        for partition, start in starts.items():
+            boundary = boundaries.get(partition, NOTHING_TRIMMED)
+            held = boundary.range_of(start)
+            if held is not None and held.first < start:
+                behind = await self._numbers(partition, start, held.next - start)
+                straddling += [(partition, number) for number in behind if number < held.next]
+            first = max(start, boundary.originals)
+            following[partition] = range(first, first + 1)
+        firsts = {partition: numbers.start for partition, numbers in following.items()}
+        found: dict[str, dict[int, ListedCommit]] = {partition: {} for partition in starts}
+        for (partition, number), commit in (await self._listed(straddling)).items():
+            found[partition][number] = commit
+        while following:
+            listed = await self._listed([(p, number) for p, numbers in following.items() for number in numbers])
+            asked, following = following, {}
+            for partition, numbers in asked.items():
+                there = list(takewhile(lambda number: (partition, number) in listed, numbers))  # noqa: B023
+                found[partition] |= {number: listed[partition, number] for number in there}
+                if len(there) < len(numbers):
+                    self.news.found_end(partition, numbers.start + len(there))
+                elif (so_far := numbers.stop - firsts[partition]) < most:  # there may be as many again
+                    following[partition] = range(numbers.stop, numbers.stop + min(_AT_ONCE, so_far))
+        return found
 
-    async def _numbers(self, partition: str, first: int, limit: int | None) -> list[int]:
+    async def _numbers(self, partition: str, first: int, limit: int) -> list[int]:
         folder = self._layout.output_dir(partition)
         return [number for number, _ in await numbered_files(self._store, folder, first, limit)]
 
-    async def _commits_of(self, partition: str, numbers: Sequence[int]) -> dict[int, ListedCommit]:
-        found: dict[int, ListedCommit] = {}
-        for start in range(0, len(numbers), _AT_ONCE):
-            some = await gather(numbers[start : start + _AT_ONCE], lambda number: self._commit(partition, number))
-            found |= {number: commit for number, commit in some.items() if commit is not None}
+    async def _listed(self, wanted: Sequence[_Numbered]) -> dict[_Numbered, ListedCommit]:
+        """Those that exist."""
+        keys = {self._layout.output_file(*numbered): numbered for numbered in wanted}
+        found: dict[_Numbered, ListedCommit] = {}
+        order = list(keys)
+        for start in range(0, len(order), _AT_ONCE):
+            for key, footer in (await self._footers(order[start : start + _AT_ONCE])).items():
+                partition, number = keys[key]
+                found[partition, number] = self._listed_commit(key, partition, footer)
         return found
 
-    async def _commit(self, partition: str, number: int) -> ListedCommit | None:
-        key = self._layout.output_file(partition, number)
-        if (found := await self._footer(key)) is None:
-            return None
+    def _listed_commit(self, key: str, partition: str, found: _FoundFooter) -> ListedCommit:
         commit = Commit.from_footer(key, found.footer)
         file = AddedFile(key, partition, found.footer.size, found.footer.rows, commit.time, found.note)
         back = commit.reset is not None and commit.reset.back
@@ -175,17 +223,39 @@ class ChainReader:
         self._ends |= await gather([key for key in compacted if key not in self._ends], end)
         return {key: self._ends[key] for key in compacted}
 
-    async def _footer(self, key: str) -> _FoundFooter | None:
-        length = TAIL
-        while (stored := await self._store.get(key, tail=length)) is not None:
-            found = await self._store.clock.run_in_thread(self._parse, key, stored.body, stored.tag, stored.size)
-            if not isinstance(found, int):
-                return found
-            length = found
-        return None
+    # Footers
 
-    def _parse(self, key: str, tail: bytes, tag: str, size: int) -> _FoundFooter | int:
-        parsed = parse_metadata(key, tail, size=size)
-        if isinstance(parsed, int):
-            return parsed
-        return _FoundFooter(footer_from(key, parsed, tag=tag, size=size), self._describe(parsed))
+    async def _footer(self, key: str) -> _FoundFooter | None:
+        return (await self._footers([key])).get(key)
+
+    async def _footers(self, keys: Sequence[str]) -> dict[str, _FoundFooter]:
+        """Of those that exist. All are parsed at once: a thread for each would cost as much as parsing."""
+        found: dict[str, _FoundFooter] = {}
+        lengths = dict.fromkeys(keys, TAIL)
+        while lengths:
+            stored = await gather(list(lengths), partial(self._tail, lengths))
+            tails = {key: tail for key, tail in stored.items() if tail is not None}
+            parsed = await self._store.clock.run_cpu_work(_COST * len(tails), self._parse, tails)
+            found |= {key: footer for key, footer in parsed.items() if not isinstance(footer, int)}
+            lengths = {key: length for key, length in parsed.items() if isinstance(length, int)}
+        return found
+
+    async def _tail(self, lengths: Mapping[str, int], key: str) -> Stored | None:
+        return await self._store.get(key, tail=lengths[key])
+
+    def _parse(self, tails: Mapping[str, Stored]) -> dict[str, _FoundFooter | int]:
+        """Footers, or how many bytes one takes."""
+        found: dict[str, _FoundFooter | int] = {}
+        for key, tail in tails.items():
+            parsed = parse_metadata(key, tail.body, size=tail.size)
+            if isinstance(parsed, int):
+                found[key] = parsed
+            else:
+                footer = footer_from(key, parsed, tag=tail.tag, size=tail.size)
+                found[key] = _FoundFooter(footer, self._describe(parsed))
+        return found
+
+
+def _is_settled(place: Place, boundary: Boundary) -> bool:
+    """Whether an earlier transaction has taken in the boundary."""
+    return place.seen == boundary.changes and place.position >= boundary.originals

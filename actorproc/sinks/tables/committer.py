@@ -5,7 +5,7 @@ Safety comes from the condition of each transaction alone. Model: tests/protocol
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from dataclasses import replace as replace_fields
@@ -15,11 +15,12 @@ import pyarrow as pa
 from msgspec.structs import replace
 
 from actorproc.errors import ActorprocError
-from actorproc.retention.boundary import NOTHING_TRIMMED
+from actorproc.retention.boundary import NOTHING_TRIMMED, Boundary
 from actorproc.retention.readers import SinkEntry, read_registry
 from actorproc.runtime.backoff import Backoff
 from actorproc.runtime.error_text import format_error
 from actorproc.runtime.logger import LogThrottle
+from actorproc.runtime.tasks import gather
 from actorproc.sinks.protocol import SinkMoved, SinkRefused
 from actorproc.sinks.tables.chain_reader import ChainReader
 from actorproc.sinks.tables.cutting import cut
@@ -120,8 +121,14 @@ class TableCommitter:
                 began = self._clock.monotonic()
                 await self.turn()
 
-    async def turn(self) -> bool:
-        """Bring the table up to date. False: it has failed, which is logged."""
+    async def turn(self, *, ask_all: bool = False) -> bool:
+        """Bring the table up to date. False: it has failed, which is logged.
+
+        Args:
+            ask_all: do not rely on what tells of new commits.
+        """
+        if ask_all:
+            self._chain.news.forget()
         try:
             await self.commit()
         except Exception as error:  # noqa: BLE001  # whatever the table's client raises
@@ -146,19 +153,23 @@ class TableCommitter:
             table = await self.sink.load()
             if entry.paused:
                 return await self._pause(entry, table)
-            views = await self._chain.views(table, entry)
-            await self.check_fits(table, entry, views)
-            plans = self._plans(views, replaces=entry.replaces)
-            if not plans and table.life == entry.life:
-                await self._succeeded(entry, table)
-                return table
-            try:
-                await self._land(entry, table, plans)
-            except SinkMoved:
-                tries += 1
-                if tries >= _TRIES:
-                    raise
-                await self._clock.sleep(_BACKOFF.delay(1, self._clock.random))
+            boundaries, due = await self._chain.views(table, entry)
+            await self.check_fits(table, entry, boundaries)
+            plans = self._plans(due, replaces=entry.replaces)
+            if plans or table.life != entry.life:
+                try:
+                    await self._land(entry, table, plans)
+                except SinkMoved:
+                    tries += 1
+                    if tries >= _TRIES:
+                        raise
+                    await self._clock.sleep(_BACKOFF.delay(1, self._clock.random))
+                    continue
+                if not all(self._chain.is_taken(v, plans[v.partition].place) for v in due if v.partition in plans):
+                    continue
+                table = await self.sink.load()
+            await self._succeeded(entry, table)
+            return table
 
     def _plans(self, views: Sequence[PartitionView], *, replaces: bool) -> dict[str, PartitionPlan]:
         found = {view.partition: plan(self._home.layout, view, replaces=replaces) for view in views}
@@ -177,31 +188,39 @@ class TableCommitter:
                 removes += cuts
         places = {partition: planned.place for partition, planned in plans.items()}
         await self.sink.commit(table, TableChange(entry.life, places, adds, removes))
+        self._checked |= plans.keys()
         done = self._statistics
         rows = sum(file.rows for file in adds if file.new_rows)
         self._note(transactions=done.transactions + 1, files=done.files + len(adds), rows=done.rows + rows)
         self._logger.debug("table.committed", added=len(adds), removed=len(removes), rows=rows)
 
     async def check_fits(
-        self, table: TableSnapshot, entry: SinkEntry, views: Sequence[PartitionView] | None = None
+        self, table: TableSnapshot, entry: SinkEntry, boundaries: Mapping[str, Boundary] | None = None
     ) -> None:
         """Check that the table belongs to this chain (rule `fits`).
+
+        Args:
+            boundaries: as they were read after the table was loaded.
 
         Raises:
             SinkRefused: the container was restored from a backup, and has gone on in another way.
         """
         if table.life != entry.life:
             return
-        boundaries = await self._chain.boundaries() if views is None else {v.partition: v.boundary for v in views}
+        found = await self._chain.boundaries() if boundaries is None else boundaries
         for partition, place in table.places.items():
-            if place.seen > boundaries.get(partition, NOTHING_TRIMMED).changes:
+            if place.seen > found.get(partition, NOTHING_TRIMMED).changes:
                 raise self._does_not_fit(partition, "has seen a later boundary of its files")
-            if partition in self._checked or not place.mark:
-                continue
-            mark = await self._chain.put_mark(partition, place.position - 1)
+        unknown = [p for p, place in table.places.items() if place.mark and p not in self._checked]
+
+        async def check(partition: str) -> None:
+            place = table.places[partition]
+            mark = await self._chain.put_mark(partition, place.position - 1, found.get(partition, NOTHING_TRIMMED))
             if mark is None or mark not in (0, place.mark):
                 raise self._does_not_fit(partition, f"has another commit {place.position - 1}")
             self._checked.add(partition)
+
+        await gather(unknown, check)
 
     def _does_not_fit(self, partition: str, why: str) -> SinkRefused:
         return SinkRefused(

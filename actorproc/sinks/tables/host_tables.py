@@ -46,11 +46,11 @@ class HostTables:
         if patience is None:
             with anyio.move_on_after(LAST_TURN):
                 for committer in self.each:
-                    await committer.turn()
+                    await committer.turn(ask_all=True)
             return
         for committer in self.each:
             deadline = self._clock.monotonic() + patience
-            while not await committer.turn():
+            while not await committer.turn(ask_all=True):
                 if self._clock.monotonic() >= deadline:
                     raise ActorprocError(
                         f"everything is committed, but the table of sink {committer.name} is not up to date: "

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
 
@@ -22,6 +23,7 @@ from actorproc.output.source_identity import dataset_identity
 from actorproc.runtime.nudge import Nudges
 from actorproc.simulation.clock import VirtualClock
 from actorproc.simulation.loop import run
+from actorproc.sinks.tables.committer import TableCommitter
 from actorproc.sinks.tables.open_tables import OpenTables, open_tables
 from actorproc.storage.names import ProcessorLayout
 from actorproc.storage.store import Store
@@ -65,6 +67,12 @@ class World:
             nudges=Nudges(), sinks={"table": {"url": "delta", **options}}, commit_interval=1,
         )  # fmt: skip
 
+    @asynccontextmanager
+    async def committer(self) -> AsyncIterator[TableCommitter]:
+        """A committer that makes a transaction when it is told to."""
+        async with open_tables(self.store, LAYOUT, {}) as tables:
+            yield tables.each[0].committer
+
     async def until_end(self, *, feed: int = 0, **options: Any) -> None:
         self.feed(feed)
         await self.host(**options).run(until_end=True)
@@ -107,9 +115,9 @@ class World:
         return await partitions_with_state(self.store, LAYOUT)
 
 
-def story(work: Callable[..., Awaitable[None]], *given: Any) -> None:
+def story(work: Callable[..., Awaitable[None]], *given: Any, partitions: int = 3) -> None:
     async def main() -> None:
-        await work(World(), *given)
+        await work(World(partitions), *given)
 
     run(main())
 
