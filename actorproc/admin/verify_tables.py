@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from actorproc.admin.damage import Damage, Verification, runs
@@ -20,11 +21,13 @@ from actorproc.records import SEQUENCE
 from actorproc.retention.boundary import NOTHING_TRIMMED, Boundaries, Boundary
 from actorproc.runtime.tasks import gather
 from actorproc.sinks.tables.open_tables import OpenTable, OpenTables
-from actorproc.sinks.tables.protocol import TableSnapshot
+from actorproc.sinks.tables.protocol import OtherFile, TableSnapshot
 from actorproc.storage.listing import numbered_files
 from actorproc.storage.names import ProcessorLayout
 from actorproc.storage.parquet import footer_of, read_footer
 from actorproc.storage.store import Store
+
+_NONE = -1  # sequence of a row of others that has none
 
 
 async def verify_tables(store: Store, layout: ProcessorLayout, tables: OpenTables, result: Verification) -> None:
@@ -153,8 +156,7 @@ class _TablePartition:
             wanted.update((await self._sequences_of(chain, number)).tolist())
         has = Counter[int]()
         for name, other in self._others.items():
-            sequences = None if other.key is None else await self._sequences(other.key)
-            if sequences is None:
+            if (sequences := await self._sequences(name, other)) is None:
                 self._damage(f"names {name}, which cannot be read")
             else:
                 has.update(sequences.tolist())
@@ -176,14 +178,18 @@ class _TablePartition:
                     found = found[found <= sequence]
         return found
 
-    async def _sequences(self, key: str) -> np.ndarray | None:
-        stored = await self._store.get(key)
-        return None if stored is None else await self._read(stored.body)
+    async def _sequences(self, name: str, other: OtherFile) -> np.ndarray | None:
+        """The records of a file of others; None: it cannot be read."""
+        if other.key is None:
+            body = await self._table.committer.sink.read_elsewhere(name)
+        else:
+            body = None if (stored := await self._store.get(other.key)) is None else stored.body
+        return None if body is None else await self._read(body)
 
     async def _read(self, body: bytes) -> np.ndarray:
         def read() -> np.ndarray:
             column = pq.read_table(pa.BufferReader(body), columns=[SEQUENCE.name])[SEQUENCE.name]
-            return np.asarray(column.to_numpy())
+            return np.asarray(pc.fill_null(column, _NONE).to_numpy())
 
         return await self._store.clock.run_in_thread(read)
 

@@ -29,9 +29,10 @@ PARTITION = pa.field("partition", pa.string())
 """Column of the partition. It is not in the files; readers take it from the metadata."""
 
 _FIRST_SPEC = 1000  # id of a partition field, as Iceberg counts
+_FORMAT = 2
 
 _CREATED = {
-    "format-version": "2",
+    "format-version": str(_FORMAT),
     "gc.enabled": "false",  # files are ours to delete: no procedure of others may
     TableProperties.METADATA_DELETE_AFTER_COMMIT_ENABLED: "true",
     TableProperties.METADATA_PREVIOUS_VERSIONS_MAX: "100",
@@ -69,6 +70,7 @@ def open_table(catalog: Catalog, identifier: tuple[str, ...], schema: pa.Schema 
         if schema is None:
             raise SinkRefused(f"there is no table {'.'.join(identifier)}") from None
         table = _created(catalog, identifier, table_schema(schema), location)
+    check_layout(table)
     if schema is not None:
         _evolve(table, table_schema(schema))
     return table
@@ -126,11 +128,21 @@ def _evolve(table: Table, wanted: Schema) -> None:
                 update.union_by_name(wanted)
     except (ValidationError, TypeError, ValueError) as error:
         raise SinkRefused(f"table {'.'.join(table.name())} cannot have the columns of the output: {error}") from None
-    spec = table.spec()
-    if not spec.is_unpartitioned() and [(field.name, str(field.transform)) for field in spec.fields] != [
-        (PARTITION.name, "identity")
-    ]:
+
+
+def check_layout(table: Table) -> None:
+    """Check that our files can be in the table as it is laid out now.
+
+    Raises:
+        SinkRefused: they cannot.
+    """
+    name = ".".join(table.name())
+    if table.format_version != _FORMAT:
+        raise SinkRefused(f"table {name} has format version {table.format_version}: actorproc writes version {_FORMAT}")
+    if [(field.name, str(field.transform)) for field in table.spec().fields] != [(PARTITION.name, "identity")]:
+        fields = ", ".join(field.name for field in table.spec().fields)
+        now = f"partitioned by {fields}" if fields else "not partitioned"
         raise SinkRefused(
-            f"table {'.'.join(table.name())} is partitioned by {', '.join(field.name for field in spec.fields)}: its "
-            "files are those of the output, so it can only be partitioned by the column partition, or not at all"
+            f"table {name} is {now}: its files are those of the output, so it must be partitioned by the column "
+            "partition alone"
         )

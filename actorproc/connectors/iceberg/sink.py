@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, ClassVar, Literal
@@ -21,15 +22,15 @@ from pyiceberg.io.pyarrow import (
 )
 from pyiceberg.manifest import DataFile, ManifestContent, ManifestFile
 from pyiceberg.table import Table, Transaction
-from pyiceberg.table.refs import MAIN_BRANCH
-from pyiceberg.table.snapshots import Operation, Snapshot
+from pyiceberg.table.snapshots import Operation
 from pyiceberg.table.update import AssertTableUUID, RemoveSnapshotsUpdate, SetPropertiesUpdate
 from pyiceberg.typedef import Record
 
 from actorproc.config.options import parse_options
-from actorproc.connectors.iceberg.catalog import open_catalog, open_table
+from actorproc.connectors.iceberg.catalog import PARTITION, check_layout, open_catalog, open_table
 from actorproc.connectors.iceberg.options import IcebergOptions
 from actorproc.connectors.iceberg.snapshots import FileChange, data_file
+from actorproc.connectors.iceberg.versions import Manifests, expired, held, was_set_back
 from actorproc.sinks.protocol import SinkMoved, SinkPlace, SinkRefused
 from actorproc.sinks.tables.protocol import (
     AddedFile,
@@ -43,8 +44,8 @@ from actorproc.sinks.tables.protocol import (
     named_file,
 )
 
-_EXPIRED_AT_ONCE = 100
-"""Snapshots that a transaction removes: a table that was left alone for long gets rid of them by and by."""
+_Named = Mapping[str, str | None]
+"""Paths of files, with their partitions. None: it has none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +54,7 @@ class _Seen(TableSnapshot):
 
     table: Table | None = None
     manifests: Sequence[ManifestFile] = ()
-    paths: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    paths: Mapping[str, _Named] = field(default_factory=dict)
     """Of files, by the path of the manifest that names them."""
 
 
@@ -73,7 +74,8 @@ class IcebergSink(TableSink):
         self.url = f"iceberg:{self._uri}#{'.'.join(self._identifier)}"
         self._clock = place.clock
         self._catalog: Catalog | None = None
-        self._paths: dict[str, tuple[str, ...]] = {}  # of files, by the path of a manifest: manifests never change
+        self._paths: dict[str, _Named] = {}  # of files, by the path of a manifest: manifests never change
+        self._manifests = Manifests()
 
     async def open(self, schema: pa.Schema | None, home: TableHome) -> None:
         """See `TableSink.open`."""
@@ -98,13 +100,18 @@ class IcebergSink(TableSink):
         if self._catalog is None:
             raise RuntimeError("not opened")
         table = self._latest = self._catalog.load_table(self._identifier)
+        check_layout(table)
         snapshot = table.current_snapshot()
         manifests = [] if snapshot is None else snapshot.manifests(table.io)
         kept = json.loads(table.properties.get(self._property, "{}"))
         places = {partition: Place(*place) for partition, place in kept.get("places", {}).items()}
         version = 0 if snapshot is None else snapshot.snapshot_id
         files = self._files(table, manifests)
-        return _Seen(kept.get("count", 0), kept.get("life", 0), places, files, version, table, manifests, self._paths)
+        ours = kept.get("snapshot")
+        set_back = was_set_back(table.metadata, None if ours is None else tuple(ours))
+        return _Seen(
+            kept.get("count", 0), kept.get("life", 0), places, files, version, set_back, table, manifests, self._paths
+        )
 
     def _files(self, table: Table, manifests: Sequence[ManifestFile]) -> NamedFiles:
         # Deletes of rows that others have made say nothing of our files.
@@ -112,16 +119,17 @@ class IcebergSink(TableSink):
         self._paths = {manifest.manifest_path: self._named_in(table, manifest) for manifest in data}
         files = NamedFiles(self._home.layout)
         for paths in self._paths.values():
-            for path in paths:
-                files.add(self._key(path), path)
+            for path, partition in paths.items():
+                files.add(self._key(path), path, partition)
         return files
 
-    def _named_in(self, table: Table, manifest: ManifestFile) -> tuple[str, ...]:
+    def _named_in(self, table: Table, manifest: ManifestFile) -> _Named:
         known = self._paths.get(manifest.manifest_path)
         if known is not None:
             return known
+        is_ours = [field.name for field in table.specs()[manifest.partition_spec_id].fields] == [PARTITION.name]
         entries = manifest.fetch_manifest_entry(table.io, discard_deleted=True)
-        return tuple(entry.data_file.file_path for entry in entries)
+        return {e.data_file.file_path: e.data_file.partition[0] if is_ours else None for e in entries}
 
     async def named_since(self, age: float) -> set[str]:
         """See `TableSink.named_since`."""
@@ -132,11 +140,8 @@ class IcebergSink(TableSink):
         if self._catalog is None:
             raise RuntimeError("not opened")
         table = self._catalog.load_table(self._identifier)
-        older, newer = _parted(table, self._home.store.time.now() - age)
-        held = [*older[-1:], *newer]
-        if (current := table.current_snapshot()) is not None:  # also after somebody has rolled back
-            held.append(current)
-        manifests = {manifest for snapshot in held for manifest in snapshot.manifests(table.io)}
+        snapshots = held(table.metadata, self._home.store.time.now() - age)
+        manifests = {manifest for snapshot in snapshots for manifest in snapshot.manifests(table.io)}
         keys = {self._key(path) for manifest in manifests for path in self._named_in(table, manifest)}
         return {key for key in keys if key is not None}
 
@@ -153,6 +158,7 @@ class IcebergSink(TableSink):
         if seen.table is None or self._catalog is None:
             raise RuntimeError("not opened")
         transaction = Transaction(seen.table)
+        time = max(int(self._home.store.time.now() * 1000), seen.table.metadata.last_updated_ms)
         manifests = seen.manifests
         for operation, adds, removes in _snapshots(self._home, change):
             made = FileChange(
@@ -162,21 +168,27 @@ class IcebergSink(TableSink):
                 self._gone(seen, removes),
                 [self._data_file(seen.table, f) for f in adds],
             )
-            made.stage()
-            snapshot = transaction.table_metadata.snapshot_by_name(MAIN_BRANCH)
-            manifests = [] if snapshot is None else snapshot.manifests(seen.table.io)
+            snapshot = made.stage(time)
+            manifests = snapshot.manifests(seen.table.io)
         places = {**seen.places, **change.places} if change.life == seen.life else change.places
-        kept = {"count": seen.count + 1, "life": change.life, "places": places}
+        kept = {
+            "count": seen.count + 1, "life": change.life, "places": places,
+            "snapshot": (snapshot.snapshot_id, snapshot.sequence_number),
+        }  # fmt: skip
         updates = [*transaction._updates, SetPropertiesUpdate(updates={self._property: json.dumps(kept)})]
-        if expired := self._expired(seen.table):
-            updates.append(RemoveSnapshotsUpdate(snapshot_ids=expired))
+        if gone := expired(seen.table.metadata, self._home.store.time.now() - self.options.versions):
+            updates.append(RemoveSnapshotsUpdate(snapshot_ids=gone))
         # Not `commit_transaction`: it tries again on top of what others have committed meanwhile, as the table's
         # properties say (rule `count`). The condition is that the snapshot is still the one that was loaded.
         try:
             requirements = (*transaction._requirements, AssertTableUUID(uuid=seen.table.metadata.table_uuid))
-            self._catalog.commit_table(seen.table, requirements, tuple(updates))
+            done = self._catalog.commit_table(seen.table, requirements, tuple(updates))
         except CommitFailedException as error:
             raise SinkMoved(f"table {'.'.join(self._identifier)}: {error}") from error
+        with suppress(Exception):
+            self._catalog._delete_old_metadata(seen.table.io, seen.table.metadata, done.metadata)
+        if gone:
+            self._manifests.delete(seen.table.io, seen.table.metadata.snapshots, gone)
 
     def _gone(self, seen: _Seen, removes: Sequence[RemovedFile]) -> dict[str, set[str]]:
         """Paths of the files to remove, by manifest.
@@ -195,16 +207,18 @@ class IcebergSink(TableSink):
         return key if "://" in key else f"{self._root}{key}"
 
     def _data_file(self, table: Table, file: AddedFile) -> DataFile:
-        spec = table.spec()
-        partition = Record() if spec.is_unpartitioned() else Record(file.partition)
+        partition, spec = Record(file.partition), table.spec()
         return data_file(f"{self._root}{file.key}", file.size, partition, spec.spec_id, file.note)
 
-    def _expired(self, table: Table) -> list[int]:
-        """Snapshots that nobody reads any more, and that no branch or tag names."""
-        named = {ref.snapshot_id for ref in table.metadata.refs.values()}
-        older, _ = _parted(table, self._home.store.time.now() - self.options.versions)
-        found = [snapshot.snapshot_id for snapshot in older[:-1] if snapshot.snapshot_id not in named]
-        return found[:_EXPIRED_AT_ONCE]
+    async def read_elsewhere(self, name: str) -> bytes | None:
+        """See `TableSink.read_elsewhere`."""
+        found: bytes | None = await self._in_thread(self._read_elsewhere, name)
+        return found
+
+    def _read_elsewhere(self, name: str) -> bytes | None:
+        with suppress(OSError), self._latest.io.new_input(name).open() as file:
+            return bytes(file.read())
+        return None
 
     def describe(self, footer: pq.FileMetaData) -> Any:
         """See `TableSink.describe`: the statistics of the file."""
@@ -222,13 +236,6 @@ class IcebergSink(TableSink):
     async def _in_thread(self, work: Any, *args: Any) -> Any:
         with anyio.CancelScope(shield=True):  # a thread cannot be stopped: what it does is waited for
             return await self._clock.run_in_thread(partial(work, *args))
-
-
-def _parted(table: Table, since: float) -> tuple[list[Snapshot], list[Snapshot]]:
-    """Snapshots by age: those from before that time, of which the last one was still read when it began, and others."""
-    snapshots = sorted(table.metadata.snapshots, key=lambda snapshot: snapshot.timestamp_ms)
-    older = [snapshot for snapshot in snapshots if snapshot.timestamp_ms < since * 1000]
-    return older, snapshots[len(older) :]
 
 
 _Snapshot = tuple[Operation, Sequence[AddedFile], Sequence[RemovedFile]]

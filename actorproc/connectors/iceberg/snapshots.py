@@ -19,7 +19,8 @@ from pyiceberg.manifest import (
     ManifestFile,
 )
 from pyiceberg.table import Transaction
-from pyiceberg.table.snapshots import Operation, Summary
+from pyiceberg.table.snapshots import Operation, Snapshot, Summary
+from pyiceberg.table.update import AddSnapshotUpdate
 from pyiceberg.table.update.snapshot import _ManifestMergeManager, _SnapshotProducer
 from pyiceberg.typedef import EMPTY_DICT
 
@@ -114,9 +115,18 @@ class FileChange(_SnapshotProducer["FileChange"]):
     def _clean_all_uncommitted(self) -> None:
         """A refusal is no proof that the commit was not applied."""
 
-    def stage(self) -> None:
-        """Make the snapshot a part of the transaction. Writes its manifests."""
-        self._transaction._stage(*self._commit())
+    def stage(self, time: int) -> Snapshot:
+        """Make the snapshot a part of the transaction. Writes its manifests.
+
+        Args:
+            time: of the snapshot, in milliseconds since 1970, by the clock of the store: those of hosts differ.
+        """
+        (add, *more), requirements = self._commit()
+        if not isinstance(add, AddSnapshotUpdate):
+            raise TypeError(f"{add!r} adds no snapshot")
+        snapshot = add.snapshot.model_copy(update={"timestamp_ms": time})
+        self._transaction._stage((AddSnapshotUpdate(snapshot=snapshot), *more), requirements)
+        return snapshot
 
 
 def data_file(path: str, size: int, partition: Any, spec_id: int, statistics: Mapping[str, Any]) -> DataFile:

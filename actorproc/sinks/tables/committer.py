@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from dataclasses import replace as replace_fields
 from typing import Any, Literal
 
+import anyio
 import pyarrow as pa
 from msgspec.structs import replace
 
@@ -84,6 +85,7 @@ class TableCommitter:
         self._progress = table_progress(home.store, home.layout, name)
         self._is_open = False
         self._checked: set[str] = set()  # partitions whose last commit is the chain's
+        self._turns = anyio.Lock()  # a host that ends may be in the middle of one
         self._failures = 0
         self._throttle = LogThrottle()
         self._statistics = TableStatistics(name)
@@ -130,7 +132,8 @@ class TableCommitter:
         if ask_all:
             self._chain.news.forget()
         try:
-            await self.commit()
+            async with self._turns:
+                await self.commit()
         except Exception as error:  # noqa: BLE001  # whatever the table's client raises
             await self._failed(error)
             return False
@@ -197,16 +200,22 @@ class TableCommitter:
     async def check_fits(
         self, table: TableSnapshot, entry: SinkEntry, boundaries: Mapping[str, Boundary] | None = None
     ) -> None:
-        """Check that the table belongs to this chain (rule `fits`).
+        """Check that the table belongs to this chain, and has what its positions say (rule `fits`).
 
         Args:
             boundaries: as they were read after the table was loaded.
 
         Raises:
-            SinkRefused: the container was restored from a backup, and has gone on in another way.
+            SinkRefused: the container was restored from a backup, and has gone on in another way; or the table was set
+                back to an earlier version.
         """
         if table.life != entry.life:
             return
+        if table.set_back:
+            raise SinkRefused(
+                f"table {self.name} was set back to an earlier version, so rows are missing in it. `actorproc sinks "
+                f"repair {self.name}` makes the table what the output has"
+            )
         found = await self._chain.boundaries() if boundaries is None else boundaries
         for partition, place in table.places.items():
             if place.seen > found.get(partition, NOTHING_TRIMMED).changes:

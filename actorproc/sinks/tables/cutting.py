@@ -42,15 +42,18 @@ async def cut(
     for name, key in names.items():
         if name in gone:
             continue
-        stored = None if key is None else await store.get(key)
-        if stored is None or key is None:
+        if key is None:
+            body = await sink.read_elsewhere(name)
+        else:
+            body = None if (stored := await store.get(key)) is None else stored.body
+        if body is None:
             raise SinkRefused(f"a reset takes rows back, and {name}, which the table names, cannot be read")
-        made = await store.clock.run_in_thread(_without, key, stored.body, sequence, sink)
+        made = await store.clock.run_in_thread(_without, key or name, body, sequence, sink)
         if made is None:
             continue
         removes.append(RemovedFile(name, partition, rows_go=True))
         if made.rows:
-            first = number_of(key) if name == key else 0
+            first = number_of(name) if name == key else 0
             target = layout.compacted_file(partition, first, CUT + store.clock.nonce(), within=sink.table == "within")
             await store.put(target, made.body)
             adds.append(AddedFile(target, partition, len(made.body), made.rows, store.time.now(), made.note))
@@ -58,13 +61,16 @@ async def cut(
 
 
 def _without(key: str, body: bytes, sequence: int, sink: TableSink) -> _Copy | None:
-    """The rows up to `sequence`; None: the file has no others. CPU-heavy."""
+    """The rows up to `sequence`; None: the file has no others. CPU-heavy.
+
+    Rows of others may have no sequence. They stay.
+    """
     try:
         file = open_parquet(body)
-        column = file.read([SEQUENCE.name])[SEQUENCE.name]
-        if not len(column) or pc.max(column).as_py() <= sequence:
+        later = pc.fill_null(pc.greater(file.read([SEQUENCE.name])[SEQUENCE.name], sequence), False)
+        if not pc.any(later).as_py():
             return None
-        rows = file.read().filter(pc.less_equal(column, sequence))
+        rows = file.read().filter(pc.invert(later))
     except (pa.ArrowException, OSError, KeyError) as error:
         raise CorruptObject.unreadable(key, error) from None
     target = io.BytesIO()

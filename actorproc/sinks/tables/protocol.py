@@ -153,6 +153,7 @@ class TableSnapshot:
         places: by partition.
         files: that it names.
         version: as its format counts, for people.
+        set_back: somebody has made an earlier version the newest one, so that files are missing below the positions.
     """
 
     count: int
@@ -160,6 +161,7 @@ class TableSnapshot:
     places: Mapping[str, Place]
     files: NamedFiles
     version: int | str = 0
+    set_back: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,6 +266,10 @@ class TableSink(SinkTarget):
 
         A reader may hold such a version, so these files are not deleted (rule `named`).
         """
+
+    async def read_elsewhere(self, name: str) -> bytes | None:
+        """A file that the table names, and that is not in the container; None: it cannot be read."""
+        return None
 
     def describe(self, footer: pq.FileMetaData) -> Any:
         """What `AddedFile.note` is to be of a file with this footer. Not on the event loop. By default None."""

@@ -45,12 +45,15 @@ def delta_rs(place: Place, condition: str | None = None) -> pa.Table:
 
 def polars(place: Place, condition: str | None = None) -> pa.Table:
     frame = pl.scan_delta(place.url, storage_options=dict(place.storage) or None)
-    if condition is not None:
-        at = re.fullmatch(r"ts (\S+) TIMESTAMP '(.*)'", condition)  # polars has no literals with a zone
-        moment = pl.lit(datetime.fromisoformat(at[2]).replace(tzinfo=UTC)) if at else None
-        compare = {"=": pl.col("ts").eq, ">=": pl.col("ts").ge}
-        frame = frame.filter(compare[at[1]](moment) if at else pl.sql_expr(condition))
-    return frame.collect().to_arrow()
+    return (frame if condition is None else frame.filter(in_polars(condition))).collect().to_arrow()
+
+
+def in_polars(condition: str) -> pl.Expr:
+    at = re.fullmatch(r"ts (\S+) TIMESTAMP '(.*)'", condition)  # polars has no literals with a zone
+    if at is None:
+        return pl.sql_expr(condition)
+    compare = {"=": pl.col("ts").eq, ">=": pl.col("ts").ge}
+    return compare[at[1]](pl.lit(datetime.fromisoformat(at[2]).replace(tzinfo=UTC)))
 
 
 def duck(place: Place, condition: str | None = None) -> pa.Table:

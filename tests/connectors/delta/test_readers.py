@@ -70,6 +70,7 @@ class Fixture:
     def __init__(self, url: str, server: S3Server | None) -> None:
         self.url, self.settings = url, Settings.load(commit_interval=1, **(server.settings if server else {}))
         self.place = Place.on(f"{url}/Types/output", server)
+        self.sinks: dict[str, Any] = {"table": "delta"}
         self.source = MemorySource(0)
         for name in NAMES:
             self.source.add_partition(name)
@@ -81,7 +82,7 @@ class Fixture:
         self.fed += count
         host = Processor(
             handler, source=self.source, container=container or self.url, name="Types", host="a",
-            settings=self.settings, sinks={"table": "delta"},
+            settings=self.settings, sinks=self.sinks,
         )  # fmt: skip
         await host.run(until_end=True)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,10 +14,18 @@ from pyiceberg.table import Table
 
 from actorproc import Batch, PartitionContext, PartitionHandler, Processor
 from actorproc.admin import compact
+from actorproc.admin import sinks as operate
+from actorproc.admin.verify import verify
 from actorproc.config.settings import Settings
+from actorproc.connectors.iceberg import IcebergSink
 from actorproc.connectors.iceberg.catalog import open_catalog
 from actorproc.connectors.iceberg.options import IcebergOptions
+from actorproc.output.source_identity import dataset_identity
+from actorproc.runtime.clock import SYSTEM
+from actorproc.sinks.protocol import SinkPlace
+from actorproc.sinks.tables.protocol import TableHome
 from actorproc.storage.names import ProcessorLayout
+from actorproc.stores import open_store
 from actorproc.testing.memory_source import MemorySource
 
 LAYOUT = ProcessorLayout("Copy")
@@ -76,9 +85,9 @@ class World:
             **{"commit_interval": 1000, "max_batch_records": 10, "commit_rows": 10, **self.settings, **settings},
         )  # fmt: skip
 
-    async def process(self, count: int, handler: type[Copy] = Copy) -> None:
+    async def process(self, count: int, handler: type[Copy] = Copy, **settings: Any) -> None:
         self.feed(count)
-        await self.host(handler).run(until_end=True)
+        await self.host(handler, **settings).run(until_end=True)
 
     async def compact(self) -> int:
         settings = Settings.load(sinks=self.sinks, **self.settings)
@@ -99,10 +108,32 @@ class World:
     def rows(self) -> pa.Table:
         return self.table().scan().to_arrow()
 
+    def is_exact(self, beside: int = 0) -> bool:
+        """`beside`: rows that a stranger has added, all with n = -1."""
+        return Counter(self.rows()["n"].to_pylist()) == Counter(range(self.fed)) + Counter({-1: beside})
+
     def check(self) -> None:
         assert sorted(self.rows()["n"].to_pylist()) == list(range(self.fed))
+
+    async def damages(self) -> list[str]:
+        async with open_store(self.container) as store:
+            return [damage.what for damage in (await verify(store, LAYOUT, sinks=self.sinks)).damages]
+
+    async def repair(self) -> None:
+        async with open_store(self.container) as store:
+            await operate.repair(store, LAYOUT, "lake", self.sinks)
 
 
 def sqlite_world(folder: Path, **options: Any) -> World:
     uri = f"sqlite:///{folder}/catalog.db"
     return World(str(folder / "state"), uri, {"warehouse": f"file://{folder}/warehouse", **options})
+
+
+async def opened(world: World) -> tuple[IcebergSink, TableHome]:
+    store = open_store(world.container)
+    await store.__aenter__()
+    home = TableHome(store, LAYOUT, await dataset_identity(store, LAYOUT) or "")
+    options = {name: value for name, value in world.sinks["lake"].items() if name != "url"}
+    sink = IcebergSink(world.sinks["lake"]["url"], options, SinkPlace("lake", "Copy", SYSTEM))
+    await sink.open(None, home)
+    return sink, home

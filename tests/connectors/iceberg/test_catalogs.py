@@ -14,9 +14,8 @@ import pytest
 
 from actorproc.sinks.protocol import SinkMoved
 from actorproc.sinks.tables.protocol import TableChange
-from tests.connectors.iceberg.catalogs import Grown, World, sqlite_world
+from tests.connectors.iceberg.catalogs import Grown, World, opened, sqlite_world
 from tests.connectors.iceberg.rest import rest_catalog
-from tests.connectors.iceberg.test_sink import opened
 from tests.connectors.postgres.server import postgres
 from tests.servers import REQUIRED, Unavailable
 

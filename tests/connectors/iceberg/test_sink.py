@@ -4,21 +4,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
-from actorproc.connectors.iceberg import IcebergSink
 from actorproc.errors import UsageError
-from actorproc.output.source_identity import dataset_identity
-from actorproc.runtime.clock import SYSTEM
-from actorproc.sinks.protocol import SinkMoved, SinkPlace
-from actorproc.sinks.tables.protocol import AddedFile, RemovedFile, TableChange, TableHome
-from actorproc.stores import open_store
-from tests.connectors.iceberg.catalogs import LAYOUT, Grown, World, sqlite_world
+from actorproc.sinks.protocol import SinkMoved
+from actorproc.sinks.tables.protocol import AddedFile, RemovedFile, TableChange
+from tests.connectors.iceberg.catalogs import LAYOUT, Grown, World, opened, sqlite_world
 
 
 @pytest.fixture
@@ -93,18 +88,14 @@ async def test_old_versions_leave_the_table(world: World) -> None:
     await sink.close()
 
 
-async def test_the_version_before_a_gap_is_kept_as_long_as_it_may_be_read(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_the_version_before_a_gap_is_kept_as_long_as_it_may_be_read(world: World) -> None:
     """It was the newest one until the gap ended, however old it is."""
     for _ in range(2):
         await world.process(10)
     sink, home = await opened(world)
-    now = home.store.time.now()
 
     async def commit(later: float) -> set[int]:
         home.store.time._correction = later
-        monkeypatch.setattr("pyiceberg.table.snapshots.time", SimpleNamespace(time=lambda: now + later))
         await sink.commit(await sink.load(), TableChange(1))
         return {snapshot.snapshot_id for snapshot in world.table().metadata.snapshots}
 
@@ -116,16 +107,6 @@ async def test_the_version_before_a_gap_is_kept_as_long_as_it_may_be_read(
     assert before.snapshot_id in await commit(7200 + 3590)
     assert before.snapshot_id not in await commit(7200 + 3610)
     await sink.close()
-
-
-async def opened(world: World) -> tuple[IcebergSink, TableHome]:
-    store = open_store(world.container)
-    await store.__aenter__()
-    home = TableHome(store, LAYOUT, await dataset_identity(store, LAYOUT) or "")
-    options = {name: value for name, value in world.sinks["lake"].items() if name != "url"}
-    sink = IcebergSink(world.sinks["lake"]["url"], options, SinkPlace("lake", "Copy", SYSTEM))
-    await sink.open(None, home)
-    return sink, home
 
 
 async def test_of_two_transactions_on_one_version_the_second_is_refused(world: World) -> None:
@@ -193,6 +174,8 @@ async def test_other_targets_are_refused(tmp_path: Path) -> None:
     world = sqlite_world(tmp_path)
     catalog = world.catalog()
     catalog.create_namespace("default")
-    catalog.create_table("default.Copy", pa.schema([("n", pa.string())]))
+    table = catalog.create_table("default.Copy", pa.schema([("n", pa.string()), ("partition", pa.string())]))
+    with table.update_spec() as update:
+        update.add_identity("partition")
     with pytest.raises(UsageError, match="cannot have the columns of the output"):
         await world.process(1)
