@@ -1,4 +1,11 @@
-"""The scripts that Redis runs. A script is atomic, but an error halfway undoes nothing: check first, position last."""
+"""The scripts that Redis runs. A script is atomic, but an error halfway undoes nothing: check first, position last.
+
+Redis logs the commands of a script as a transaction. A kill in the middle of that leaves a part in the log. The next
+start undoes the part, but does not remove it from the log, so the start after that applies it, together with what came
+afterwards (`aof-load-truncated yes`, the default). This repeats a delivery in part. Rows of keys do not mind, but
+entries of a stream would be there twice. Therefore a delivery first writes a note with the ids of its entries, and
+deletes the note of the delivery before it. A second note shows that a part has come back, and names its entries.
+"""
 
 from __future__ import annotations
 
@@ -29,24 +36,78 @@ end
 """
 
 _END = """
-for i = 1, #names do redis.call('HSET', KEYS[1], names[i], now[i]) end
+local row = {}
+for i = 1, #names do
+  row[2 * i - 1], row[2 * i] = names[i], now[i]
+end
+redis.call('HSET', KEYS[1], unpack(row))
 return 'ok'
 """
+
+_LATEST = """
+local latest = redis.call('HGET', KEYS[1], 'entries') or ''
+for _, note in ipairs(redis.call('HKEYS', KEYS[1])) do
+  local first, last = string.match(note, '^(%d+%-%d+) (%d+%-%d+)$')
+  if first and note ~= latest then
+    repeat
+      local found = redis.call('XRANGE', KEYS[2], first, last, 'COUNT', 1000)
+      for _, entry in ipairs(found) do redis.call('XDEL', KEYS[2], entry[1]) end
+    until #found == 0
+    redis.call('HDEL', KEYS[1], note)
+  end
+end
+"""
+"""Takes out the entries of deliveries that Redis has undone at one restart, and brought back at another."""
+
+READ = (
+    _LATEST
+    + f"""
+return redis.call('HMGET', KEYS[1], {", ".join(f"'{name}'" for name in FIELDS)})
+"""
+)
+"""The sink's row. KEYS: the sink's row, the stream."""
 
 APPEND = (
     _BEGIN
     + """
 if not is(KEYS[2], 'stream') then return 'type ' .. KEYS[2] end
-redis.call('HSET', KEYS[1], 'probe', '')  -- a right that is missing must show before rows are added
-for i = 4, #ARGV do
-  for _, row in ipairs(cmsgpack.unpack(ARGV[i])) do
-    if ARGV[3] == '' then
-      redis.call('XADD', KEYS[2], '*', unpack(row))
-    else
-      redis.call('XADD', KEYS[2], 'MAXLEN', '~', ARGV[3], '*', unpack(row))
+"""
+    + _LATEST
+    + """
+local function trim()
+  if ARGV[3] ~= '' then redis.call('XTRIM', KEYS[2], 'MAXLEN', '~', ARGV[3]) end
+end
+
+local function next_id()
+  local time = redis.call('TIME')
+  local ms, number = time[1] * 1000 + math.floor(time[2] / 1000), 0
+  if redis.call('EXISTS', KEYS[2]) == 0 then return ms, number end
+  local stream = redis.call('XINFO', 'STREAM', KEYS[2])
+  for i = 1, #stream, 2 do
+    if stream[i] == 'last-generated-id' then
+      local last_ms, last_number = string.match(stream[i + 1], '(%d+)-(%d+)')
+      if tonumber(last_ms) >= ms then ms, number = tonumber(last_ms), last_number + 1 end
     end
   end
+  return ms, number
 end
+
+local rows = {}
+for i = 4, #ARGV do
+  for _, row in ipairs(cmsgpack.unpack(ARGV[i])) do rows[#rows + 1] = row end
+end
+local entries = latest
+if #rows > 0 then
+  local ms, number = next_id()
+  local function id(i) return string.format('%d-%d', ms, number + i - 1) end
+  entries = id(1) .. ' ' .. id(#rows)
+  redis.call('HSET', KEYS[1], entries, '')
+  redis.call('HDEL', KEYS[1], latest)
+  trim()  -- a right that is missing must show before rows are added
+  for i, row in ipairs(rows) do redis.call('XADD', KEYS[2], id(i), unpack(row)) end
+  trim()  -- not by XADD: in the log that would be exact, and take entries out for those that come back
+end
+names[#names + 1], now[#now + 1] = 'entries', entries
 """
     + _END
 )

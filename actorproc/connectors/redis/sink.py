@@ -16,7 +16,7 @@ from actorproc.config.options import parse_options
 from actorproc.connectors.redis.client import Client, connect, reconnect, refusal
 from actorproc.connectors.redis.keys import has_tag, position_key, tag_of
 from actorproc.connectors.redis.options import RedisOptions
-from actorproc.connectors.redis.scripts import APPEND, FIELDS, MOVED, UPSERT
+from actorproc.connectors.redis.scripts import APPEND, FIELDS, MOVED, READ, UPSERT
 from actorproc.connectors.redis.values import keyed_rows, packed_rows
 from actorproc.sinks.protocol import Ability, Delivery, Guarantee, Sink, SinkMoved, SinkPlace, SinkRefused, SinkRow
 
@@ -39,6 +39,7 @@ class RedisSink(Sink):
         self._limit = anyio.CapacityLimiter(self.options.connections)
         self._client: Client | None = None
         self._script: Any = None
+        self._read: Any = None
 
     async def open(self, schema: pa.Schema) -> None:
         """See `Sink.open`."""
@@ -52,12 +53,16 @@ class RedisSink(Sink):
                 f"{{{self._target}}}, with the braces"
             )
         self._script = self._client.register_script(UPSERT if self._is_keyed else APPEND)
+        self._read = self._client.register_script(READ)
 
     async def read(self, partition: str) -> SinkRow | None:
         """See `Sink.read`."""
-        client = self._opened()
+        client, position = self._opened(), self._position(partition)
         async with self._limit:
-            found = await self._call(client.hmget(self._position(partition), list(FIELDS)))
+            if self._is_keyed:
+                found = await self._call(client.hmget(position, list(FIELDS)))
+            else:
+                found = await self._call(self._read(keys=[position, self._target], client=client))
         if found[0] is None:
             return None
         texts = dict(zip(FIELDS, (text.decode() for text in found), strict=True))
