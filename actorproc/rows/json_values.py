@@ -28,11 +28,18 @@ def to_json(document: object) -> bytes:
     return orjson.dumps(document, default=_plain, option=_OPTIONS)
 
 
-def rows_to_json(rows: pa.RecordBatch) -> pa.BinaryArray:
-    """Each row as an object with all its columns. CPU-heavy: run it off the loop."""
+def rows_to_json(rows: pa.RecordBatch, *, nulls: bool = True) -> pa.BinaryArray:
+    """Each row as an object with all its columns. CPU-heavy: run it off the loop.
+
+    Args:
+        nulls: False: without the columns that are null.
+    """
     names = rows.schema.names
     columns = [_items(column) for column in rows.columns]
-    lines = [to_json(dict(zip(names, row, strict=True))) for row in zip(*columns, strict=True)]
+    objects = (dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True))
+    if not nulls:
+        objects = ({name: value for name, value in row.items() if value is not None} for row in objects)
+    lines = [to_json(row) for row in objects]
     return pa.array(lines if columns else [b"{}"] * rows.num_rows, pa.binary())
 
 

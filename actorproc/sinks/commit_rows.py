@@ -18,6 +18,7 @@ from actorproc.retention.boundary import Boundary
 from actorproc.rows.casting import fitted
 from actorproc.runtime.budget import BufferShare, BufferTotal
 from actorproc.runtime.clock import Clock
+from actorproc.sinks.protocol import SinkError
 from actorproc.storage.names import ProcessorLayout
 from actorproc.storage.parquet import open_parquet, read_footer
 from actorproc.storage.store import Store
@@ -109,12 +110,15 @@ class StoredCommits:
     Args:
         schema: of the rows, with `_sequence`. Columns that an older commit does not have are null.
         slots: so many files the host holds for one sink at once.
+        every: whether the sink gets every column, also one that this host does not know (rule `wide`).
     """
 
-    def __init__(self, follower: ChainFollower, schema: pa.Schema, clock: Clock, slots: anyio.CapacityLimiter) -> None:
+    def __init__(
+        self, follower: ChainFollower, schema: pa.Schema, clock: Clock, slots: anyio.CapacityLimiter, *, every: bool
+    ) -> None:
         self._follower = follower
         self._slots = slots
-        self._schema = schema
+        self._schema, self._every = schema, every
         self._clock = clock
         self._file: CommittedFile | None = None
         self._holds = False
@@ -128,6 +132,7 @@ class StoredCommits:
         Raises:
             CorruptObject: a file is corrupt.
             SourceError: the commit was trimmed.
+            SinkError: the commit has a column that this host does not know.
         """
         file = self._file
         if file is None or not file.next - len(file.counts) <= number < file.next:
@@ -136,7 +141,7 @@ class StoredCommits:
         if file is None:
             self.close()
             return None
-        found = await self._clock.run_in_thread(_rows_of, file, self._schema, number, most_rows)
+        found = await self._clock.run_in_thread(_rows_of, file, self._schema, number, most_rows, self._every)
         if found.next == file.next:
             self.close()
         return found
@@ -155,7 +160,7 @@ class StoredCommits:
             self._holds = True
 
 
-def _rows_of(file: CommittedFile, schema: pa.Schema, number: int, most_rows: int) -> CommitRows:
+def _rows_of(file: CommittedFile, schema: pa.Schema, number: int, most_rows: int, every: bool) -> CommitRows:
     counts = file.counts.tolist()
     at = number - (file.next - len(counts))
     skip, taken = sum(counts[:at]), list[int]()
@@ -165,6 +170,12 @@ def _rows_of(file: CommittedFile, schema: pa.Schema, number: int, most_rows: int
         taken.append(count)
     try:
         parquet = open_parquet(file.body)
+        unknown = [name for name in parquet.schema_arrow.names if name not in schema.names]
+        if every and unknown:
+            raise SinkError(
+                f"commit {number} has the column {unknown[0]}, which the handler of this host does not have. A host "
+                "with the later version of the handler delivers it"
+            )
         batches = list(batches_of(parquet, skip, skip + sum(taken), most_rows))
         begin = _begin(file, parquet, at, skip)
     except (pa.ArrowException, OSError) as error:

@@ -122,7 +122,7 @@ class SinkDelivery:
         self._partition = partition
         self._store, self._layout, self._clock = store, layout, store.clock
         self._schema, self._shape = schema, shape
-        self._replaces = options.on_reset == "replace"
+        self._replaces, self._every = options.on_reset == "replace", options.columns is None
         self._logger = log.bind(sink=name)
         self._tell = tell
         self._most_rows = options.batch_rows
@@ -307,7 +307,7 @@ class SinkDelivery:
             return
         await self._await_parents(entry)
         follower = ChainFollower(self._store, self._layout, self._partition)
-        stored = StoredCommits(follower, self._schema, self._clock, self._slots)
+        stored = StoredCommits(follower, self._schema, self._clock, self._slots, every=self._every)
         if self._statistics.error is None:
             self._note(state="running")
         with closing(stored):
@@ -453,7 +453,7 @@ class SinkDelivery:
         self._failures = 0
 
     async def _failed(self, error: Exception) -> None:
-        self._failures += 1
+        self._failures = 1 if isinstance(error, SinkError) and error.made_progress else self._failures + 1
         text, refuses = format_error(error), isinstance(error, SinkRefused | UsageError)
         self._reopen()  # somebody may have dropped the target, and it needs its tables then
         if text != self._statistics.error:

@@ -120,29 +120,33 @@ class HostSinks:
         self._registry = HostRegistry(store, layout)
         rows = {name: sink for name, sink in self._made.items() if isinstance(sink, Sink)}
         tables = {name: sink for name, sink in self._made.items() if isinstance(sink, TableSink)}
-        await self._open_tables(tables, host)
+        committers = await self._committers(tables, host)
         self._shared = [SharedSink(name, sink, _shape(name, sink, schema), self._clock) for name, sink in rows.items()]
         for shared in self._shared:
             if isinstance(shared.sink, PositionsInContainer):
                 shared.sink.keep_in(store, layout, shared.name)
-            await self._try(shared.name, shared.sink, shared.opened)  # first: one that is refused holds up no trim
-            await self._register(shared.name, shared.sink, shared.sink.options.start)
+        # All at once: those that are away hold up the start no longer than one. And before they are registered: one
+        # that is refused holds up no trim.
+        await gather(
+            [*((c.name, c.sink, c.open) for c in committers), *((s.name, s.sink, s.opened) for s in self._shared)],
+            lambda one: self._try(*one),
+        )
+        for name, table in tables.items():
+            await self._register(name, table, table.options.start, table.table)
+        for name, sink in rows.items():
+            await self._register(name, sink, sink.options.start)
+        self.tables = HostTables(committers, self._clock, self._logger)
 
-    async def _open_tables(self, tables: Mapping[str, TableSink], host: str) -> None:
+    async def _committers(self, tables: Mapping[str, TableSink], host: str) -> list[TableCommitter]:
         store, layout = self._store, self._layout
         within = [name for name, sink in tables.items() if sink.table == "within"]
         if len(within) > 1:
             raise UsageError(f"sinks {' and '.join(within)}: both would be the table in the folder of the output")
         home = TableHome(store, layout, await dataset_identity(store, layout) or "")
-        committers = [
+        return [
             TableCommitter(name, sink, home, schema=self._schema, host=host, log=self._logger)
             for name, sink in tables.items()
         ]
-        for committer in committers:
-            sink = committer.sink
-            await self._try(committer.name, sink, committer.open)
-            await self._register(committer.name, sink, sink.options.start, sink.table)
-        self.tables = HostTables(committers, self._clock, self._logger)
 
     async def _register(
         self,

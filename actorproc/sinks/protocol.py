@@ -99,6 +99,9 @@ class SinkError(ActorprocError):
         again_in: seconds that the sink asks to wait.
     """
 
+    made_progress = False
+    """The target has acknowledged a part of the delivery, which is not sent again: the back-off begins anew."""
+
     def __init__(self, message: str, *, again_in: float = 0.0) -> None:
         super().__init__(message)
         self.again_in = again_in

@@ -15,12 +15,12 @@ The chain of a partition is the outbox: commit n always means the same rows. Obj
    their numbers (`redo`, `least`). Below `lowest`: stop (`below`). A stop is loud, and ends only by an operator;
 3. a position below the one that trims go by: write it into the entry as held, with a new generation (`back`);
 4. write it into the document, if it is still claimed; else open anew (`confirm`, `gen`).
-*Deliver* commits that are settled (`settled`), reading the boundary after the files (`void`), no reset behind others
-(`order`), in one transaction with refused rows (`same`) and the new row (`together`), if the row is as it was read,
-all of it (`whole`). It deletes first: a reset, rows above its target; the first delivery of a term, refused rows of
-its commits and later ones (`retry`), with replace also rows from where its first commit begins (`clear`); of the own
-processor only (`mine`). Refused: open anew. No reply: open anew, read the row (`doubt`). Then the document
-(`behind`).
+*Deliver* commits that are settled (`settled`), and have no column that the host does not know (`wide`), reading the
+boundary after the files (`void`), no reset behind others (`order`), in one transaction with refused rows (`same`) and
+the new row (`together`), if the row is as it was read, all of it (`whole`). It deletes first: a reset, rows above its
+target; the first delivery of a term, refused rows of its commits and later ones (`retry`), with replace also rows from
+where its first commit begins (`clear`); of the own processor only (`mine`). Refused: open anew. No reply: open anew,
+read the row (`doubt`). Then the document (`behind`).
 *Trim*: ask entry and document, decide `lowest` by compare-and-swap (`swap`). *Pause*: paused in the entry, then raise
 the fence in the row (`fence`, `grow`); done. *Resume*: the entry only. *Redeliver* from n: one write of the entry:
 epoch + 1, n among redos, held = min(n, position that trims go by) (`hold`), start = min(start, n) (`lower`). *Delete
@@ -129,6 +129,8 @@ class Rules:
     """With `replace` the first delivery of a term deletes rows from where its first commit begins."""
     retry: bool = True
     """The first delivery of a term deletes refused rows of its first commit and later ones."""
+    wide: bool = True
+    """A host whose handler lacks a column of a commit does not deliver it."""
 
 
 ALL = Rules()
@@ -137,7 +139,8 @@ ALL = Rules()
 @dataclass(frozen=True, slots=True)
 class Model:
     """`script`: the sequence of each commit's row, or ("reset", sequence that stays). `other`: there is a row of
-    another processor. `joined`: commits in one delivery."""
+    another processor. `joined`: commits in one delivery. `wide`: the first commit with one more column, which hosts of
+    an earlier version do not know; 0: all hosts are of one version."""
 
     script: Script
     left: Left
@@ -146,6 +149,7 @@ class Model:
     other: bool = False
     now: bool = False
     joined: int = 2
+    wide: int = 0
     rules: Rules = ALL
 
     def start(self) -> State:
@@ -324,8 +328,12 @@ class Model:
         if s.left.opens and len(s.owners) < 2 and c.entry is not None and not c.entry.paused:
             name = self.left.opens - s.left.opens
             opened = _with(_spend(s, "opens"), document=c.document._replace(owner=name + 1))
-            owner = Owner(name, "open", c.entry)
-            yield f"w{name} opens: reads the entry, claims the document", opened._replace(owners=(*s.owners, owner))
+            for narrow in (False, True) if self.wide else (False,):
+                owner = Owner(name, "open", c.entry, narrow=narrow)
+                label = (
+                    f"w{name}{', an earlier version,' if narrow else ''} opens: reads the entry, claims the document"
+                )
+                yield label, opened._replace(owners=(*s.owners, owner))
 
     def _own(self, s: State, w: Owner) -> Iterator[Step]:
         c = s.container
@@ -410,7 +418,11 @@ class Model:
                     continue
                 if self.rules.order and any(isinstance(x, tuple) for x in self.script[since + 1 : upto]):
                     continue
-                yield from self._taken(s, w, upto, "a void file" if gone else "")
+                lacks = w.narrow and upto > self.wide
+                if lacks and self.rules.wide:
+                    continue
+                wrong = "a commit without its new column" if lacks else ""
+                yield from self._taken(s, w, upto, "a void file" if gone else wrong)
             if not self.rules.settled and since == tip < len(self.script):
                 yield from self._taken(s, w, tip + 1, "a commit that lost its number")
 
@@ -538,6 +550,7 @@ _REDO = replace(_REPLACING, left=Left(opens=2, redelivers=1))
 _NOW = replace(_case(0, 1, opens=2, redelivers=1), now=True)
 _REFUSED = replace(_case(0, 1, opens=2, late=1, redelivers=1), refuses=True)
 _ADDED = _case(0, opens=3, saves=1, losses=1, deletes=1)
+_WIDE = replace(_case(0, 1, opens=3, late=1), wide=1)
 _AGAIN = replace(_case(0, 1, opens=2, saves=1, losses=1, redelivers=2), joined=1)
 
 HOLDS = {
@@ -555,6 +568,7 @@ HOLDS = {
     "pause and resume, twice": _case(0, 1, opens=2, late=1, pauses=2),
     "two redelivers": _TWICE,
     "a restored container": _LOST,
+    "a new column, hosts of two versions": _WIDE,
 }
 """All rules kept, small enough for every run."""
 
@@ -600,6 +614,7 @@ BREAKS = {
     "terms that are only counted": _without(_AGAIN, token=False),
     "a redeliver beside the rows that it replaces": _without(_REDO, clear=False),
     "refused rows that are kept from each attempt": _without(_REFUSED, retry=False),
+    "delivering a commit without its new column": _without(_WIDE, wide=False),
 }
 """One rule left out each."""
 

@@ -81,7 +81,7 @@ class Delivery(NamedTuple):
 
 class Owner(NamedTuple):
     """Phase 'open', 'read', 'confirm', 'at', 'deliver', 'kept', 'owes', 'done'. `fresh` (for the checks): it has read
-    the row since the database went back."""
+    the row since the database went back. `narrow`: its handler lacks the column that later commits have."""
 
     name: int
     phase: str
@@ -90,6 +90,7 @@ class Owner(NamedTuple):
     position: int = 0
     delivery: Delivery | None = None
     fresh: bool = False
+    narrow: bool = False
 
 
 class Container(NamedTuple):

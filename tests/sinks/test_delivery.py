@@ -24,7 +24,7 @@ from actorproc.runtime.nudge import Nudges
 from actorproc.server.metrics import HostCollector
 from actorproc.simulation.clock import VirtualClock
 from actorproc.simulation.loop import run
-from actorproc.sinks.protocol import Delivery, SinkRefused
+from actorproc.sinks.protocol import Delivery, SinkError, SinkRefused
 from actorproc.storage.names import ProcessorLayout
 from actorproc.storage.store import Store
 from actorproc.stores.memory import MemoryStore
@@ -235,6 +235,96 @@ def test_a_sink_that_is_away_holds_up_no_partition() -> None:
             world.database.is_away = False
             await world.delivered()
             assert world.is_exact
+
+    story(work)
+
+
+def test_a_host_of_an_earlier_version_does_not_deliver_a_commit_without_its_new_column() -> None:
+    class Wide(Copy):
+        output_schema = "n long, twice long"
+
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            for record in batch:
+                ctx.emit(record, {"n": record.json(), "twice": 2 * record.json()})
+
+    found: list[tuple[int, int | None]] = []
+
+    class Keeps(MemorySink):
+        async def write(self, delivery: Delivery) -> None:
+            await super().write(delivery)
+            rows = delivery.rows.to_pylist()
+            found.extend((row["n"], row.get("twice")) for row in rows)
+
+    async def work(world: World) -> None:
+        def host(handler: type[Copy]) -> Processor:
+            world.hosts += 1
+            name = f"host-{world.hosts}"
+            return Processor(
+                handler, source=world.source, container=world.store, name="Copy", host=name, clock=VirtualClock(name),
+                nudges=Nudges(), sinks={"db": Keeps(world.database)}, **world.settings,
+            )  # fmt: skip
+
+        async with host(Copy) as earlier:
+            world.feed(10)
+            await world.delivered()
+            async with host(Wide) as later:
+                while len(later.statistics().partitions) < 1:
+                    await anyio.sleep(0.1)
+                world.database.is_away = True
+                world.feed(10)
+                while later.statistics().counts.rows < 5:
+                    await anyio.sleep(0.1)
+            while len(earlier.statistics().partitions) < 2:
+                await anyio.sleep(0.1)
+            world.database.is_away = False
+            await anyio.sleep(120)
+            assert len(world.database.rows) == 15
+            (status,) = await operate.read_sinks(world.store, LAYOUT)
+            assert "has the column twice" in str(status.error)
+            async with host(Wide):
+                await world.delivered()
+        assert world.is_exact
+        assert sum(twice is not None for _, twice in found) == 5
+        assert all(twice in (None, 2 * n) for n, twice in found)
+
+    story(work)
+
+
+@pytest.mark.parametrize("made_progress", [True, False])
+def test_the_back_off_begins_anew_after_progress(made_progress: bool) -> None:
+    class Flaky(MemorySink):
+        tries = 0
+
+        async def write(self, delivery: Delivery) -> None:
+            self.tries += 1
+            if self.tries <= 20:
+                error = SinkError("the next request has failed")
+                error.made_progress = made_progress
+                raise error
+            await super().write(delivery)
+
+    async def work(world: World) -> None:
+        world.feed(1)
+        began = anyio.current_time()
+        async with world.host(sinks={"db": Flaky(world.database)}):
+            await world.delivered(limit=3600)
+        assert (anyio.current_time() - began < 30) is made_progress
+
+    story(work)
+
+
+def test_sinks_that_do_not_answer_hold_up_a_start_together_not_one_after_the_other() -> None:
+    class Hangs(MemorySink):
+        async def open(self, schema: pa.Schema) -> None:
+            await anyio.sleep_forever()
+
+    async def work(world: World) -> None:
+        world.feed(10)
+        silent = {name: Hangs(Database()) for name in ("a", "b", "c")}
+        began = anyio.current_time()
+        async with world.host(sinks={**silent, "db": MemorySink(world.database)}):
+            await world.delivered()
+            assert anyio.current_time() - began < 15
 
     story(work)
 

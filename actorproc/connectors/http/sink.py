@@ -20,9 +20,9 @@ from actorproc.sinks.positions import PositionsInContainer, SentCommit, commits_
 from actorproc.sinks.protocol import Delivery, Guarantee, SinkError, SinkPlace
 
 _MULTI_STATUS = 207
+"""Says that parts of a request may have failed, in the words of each service."""
 
 _SECRET_LENGTH = 4  # of a header's value that answers must not show
-"""Says that parts of a request may have failed, in the words of each service."""
 
 _MOST_BODY = 64 * 2**10
 """Bytes of an answer that are read. A longer one costs a connection."""
@@ -73,14 +73,19 @@ class HttpSink(PositionsInContainer):
     async def send(self, delivery: Delivery) -> None:
         """See `PositionsInContainer.send`: one request after the other, in the order of the rows."""
         acknowledged = self._acknowledged.setdefault(delivery.partition, set())
-        for commit in commits_of(delivery):
-            for part in await self._parts(commit):
-                key = commit.key(part.first, part.stop)
-                if key not in acknowledged:
-                    async with self._slots:
-                        await self._turn()
-                        await self._request(key, part.body)
-                    acknowledged.add(key)
+        before = len(acknowledged)
+        try:
+            for commit in commits_of(delivery):
+                for part in await self._parts(commit):
+                    key = commit.key(part.first, part.stop)
+                    if key not in acknowledged:
+                        async with self._slots:
+                            await self._turn()
+                            await self._request(key, part.body)
+                        acknowledged.add(key)
+        except SinkError as error:
+            error.made_progress = len(acknowledged) > before
+            raise
 
     async def _parts(self, commit: SentCommit) -> list[Part]:
         rows = commit.rows
