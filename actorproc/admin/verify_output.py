@@ -100,7 +100,7 @@ class PartitionCheck:
             if held in self._boundary.ranges:
                 self._missing(key, f"is missing; it holds the commits {held.first} to {held.next - 1}")
             return None
-        self._result.checked["compacted files"] += 1
+        self._result.checked["files of compacted commits"] += 1
         return await self._store.clock.run_in_thread(_examine_compacted, key, stored.body, held)
 
     # Commits

@@ -31,7 +31,7 @@ from actorproc.connectors.iceberg.catalog import PARTITION, check_layout, open_c
 from actorproc.connectors.iceberg.options import IcebergOptions
 from actorproc.connectors.iceberg.snapshots import FileChange, data_file
 from actorproc.connectors.iceberg.versions import Manifests, expired, held, was_set_back
-from actorproc.sinks.protocol import SinkMoved, SinkPlace, SinkRefused
+from actorproc.sinks.protocol import SinkError, SinkMoved, SinkPlace, SinkRefused
 from actorproc.sinks.tables.protocol import (
     AddedFile,
     NamedFiles,
@@ -221,10 +221,20 @@ class IcebergSink(TableSink):
         return None
 
     def describe(self, footer: pq.FileMetaData) -> Any:
-        """See `TableSink.describe`: the statistics of the file."""
+        """See `TableSink.describe`: the statistics of the file.
+
+        Raises:
+            SinkError: it has a column that the table does not have. pyiceberg could not read the table with it.
+        """
         schema = self._latest.schema()
+        known = parquet_path_to_id_mapping(schema)
+        if unknown := [path for path in _paths(footer) if path not in known]:
+            raise SinkError(
+                f"a file has the column {unknown[0]}, which the table does not have yet. A host with the later version "
+                "of the handler adds it"
+            )
         statistics = data_file_statistics_from_parquet_metadata(
-            footer, compute_statistics_plan(schema, self._latest.properties), parquet_path_to_id_mapping(schema)
+            footer, compute_statistics_plan(schema, self._latest.properties), known
         )
         return statistics.to_serialized_dict()
 
@@ -236,6 +246,11 @@ class IcebergSink(TableSink):
     async def _in_thread(self, work: Any, *args: Any) -> Any:
         with anyio.CancelScope(shield=True):  # a thread cannot be stopped: what it does is waited for
             return await self._clock.run_in_thread(partial(work, *args))
+
+
+def _paths(footer: pq.FileMetaData) -> list[str]:
+    """Of the columns with values, such as `address.city`."""
+    return [footer.schema.column(at).path for at in range(footer.num_columns)]
 
 
 _Snapshot = tuple[Operation, Sequence[AddedFile], Sequence[RemovedFile]]

@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from actorproc.errors import ActorprocError, UsageError
+from actorproc.errors import UsageError
 from actorproc.output.source_identity import dataset_identity
 from actorproc.retention.boundary import RETENTION
 from actorproc.retention.kept_files import KeptFiles
@@ -42,8 +42,8 @@ class OpenTable:
         try:
             table = await self.committer.sink.load()
             await self.committer.check_fits(table, self.entry)
-        except ActorprocError as error:
-            raise UsageError(f"table {self.name}: {error}") from None
+        except Exception as error:  # whatever the table's client raises
+            raise UsageError(f"table {self.name}: {format_error(error)}") from error
         return table
 
 

@@ -16,6 +16,7 @@ from actorproc.admin.resets import Resets
 from actorproc.admin.trim import plan_trim
 from actorproc.admin.verify import verify
 from actorproc.config.settings import Settings
+from actorproc.connectors.delta import DeltaTable
 from actorproc.errors import SettingsError, UsageError
 from actorproc.host.reporting import reports_of_tables, sink_errors
 from actorproc.output.compaction import sweep
@@ -25,6 +26,7 @@ from actorproc.runtime.nudge import Nudges
 from actorproc.sinks.entries import delete_sink, pause_sink
 from actorproc.sinks.tables.committer import TableStatistics
 from actorproc.sinks.tables.open_tables import OpenTables
+from actorproc.sinks.tables.protocol import TableSnapshot
 from actorproc.testing import MemorySource
 from tests.connectors.delta.world import LAYOUT, Copy, World, an_hour, story
 
@@ -172,6 +174,21 @@ def test_a_table_that_cannot_be_opened_refuses_a_trim() -> None:
         other = Settings.load(sinks={"table": "sqlite:x.db"})
         with pytest.raises(UsageError, match=r"the settings have sqlite:.*x.db under this name"):
             await plan_trim(world.retained, other)
+
+    story(work)
+
+
+def test_a_trim_says_which_table_has_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server of a catalog may die after the table was opened; its client has errors of its own."""
+
+    async def fails(self: DeltaTable) -> TableSnapshot:
+        raise OSError("the server has gone")
+
+    async def work(world: World) -> None:
+        await world.until_end(feed=10)
+        monkeypatch.setattr(DeltaTable, "load", fails)
+        with pytest.raises(UsageError, match="table table: OSError: the server has gone"):
+            await world.trim()
 
     story(work)
 

@@ -81,8 +81,11 @@ class World:
 
     def host(self, handler: type[Copy] = Copy, name: str = "a", **settings: Any) -> Processor:
         return Processor(
-            handler, source=self.source, container=self.container, name="Copy", host=name, sinks=self.sinks,
-            **{"commit_interval": 1000, "max_batch_records": 10, "commit_rows": 10, **self.settings, **settings},
+            handler, source=self.source, container=self.container, name="Copy", host=name,
+            **{
+                "sinks": self.sinks, "commit_interval": 1000, "max_batch_records": 10, "commit_rows": 10,
+                **self.settings, **settings,
+            },
         )  # fmt: skip
 
     async def process(self, count: int, handler: type[Copy] = Copy, **settings: Any) -> None:

@@ -41,6 +41,19 @@ def operations(world: World) -> list[str]:
     return [str(s.summary.operation.value) for s in world.table().metadata.snapshots if s.summary]
 
 
+async def test_files_with_a_column_wait_until_the_table_has_it(world: World) -> None:
+    """The catalog was away as a host of a later version started; a committer of the earlier one meets its files."""
+    await world.process(20)
+    world.feed(20)
+    await world.host(Grown, sinks={}).run(until_end=True)
+    with pytest.raises(UsageError, match="the column more, which the table does not have yet"):
+        await world.compact()
+    assert sorted(world.rows()["n"].to_pylist()) == list(range(20))  # a reader fails at a column that it does not find
+    await world.process(20, Grown)
+    world.check()
+    assert sorted(world.rows()["more"].drop_null().to_pylist()) == list(range(21, 61))
+
+
 async def test_compacted_files_replace_small_ones_and_change_no_rows(world: World) -> None:
     await world.process(120)
     before = operations(world)
