@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,13 +17,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from actorproc.retention.boundary import Boundary, CompactedRange
 from actorproc.storage.names import ProcessorLayout
 from actorproc.stores import open_store
 from tests import servers
+from tests.chaos.archive import Archive
 from tests.chaos.count_check import check_counts
 from tests.chaos.counts import keeps_counts
 from tests.chaos.objects import Objects, read_folder
 from tests.chaos.run import PROCESSOR
+from tests.chaos.sinks import compare
+from tests.chaos.targets import COLUMNS, DeltaFolder, NewestInPostgres, Output, held
 from tests.chaos.truth import Acks, Sent, check_log, read_acks, read_log
 from tests.chaos.verdict import judge
 
@@ -285,6 +290,56 @@ def test_two_messages_under_the_same_headers_are_found_unless_they_are_copies() 
 @pytest.mark.servers
 @pytest.mark.long
 def test_each_sink_holds_each_committed_row_once(tmp_path: Path) -> None:
-    """Servers of sinks are killed, too; sinks are paused, the output is compacted, and partitions are reset."""
-    few = ("--seconds", "30", "--hosts", "3", "--partitions", "6", "--rate", "300", "--pace", "2")
-    chaos("folder", tmp_path / "run", "--sinks", "--operators", *few)
+    """Every sink at once. Servers are killed, sinks paused, partitions reset, the output is compacted and trimmed, and
+    hosts are replaced by those of a later version with one more column."""
+    calm = ("--seconds", "75", "--rate", "120", "--pace", "6")
+    chaos("folder", tmp_path / "run", "--sinks", "--operators", "--upgrade", *calm)
+
+
+def row(number: int, token: str = "a", *, gone: bool = False) -> dict[str, Any]:
+    """A committed row; its sequence is its number."""
+    values: dict[str, Any] = dict.fromkeys(COLUMNS)
+    return values | {"_sequence": number, "producer": "p", "number": number, "part": 0, "token": token, "gone": gone}
+
+
+def boundary(lowest: int, *ranges: tuple[int, int]) -> Boundary:
+    return Boundary(lowest, tuple(CompactedRange(first, stop, "p", 1, 1, 0, 0.0, 0.0) for first, stop in ranges))
+
+
+@pytest.mark.parametrize(
+    ("found", "told"),
+    [
+        ([1, 2, 3], []),
+        ([0, 1, 2, 3], []),
+        ([1, 3], ["sink t lacks 1 of 3 rows"]),
+        ([1, 2, 2, 3], ["sink t has 1 rows too many"]),
+        ([0, 0, 1, 2, 3], ["sink t has 1 rows too many"]),
+        ([1, 2, 3, 4], ["sink t has 1 rows too many"]),
+    ],
+)
+def test_the_comparison_with_a_sink_finds(found: list[int], told: list[str]) -> None:
+    """Commit 0 is trimmed; it is in a compacted file with commit 1."""
+    output = Output({"0": [[row(n)] for n in range(4)]}, {"0": boundary(1, (0, 2))})
+    rows = Counter(held({**row(n), "_partition": "0"}) for n in found)
+    table = DeltaFolder(Path())
+    faults = compare("t", rows, table.expected(output), table.allowed(output))
+    assert len(faults) == len(told)
+    assert all(text in fault for fault, text in zip(faults, told, strict=True))
+
+
+def test_the_newest_row_of_each_key_is_expected_unless_it_deletes_the_key() -> None:
+    commits = [[row(1), row(2)], [row(1, "b"), row(2, "b", gone=True)], [row(3, gone=True)], [row(3, "c")]]
+    target = NewestInPostgres("postgresql://")
+    expected = target.expected(Output({"0": commits}, {}))
+    assert {(values[2], values[8]) for _, values in expected} == {(1, "b"), (3, "c")}
+
+
+def test_files_that_a_trim_deletes_are_kept(tmp_path: Path) -> None:
+    folder = tmp_path / "container" / PROCESSOR / "output" / "partition=0"
+    folder.mkdir(parents=True)
+    archive = Archive(tmp_path / "container", PROCESSOR, tmp_path / "archive")
+    for number in range(3):
+        (folder / f"{number:020d}.parquet").write_text(f"{number}")
+        archive.keep()
+        (folder / f"{number:020d}.parquet").unlink()
+    assert [body for _, body in sorted(archive.objects().items())] == [b"0", b"1", b"2"]

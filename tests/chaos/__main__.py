@@ -9,16 +9,20 @@ import sys
 import tempfile
 from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 import anyio
 from rich.console import Console
 
+from tests.chaos.archive import Archive
 from tests.chaos.operators import Operators
+from tests.chaos.outages import Outage, Outages
 from tests.chaos.place import STORES, Place, opened_place
 from tests.chaos.run import PROCESSOR, Beside, Orders, Report, run
 from tests.chaos.show import Screen, show_report
-from tests.chaos.sinks import SINKS, SinkTrouble
+from tests.chaos.sinks import SETTINGS, SinkTrouble
+from tests.chaos.target_servers import TARGETS
 from tests.connectors.amqp.servers import AmqpBroker
 from tests.servers import Unavailable
 
@@ -29,9 +33,11 @@ def main() -> int:
     """Run as the arguments say; the exit code."""
     given = _arguments()
     broker = given.source != "log"
-    slow = given.store != "folder" or given.spark is not None or broker  # which needs its share of the machine
+    slow = (
+        given.store != "folder" or given.spark is not None or given.sinks is not None or broker
+    )  # which needs its share of the machine
     rate, pace = given.rate or (300 if slow else 600), given.pace or (2.0 if slow else 0.8)
-    few = broker or given.spark is not None
+    few = broker or given.spark is not None or given.sinks is not None
     hosts, partitions = given.hosts or (3 if few else 10), given.partitions or (6 if few else 32)
     seed = random.randrange(10**6) if given.seed is None else given.seed
     folder = Path(given.folder or tempfile.mkdtemp(prefix="actorproc-chaos-")).absolute()
@@ -43,14 +49,16 @@ def main() -> int:
 
     async def play() -> Report:
         store = "seaweedfs" if given.store == "s3" else given.store
-        async with opened_place(store, folder, given.source, partitions) as place:
+        async with opened_place(store, folder, given.source, partitions) as opened:
+            place = _with_archive(opened) if given.sinks else opened
             with screen.live(), ExitStack() as stack:
                 beside = await _spark(given, place, random.Random(seed), screen.say, stack)
                 if given.operators:
                     operators = Operators(place, PROCESSOR, orders.partitions, random.Random(seed), screen.say)
                     beside.append(stack.enter_context(operators))
                 if given.sinks:
-                    trouble = _sinks(given.sinks.split(","), place, random.Random(seed), screen.say, stack)
+                    names, draw = given.sinks.split(","), random.Random(seed)
+                    trouble = SinkTrouble(names, place, PROCESSOR, draw, screen.say, stack)
                     beside.append(stack.enter_context(trouble.watched()))
                 beside += _beside_broker(given, orders, place, random.Random(seed), screen.say, stack)
                 return await run(orders, place, screen.say, screen.show, beside)
@@ -96,11 +104,10 @@ async def _spark(
     return beside
 
 
-def _sinks(
-    names: list[str], place: Place, draw: random.Random, say: Callable[[str], None], stack: ExitStack
-) -> SinkTrouble:
-    """The sinks of these names, with their servers, until `stack` is closed."""
-    return SinkTrouble([SINKS[name](place.folder, stack) for name in names], place, PROCESSOR, draw, say)
+def _with_archive(place: Place) -> Place:
+    """The place of a run whose output is trimmed."""
+    archive = Archive(Path(place.container), PROCESSOR, place.folder / "archive")
+    return replace(place, archive=archive, keywords={**place.keywords, **SETTINGS})
 
 
 def _beside_broker(
@@ -114,10 +121,9 @@ def _beside_broker(
     """Trouble for the broker, and the processor that forwards its topic, if the log is one."""
     if place.broker is None:
         return []
-    from tests.chaos.broker import BrokerTrouble
-
+    outages = Outages(Outage("the broker", {"killed": place.broker.stop}, place.broker.start), draw, say)
     if isinstance(place.broker, AmqpBroker):
-        return [BrokerTrouble(place.broker, draw, say)]
+        return [outages]
     from tests.chaos import forwarding, topic
 
     brokers = place.broker.address
@@ -126,7 +132,7 @@ def _beside_broker(
     forwards = stack.enter_context(
         forwarding.Forwarding(place, brokers, place.log, draw, say, transactions=not given.no_transactions)
     )
-    return [BrokerTrouble(place.broker, draw, say), forwards]
+    return [outages, forwards]
 
 
 def _arguments() -> argparse.Namespace:
@@ -141,14 +147,14 @@ def _arguments() -> argparse.Namespace:
         "--no-transactions", action="store_true", help="forward without transactions: at least once, copies named"
     )
     parser.add_argument("--seconds", type=float, default=120, help="of trouble (%(default)s)")
-    parser.add_argument("--hosts", type=int, help="10; with Spark or Kafka 3")
-    parser.add_argument("--partitions", type=int, help="32; with Spark or Kafka 6")
+    parser.add_argument("--hosts", type=int, help="10; with Spark, Kafka or sinks 3")
+    parser.add_argument("--partitions", type=int, help="32; with Spark, Kafka or sinks 6")
     parser.add_argument(
         "--spark", choices=["source", "native"], help="a stream of the output into a table, killed, too"
     )
     parser.add_argument("--operators", action="store_true", help="pause, drain, move and reset meanwhile")
     parser.add_argument(
-        "--sinks", nargs="?", const=",".join(SINKS), help=f"sinks follow the processor: by default {','.join(SINKS)}"
+        "--sinks", nargs="?", const=",".join(TARGETS), help=f"sinks follow the processor: {','.join(TARGETS)}, or some"
     )
     parser.add_argument("--upgrade", action="store_true", help="replace hosts of an earlier version meanwhile")
     parser.add_argument("--back", action="store_true", help="and from Spark into a log that a second processor reads")
@@ -166,6 +172,8 @@ def _arguments() -> argparse.Namespace:
         parser.error("--cluster, --back and --plant go with --spark")
     if given.spark == "native" and given.store != "folder":
         parser.error("--spark native goes with --store folder: for S3 Spark needs jars")
+    if given.sinks and given.store != "folder":
+        parser.error("--sinks goes with --store folder: files that a trim deletes are kept by links")
     if given.operators and given.source not in ("log", "kafka"):
         parser.error("--operators goes with --source log or kafka: what a queue has acknowledged is gone")
     if given.no_transactions and given.source != "kafka":

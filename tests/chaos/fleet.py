@@ -23,7 +23,8 @@ forty."""
 LAST_LINES = 12
 
 _FORKS = multiprocessing.get_context("forkserver")
-_FORKS.set_forkserver_preload(["tests.chaos.programs"])
+_CLIENTS = [f"actorproc.connectors.{name}.sink" for name in ("delta", "http", "iceberg", "kafka", "postgres", "redis")]
+_FORKS.set_forkserver_preload(["tests.chaos.programs", *_CLIENTS])  # those that are installed
 
 TICK = 0.05
 """Seconds between two looks at the processes."""

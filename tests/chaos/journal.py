@@ -9,6 +9,8 @@ from pathlib import Path
 
 import orjson
 
+from tests.chaos.deliveries import DELIVERED
+
 STORM = 200
 """Warnings of one kind from one process that are too many."""
 
@@ -22,6 +24,10 @@ class Journal:
     moves: Counter[str] = field(default_factory=Counter)
     failures: Counter[str] = field(default_factory=Counter)
     """Of partitions, by type of error."""
+    deliveries: Counter[str] = field(default_factory=Counter)
+    """By sink; of a table its transactions."""
+    sink_errors: Counter[str] = field(default_factory=Counter)
+    """By sink."""
     bugs: list[str] = field(default_factory=list)
     storms: list[str] = field(default_factory=list)
 
@@ -50,6 +56,10 @@ def _note(journal: Journal, path: Path, event: dict[str, str], warnings: Counter
     name, level = event.get("event", ""), event.get("level")
     if name == "group.move":
         journal.moves[_kind_of_move(event)] += 1
+    if name in (DELIVERED, "table.committed"):
+        journal.deliveries[event["sink"]] += 1
+    if name == "sink.failed":
+        journal.sink_errors[event["sink"]] += 1
     if level == "debug":
         return
     journal.events[name] += 1

@@ -10,7 +10,7 @@ from random import Random
 from types import TracebackType
 from typing import Self
 
-from tests.chaos import programs
+from tests.chaos.commands import give
 from tests.chaos.fleet import Child, Fleet, State
 from tests.chaos.place import Place
 from tests.chaos.verdict import Verdict
@@ -22,15 +22,6 @@ ACTS = {"pause": 3, "resume": 4, "drain": 3, "release a host": 3, "move": 3, "re
 KILLED_SHARE = 0.25
 RUN_AGAIN = 5
 """How often a command is run that does not end well without trouble."""
-
-
-class Command(Child):
-    """A command line. It may be refused: the host or partition that it names may be gone."""
-
-    def why_unexpected(self, code: int) -> str | None:
-        if (self.state is State.KILLED and code < 0) or (code in (0, 1, 2) and "Traceback" not in self.text):
-            return None
-        return f"{self.name} ended with {code}: {self.text[-600:]}"
 
 
 @dataclass
@@ -149,12 +140,8 @@ class Operators:
 
     def _give(self, arguments: Sequence[str]) -> None:
         self._births += 1
-        more = ["--name", self._processor, "--container", self._place.container]
-        name = f"operator{self._births}"
         self._say(f"operator: {' '.join(arguments)}")
-        child = self._fleet.start(
-            0, name, programs.host, self._place.folder, self._place.environment(), [*arguments, *more], kind=Command
-        )
+        child = give(self._fleet, self._place, self._processor, f"operator{self._births}", arguments)
         killed = self._last_words is None and self._random.random() < KILLED_SHARE
         kill_at = time.monotonic() + self._random.uniform(0.05, 0.8) if killed else float("inf")
         self._orders.append(_Order(arguments, child, kill_at))

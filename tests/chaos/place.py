@@ -12,6 +12,7 @@ from typing import Any
 
 from actorproc.config.settings import Settings
 from tests import servers
+from tests.chaos.archive import Archive
 from tests.chaos.objects import Objects, read_folder, read_store
 from tests.connectors.amqp.servers import AmqpBroker
 from tests.connectors.gcs import server as gcs_server
@@ -38,6 +39,7 @@ TIMERS: dict[str, Any] = {
     "max_process_time": 20,
     "store_timeout": 5,
     "store_patience": 20,
+    "stream_idle_time": 3600,  # the check of timers goes by the times of records alone
 }
 """Settings of every host: all waits are short, so that two minutes hold the events of days."""
 
@@ -67,6 +69,8 @@ class Place:
     keywords: dict[str, Any]
     broker: Broker | AmqpBroker | None = None
     """Of the topic or the queues that are the log, if it is one of these."""
+    archive: Archive | None = None
+    """Of the output files, if a trim deletes some."""
 
     @property
     def settings(self) -> Settings:
@@ -92,6 +96,11 @@ class Place:
     async def read(self, url: str) -> Objects:
         """Every object of the log or of the container."""
         return await read_store(url, self.settings) if "://" in url else read_folder(Path(url))
+
+    async def read_output(self) -> Objects:
+        """Every object of the container, with the output files that a trim has deleted."""
+        found = await self.read(self.container)
+        return found if self.archive is None else {**found, **self.archive.objects()}
 
 
 _SERVERS: dict[str, Callable[[Path], AbstractContextManager[Any]]] = {

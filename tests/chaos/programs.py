@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 from collections.abc import AsyncIterator, Sequence
+from importlib import import_module
 from pathlib import Path
 
 import anyio
@@ -24,6 +25,7 @@ from actorproc.group.membership import GroupDocument
 from actorproc.output.chain import Commit
 from actorproc.output.checkpoint import Checkpoint
 from actorproc.produce.batches import Deliveries
+from actorproc.retention.boundary import RETENTION
 from actorproc.stores import s3
 from tests.chaos import workload
 
@@ -31,6 +33,7 @@ PRELOADED = (serve, s3, workload, pa.array([1]))  # late imports of a host; the 
 
 BURST = 16  # records that share a key
 LINGER = 0.1  # seconds
+HOUR = 20.0  # seconds; no process is paused for half as long
 MANY_BURSTS = 50  # under way at once
 
 
@@ -46,6 +49,15 @@ def earlier_host(folder: str, output: str, environment: dict[str, str], argument
     Processor.format_versions = FORMAT_VERSIONS._replace(highest=FORMAT_VERSIONS.highest - 1)
     for kind in (Checkpoint, Commit, GroupDocument):
         kind.newest_format_version = min(kind.newest_format_version, Processor.format_versions.highest)
+    host(folder, output, environment, arguments)
+
+
+def hasty_command(folder: str, output: str, environment: dict[str, str], arguments: Sequence[str]) -> None:
+    """A command line for which an hour, after which a file may be deleted, lasts `HOUR` seconds."""
+    for name in ("actorproc.admin.trim", "actorproc.admin.compact", "actorproc.sinks.tables.open_tables"):
+        module = vars(import_module(name))
+        assert module["RETENTION"] == RETENTION
+        module["RETENTION"] = HOUR
     host(folder, output, environment, arguments)
 
 

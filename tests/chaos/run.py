@@ -27,7 +27,7 @@ from tests.chaos.objects import Objects
 from tests.chaos.place import Place
 from tests.chaos.storm import Storm
 from tests.chaos.truth import Acks, Sent, check_log, read_acks, read_log
-from tests.chaos.upgrade import Upgrade
+from tests.chaos.upgrade import LATER, Release, Upgrade
 from tests.chaos.verdict import Verdict, judge
 from tests.connectors.amqp.servers import AmqpBroker
 
@@ -134,7 +134,7 @@ async def run(
         await other.finish()
     say("everything has ended; reading all files")
     faults = fleet.faults
-    container, acks = await place.read(place.container), read_acks(place.folder / "acks")
+    container, acks = await place.read_output(), read_acks(place.folder / "acks")
     records = await _read_records(place, container, acks, faults)
     faults += check_log(records, acks)
     verdict = judge(container, PROCESSOR, records)
@@ -241,17 +241,18 @@ class _Play:
                 slot, name, programs.producer, place.folder, place.environment(), place.log, self._orders.partitions,
                 name, str(acks), rate,
             )  # fmt: skip
-        arguments = ["--log-level", "debug", "serve", "tests.chaos.workload:ChaosHandler", "--name", PROCESSOR]
+        release = self._release()
+        handler = f"{release.handler.__module__}:{release.handler.__name__}"
+        arguments = ["--log-level", "debug", "serve", handler, "--name", PROCESSOR]
         arguments += ["--host", name, "--source", place.log, "--container", place.container]
         arguments += [argument for other in self._scene.beside for argument in getattr(other, "arguments", ())]
         environment = place.environment(stubborn=name.startswith("s"))
-        program, release = self._release()
-        return self._fleet.start(slot, name, program, place.folder, environment, arguments, kind=release)
+        return self._fleet.start(slot, name, release.program, place.folder, environment, arguments, kind=release.kind)
 
-    def _release(self) -> tuple[Callable[..., None], type[Child]]:
-        """The program of a host that is started now, and its kind."""
+    def _release(self) -> Release:
+        """The version of a host that is started now."""
         upgrades = [other.release() for other in self._scene.beside if isinstance(other, Upgrade)]
-        return upgrades[0] if upgrades else (programs.host, Child)
+        return upgrades[0] if upgrades else LATER
 
     async def _rage(self, storm: Storm) -> None:
         self._scene.phase = "storm"

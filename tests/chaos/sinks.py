@@ -1,145 +1,71 @@
-"""Sinks that follow the processor of a chaos run: their servers stop and start, and each must hold each row once."""
+"""Sinks that follow the processor of a chaos run: commands meanwhile, and a comparison of each, row by row."""
 
 from __future__ import annotations
 
-import sqlite3
+import json
 import time
-from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from random import Random
-from typing import Any, ClassVar
 
+from actorproc.output.row_reader import partitions_with_state
+from actorproc.retention.boundary import Boundary, read_boundary
+from actorproc.storage.names import ProcessorLayout
+from actorproc.stores import open_store
 from tests.chaos import programs
+from tests.chaos.commands import Command, give
+from tests.chaos.deliveries import DeliveryLines
 from tests.chaos.fleet import Child, Fleet, State
+from tests.chaos.journal import read_journal
+from tests.chaos.outages import Outages
 from tests.chaos.place import Place
+from tests.chaos.target_servers import TargetServers
+from tests.chaos.targets import Held, Output, Target
 from tests.chaos.verdict import Verdict
 
-TABLE = "chaos"
-
-STRIKE_EVERY = 12.0  # mean seconds between two stops of a server
-AWAY = (0.1, 6.0)
-"""Seconds for which a server is away."""
+OUTAGE_EVERY = 30.0  # mean seconds between two outages of a server
 ENOUGH = 2
-"""Stops of each server that a run needs."""
+"""Outages of each server that a run needs."""
 
-COMMAND_EVERY = 6.0  # mean seconds between two commands for sinks
+COMMAND_EVERY = 3.0  # mean seconds between two commands
+ACTS = {"pause": 1, "resume": 3, "compact": 3, "trim": 4, "redeliver": 1}
+"""Command -> weight."""
+YOUNGEST = "2s"  # of the commits that are compacted
+KILLED_SHARE = 0.15
+
 LOOK_EVERY = 3.0  # seconds between two looks whether the sinks have everything
+KEEP_EVERY = 2.0  # seconds between two looks for output files to keep; trims delete older ones
+LAST_COMMAND = 60.0  # seconds
 
-Key = tuple[Any, ...]
-
-
-class FollowingSink(ABC):
-    """One sink of a run."""
-
-    name: ClassVar[str]
-    columns: ClassVar[Sequence[str]] = ("_sequence", "producer", "number", "part", "parts", "token", "count", "session")
-    """Of the rows that are compared."""
-    has_server: ClassVar[bool] = True
-
-    @abstractmethod
-    def arguments(self) -> Sequence[str]:
-        """Of `serve`."""
-
-    def stop(self) -> None:
-        """Stop the server suddenly."""
-
-    def start(self) -> None:
-        """Start it again."""
-
-    @abstractmethod
-    def rows(self) -> Iterator[tuple[str, Key]]:
-        """All rows that it holds: partition and `columns`."""
-
-
-class PostgresTable(FollowingSink):
-    """A table of a server that is killed and started."""
-
-    name = "postgres"
-
-    def __init__(self, server: Any) -> None:
-        self._server = server
-
-    def arguments(self) -> Sequence[str]:
-        return ["--sink", f"{self.name}={self._server.url}", "--sink-option", f"{self.name}.table={TABLE}"]
-
-    def stop(self) -> None:
-        self._server.kill()
-
-    def start(self) -> None:
-        self._server.start()
-
-    def rows(self) -> Iterator[tuple[str, Key]]:
-        import psycopg
-
-        with psycopg.connect(self._server.url) as connection:
-            names = ", ".join(f'"{column}"' for column in ("_partition", *self.columns))
-            for partition, *values in connection.execute(f"SELECT {names} FROM {TABLE}"):
-                yield partition, tuple(values)
-
-
-class SqliteTable(FollowingSink):
-    """A table of a file, which all hosts write."""
-
-    name = "sqlite"
-    has_server = False
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-
-    def arguments(self) -> Sequence[str]:
-        return ["--sink", f"{self.name}=sqlite:{self._path}", "--sink-option", f"{self.name}.table={TABLE}"]
-
-    def rows(self) -> Iterator[tuple[str, Key]]:
-        with sqlite3.connect(self._path) as connection:
-            names = ", ".join(f'"{column}"' for column in ("_partition", *self.columns))
-            for partition, *values in connection.execute(f"SELECT {names} FROM {TABLE}"):
-                yield partition, tuple(values)
-
-
-def _postgres(_: Path, stack: ExitStack) -> FollowingSink:
-    from tests.connectors.postgres.server import postgres
-
-    return PostgresTable(stack.enter_context(postgres()))
-
-
-def _sqlite(folder: Path, _: ExitStack) -> FollowingSink:
-    return SqliteTable(folder / "sink.db")
-
-
-SINKS: Mapping[str, Callable[[Path, ExitStack], FollowingSink]] = {"postgres": _postgres, "sqlite": _sqlite}
-"""Makes a sink, with its server, in the folder of a run."""
-
-
-class Command(Child):
-    """`actorproc sinks` or `compact`. It may be refused."""
-
-    def why_unexpected(self, code: int) -> str | None:
-        if (self.state is State.KILLED and code < 0) or (code in (0, 1, 2) and "Traceback" not in self.text):
-            return None
-        return f"{self.name} ended with {code}: {self.text[-600:]}"
+SETTINGS = {"commit_interval": 0.5, "compact_interval": 15}
+"""Of the hosts."""
 
 
 class SinkTrouble:
-    """Stops and starts servers, pauses and resumes sinks, and compacts, while the storm lasts. Compares at the end."""
+    """Ends and starts servers, and gives commands, while the storm lasts. Compares each sink at the end."""
 
     def __init__(
-        self, sinks: Sequence[FollowingSink], place: Place, processor: str, random: Random, say: Callable[[str], None]
-    ) -> None:
-        self.sinks = sinks
-        self._place, self._processor, self._random, self._say = place, processor, random, say
-        logs = place.folder / "sink-logs"
-        logs.mkdir()
+        self, names: Sequence[str], place: Place, processor: str, random: Random, say: Callable[[str], None],
+        stack: ExitStack,
+    ) -> None:  # fmt: skip
+        self._place, self._layout, self._random, self._say = place, ProcessorLayout(processor), random, say
+        servers = TargetServers(place.folder, Path(place.container, processor, "output"), stack, random)
+        self._targets: Mapping[str, Target] = {name: servers.target(name) for name in names}
+        self._outages = [Outages(server, random, say, pace=OUTAGE_EVERY, enough=ENOUGH) for server in servers.outages]
+        (logs := place.folder / "sink-logs").mkdir()
         self._fleet = Fleet(logs)
+        self._config = place.folder / "sinks.toml"
+        self._config.write_text("\n".join(_section(name, target) for name, target in self._targets.items()))
         self._done: Counter[str] = Counter()
-        self._away: dict[str, float] = {}  # sink -> when its server comes back
-        self._next = {sink.name: self._in(STRIKE_EVERY) for sink in sinks if sink.has_server}
         self._next_command = self._in(COMMAND_EVERY)
+        self._next_keep = 0.0
+        self._kill: list[tuple[float, Child]] = []
         self._resumed, self._is_behind = False, True
         self._list: Child | None = None
         self._look_at = 0.0
+        self._boundaries: Mapping[str, Boundary] = {}
         self._compared: Counter[str] = Counter()
 
     @contextmanager
@@ -151,95 +77,156 @@ class SinkTrouble:
     @property
     def arguments(self) -> list[str]:
         """Of `serve`."""
-        return [argument for sink in self.sinks for argument in sink.arguments()]
+        return ["--config", str(self._config), "--hooks", f"{DeliveryLines.__module__}:{DeliveryLines.__name__}"]
 
     # As something beside the run
 
     def tick(self, *, storm: bool) -> None:
         now = time.monotonic()
-        for sink in self.sinks:
-            if (back := self._away.get(sink.name)) is not None and (now > back or not storm):
-                sink.start()
-                del self._away[sink.name]
-            elif storm and now > self._next.get(sink.name, now + 1) and sink.name not in self._away:
-                sink.stop()
-                seconds = self._random.uniform(*AWAY)
-                self._say(f"the server of sink {sink.name} is killed, for {seconds:.1f} s")
-                self._away[sink.name], self._next[sink.name] = now + seconds, self._in(STRIKE_EVERY)
-                self._done[f"kills of {sink.name}"] += 1
+        for each in self._outages:
+            each.tick(storm=storm)
+        for at, child in self._kill:
+            if now > at and child.state is State.UP:
+                child.kill()
+                self._done["killed"] += 1
+        self._kill = [(at, child) for at, child in self._kill if child.state is State.UP]
         self._fleet.reap()
+        if self._place.archive is not None and now > self._next_keep:
+            self._place.archive.keep()
+            self._next_keep = time.monotonic() + KEEP_EVERY
         if storm and now > self._next_command:
             self._next_command = self._in(COMMAND_EVERY)
-            name = self._random.choice(self.sinks).name
-            act = self._random.choice([("sinks", "pause", name), ("sinks", "resume", name), ("compact",)])
-            self._command(*act)
+            self._act()
         elif not storm and not self._resumed and not self._fleet.children:
             self._resumed = True
             self._look_at = now + LOOK_EVERY
-            for sink in self.sinks:
-                self._command("sinks", "resume", sink.name)
+            for name in self._targets:
+                self._give("sinks", "resume", name)
         elif self._resumed:
             self._look()
 
     @property
     def is_calm(self) -> bool:
-        return not self._away and self._resumed and not self._fleet.children and not self._is_behind
+        calm = all(each.is_calm for each in self._outages) and not self._fleet.children
+        return calm and self._resumed and not self._is_behind
 
     @property
     def had_enough(self) -> bool:
-        return all(self._done[f"kills of {sink.name}"] >= ENOUGH for sink in self.sinks if sink.has_server)
+        return all(each.had_enough for each in self._outages)
 
     async def finish(self) -> None:
-        """Nothing is left: the run was not calm before each sink had everything."""
+        """Each sink has everything, since the run was not calm before. See what was trimmed; `verify` all the same."""
+        if self._place.archive is not None:
+            self._place.archive.keep()
+        async with open_store(self._place.container, self._place.settings) as store:
+            names = await partitions_with_state(store, self._layout)
+            self._boundaries = {name: await read_boundary(store, self._layout.boundary(name)) for name in names}
+        verify = self._give("verify")
+        await self._fleet.end(LAST_COMMAND)
+        if verify.process.exitcode != 0:
+            self._fleet.faults.append(f"verify ended with {verify.process.exitcode}: {verify.text[-2000:]}")
 
     def judge(self, verdict: Verdict) -> list[str]:
         """Compare each sink with the output, row by row."""
         faults = list(self._fleet.faults)
-        for sink in self.sinks:
-            expected = Counter(
-                (partition, tuple(row[column] for column in sink.columns))
-                for partition, rows in verdict.rows.items()
-                for row in rows
-            )
-            found = Counter(sink.rows())
-            self._compared[sink.name] = found.total()
-            missing, more = expected - found, found - expected
-            if missing:
-                faults.append(f"sink {sink.name} lacks {missing.total()} rows, such as {next(iter(missing))}")
-            if more:
-                faults.append(f"sink {sink.name} has {more.total()} rows too many, such as {next(iter(more))}")
-        if not self._compared.total():
-            faults.append("no row was compared with a sink")
-        return faults
+        output = Output(verdict.commits, self._boundaries)
+        for name, target in self._targets.items():
+            rows = Counter(target.rows())
+            self._compared[name] = rows.total()
+            faults += compare(name, rows, target.expected(output), target.allowed(output))
+            faults += [f"sink {name}: {fault}" for fault in target.faults()]
+        if not all(self._compared[name] for name in self._targets):
+            faults.append(f"a sink has no row: {dict(self._compared)}")
+        return faults + self._check_retention(verdict)
+
+    def _check_retention(self, verdict: Verdict) -> list[str]:
+        """Originals are missing only where a trim, or a compaction and a trim, may have deleted them."""
+        faults = []
+        for name, commits in verdict.commits.items():
+            boundary = self._boundaries[name]
+            folder = Path(self._place.container, self._layout.output_dir(name))
+            missing = [n for n in range(len(commits)) if not (folder / f"{n:020d}.parquet").exists()]
+            self._done["originals deleted"] += len(missing)
+            self._done["commits compacted"] += boundary.originals - boundary.lowest
+            self._done["commits trimmed"] += boundary.lowest
+            if wrong := [n for n in missing if n >= boundary.originals]:
+                faults.append(f"partition {name}: commits {wrong[:5]} are missing, and count from {boundary.originals}")
+        needed = ("originals deleted", "commits compacted", "commits trimmed")
+        return faults + [f"the run has no {what}" for what in needed if not self._done[what]]
 
     @property
     def line(self) -> str:
-        return f"sinks: {', '.join(f'{count} {what}' for what, count in self._done.items())}"
+        done = ", ".join(f"{count} {what}" for what, count in self._done.items())
+        return "; ".join(["sinks: " + done, *(each.line for each in self._outages if each.done)])
 
     @property
     def summary(self) -> str:
-        rows = ", ".join(f"{name} {count:,}" for name, count in self._compared.items())
-        return f"each committed row is in each sink once: {rows} rows; {self.line}"
+        journal = read_journal(sorted((self._place.folder / "logs").glob("*.log")))
+        lines = ["each committed row is in each sink once"]
+        for name, target in self._targets.items():
+            what = "transactions" if target.is_table else "deliveries"
+            text = f"{name}: {self._compared[name]:,} rows compared, {journal.deliveries[name]:,} {what}, "
+            lines.append(f"{text}{journal.sink_errors[name]:,} errors{f'; {target.note}' if target.note else ''}")
+        return "\n".join([*lines, self.line])
 
     # How
 
     def _in(self, mean: float) -> float:
         return time.monotonic() + self._random.expovariate(1 / mean)
 
-    def _command(self, *words: str) -> Child:
-        arguments = [*words, "--name", self._processor, "--container", self._place.container]
-        self._done[" ".join(words[:2])] += 1
-        number = self._done.total()
-        return self._fleet.start(
-            number, f"{words[0]}{number}", programs.host, self._place.folder, self._place.environment(), arguments,
-            kind=Command,
-        )  # fmt: skip
+    def _act(self) -> None:
+        what = self._random.choices(list(ACTS), list(ACTS.values()))[0]
+        name = self._random.choice(sorted(self._targets))
+        match what:
+            case "compact":
+                child = self._give("compact", "--older-than", YOUNGEST, "--keep", f"{programs.HOUR:g}s")
+            case "trim":
+                child = self._give("trim", "--older-than", f"{programs.HOUR:g}s", "--yes")
+            case "redeliver":
+                newest = [name for name, target in sorted(self._targets.items()) if not target.repeats]
+                if not newest:
+                    return
+                commit = str(self._random.randrange(200))
+                child = self._give("sinks", "redeliver", self._random.choice(newest), "--from", commit)
+            case _:
+                child = self._give("sinks", what, name)
+        if self._random.random() < KILLED_SHARE:
+            self._kill.append((time.monotonic() + self._random.uniform(0.05, 1.5), child))
+
+    def _give(self, *words: str) -> Command:
+        verb = words[:2] if words[0] == "sinks" else words[:1]
+        self._done[" ".join(verb)] += 1
+        if words != ("sinks", "list"):
+            self._say(f"operator: {' '.join(words)}")
+        arguments = [*words, "--config", str(self._config)]
+        name = f"{words[0]}{self._done.total()}"
+        return give(self._fleet, self._place, self._layout.processor, name, arguments, programs.hasty_command)
 
     def _look(self) -> None:
         """Ask `actorproc sinks list`, until it says that all are up to date."""
         if (child := self._list) is not None and child.state is State.ENDED:
-            self._is_behind = child.text.count("up to date") < len(self.sinks)
+            self._is_behind = child.text.count("up to date") < len(self._targets)
             self._list = None
         if self._is_behind and self._list is None and time.monotonic() > self._look_at:
             self._look_at = time.monotonic() + LOOK_EVERY
-            self._list = self._command("sinks", "list")
+            self._list = self._give("sinks", "list")
+
+
+def compare(name: str, found: Counter[Held], expected: Iterable[Held], allowed: Iterable[Held] = ()) -> list[str]:
+    """The faults of a sink that holds these rows: each expected one must be there once, an allowed one may be."""
+    wanted = Counter(expected)
+    faults = []
+    if missing := wanted - found:
+        faults.append(f"sink {name} lacks {missing.total():,} of {wanted.total():,} rows, such as {_first(missing)}")
+    if more := found - wanted - Counter(allowed):
+        faults.append(f"sink {name} has {more.total():,} rows too many, such as {_first(more)}")
+    return faults
+
+
+def _first(rows: Counter[Held]) -> Held:
+    return min(rows, key=repr)
+
+
+def _section(name: str, target: Target) -> str:
+    lines = [f"{option} = {json.dumps(value)}" for option, value in target.options().items()]
+    return "\n".join([f"[sinks.{name}]", *lines, ""])

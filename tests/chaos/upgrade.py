@@ -1,13 +1,14 @@
 """A rolling upgrade during a run: hosts of the earlier version are replaced, one after the other, by hosts of this one.
 
-No earlier version exists as code yet. Its hosts are this version's without the newest format version: they
-announce it, and refuse documents of the newest format.
+No earlier version exists as code yet. Its hosts are this version's without the newest format version: they announce
+that, and refuse documents of the newest format. Its handler has one column less.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import NamedTuple
 
 from actorproc.group.format_versions import FORMAT_VERSIONS
 from actorproc.group.membership import read_group
@@ -17,18 +18,36 @@ from tests.chaos import programs
 from tests.chaos.fleet import Child, Fleet, State
 from tests.chaos.place import Place
 from tests.chaos.verdict import Verdict
+from tests.chaos.workload import ChaosHandler, GrownHandler
 
 BEGINS = 0.3
 """Share of the storm after which the upgrade begins."""
 
 
 class EarlierHost(Child):
-    """A host of the earlier version. It is refused once all other hosts run this one: it was paused, say."""
+    """A host of the earlier version. It is refused once there are later ones: it was paused at its start, say."""
 
     def why_unexpected(self, code: int) -> str | None:
-        if code == 2 and "install a later version on this host" in self.text:
+        if code == 2 and self.was_refused:
             return None
         return super().why_unexpected(code)
+
+    @property
+    def was_refused(self) -> bool:
+        """Whether it may not run any more."""
+        return "install a later version on this host" in self.text or "twice" in self.text
+
+
+class Release(NamedTuple):
+    """A version of the hosts."""
+
+    program: Callable[..., None]
+    kind: type[Child]
+    handler: type[ChaosHandler]
+
+
+EARLIER = Release(programs.earlier_host, EarlierHost, ChaosHandler)
+LATER = Release(programs.host, Child, GrownHandler)
 
 
 class Upgrade:
@@ -48,10 +67,9 @@ class Upgrade:
         self._replaced = 0
         self._writes: int | None = None
 
-    def release(self) -> tuple[Callable[..., None], type[Child]]:
-        """The program of a host that is started now, and its kind."""
-        earlier = time.monotonic() < self._begins
-        return (programs.earlier_host, EarlierHost) if earlier else (programs.host, Child)
+    def release(self) -> Release:
+        """The version of a host that is started now."""
+        return EARLIER if time.monotonic() < self._begins else LATER
 
     def tick(self, *, storm: bool) -> None:
         """Replace a host if it is time; after the storm all that are left."""
@@ -89,7 +107,7 @@ class Upgrade:
     @property
     def summary(self) -> str:
         earlier = sum(isinstance(child, EarlierHost) for child in self._fleet.ended)
-        refused = sum("install a later version" in c.text for c in self._fleet.ended if isinstance(c, EarlierHost))
+        refused = sum(c.was_refused for c in self._fleet.ended if isinstance(c, EarlierHost))
         return (
             f"upgrade: {earlier} processes of the earlier version, {self._replaced} of them replaced while they ran, "
             f"{refused} refused afterwards; the group writes format {self._writes}"

@@ -52,6 +52,8 @@ class Verdict:
     seen: Counter[str] = field(default_factory=Counter)
     rows: defaultdict[str, list[Row]] = field(default_factory=lambda: defaultdict(list))
     """Of the output, by partition."""
+    commits: defaultdict[str, list[list[Row]]] = field(default_factory=lambda: defaultdict(list))
+    """The same by commit, by partition."""
     passes: defaultdict[str, list[Pass]] = field(default_factory=lambda: defaultdict(lambda: [Pass()]))
     """By partition."""
     stood_still: tuple[float, str, int] = (0.0, "", 0)
@@ -86,6 +88,8 @@ def judge(container: Objects, processor: str, records: Mapping[str, Sequence[Sen
         kind, _, rest = rest.partition("/")
         if kind in ("output", "dead-letters"):
             folder, _, name = rest.partition("/")
+            if folder.startswith("_"):
+                continue  # of a table
             files[folder.removeprefix("partition=")][kind][name] = body
     for partition in sorted(files.keys() - records.keys()):
         verdict.faults.append(f"partition {partition} has output, but there is no such partition in the log")
@@ -140,6 +144,7 @@ class _Chain:
                     self._fault(f"output file {step.name} counts {commit['totals'][what]} {what} so far, not {count}")
             if commit["rows"] != len(step.rows):
                 self._fault(f"output file {step.name} says {commit['rows']} rows and has {len(step.rows)}")
+            self._verdict.commits[self._partition].append(step.rows)
             if reset is not None:
                 self._note_reset(step, reset)
                 reached, epoch, time = last, commit["epoch"], commit["time"]

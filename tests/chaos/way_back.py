@@ -17,7 +17,7 @@ from tests.chaos.place import Place
 from tests.chaos.programs import host
 from tests.chaos.table import check_table
 from tests.chaos.verdict import Row, Verdict
-from tests.chaos.workload import SCHEMA
+from tests.chaos.workload import GROWN
 
 PROCESSOR = "Back"
 PARTITIONS = 4
@@ -30,7 +30,7 @@ CATCH_UP = 300.0
 class BackHandler(JsonRows):
     """The rows as they were, and which record of the first processor they are of."""
 
-    output_schema = f"{SCHEMA}, of_partition string, of_sequence long"
+    output_schema = f"{GROWN}, of_partition string, of_sequence long"
 
 
 class WayBack:

@@ -20,8 +20,10 @@ from tests.chaos.counts import GAP, Session, count, count_key, keeps_counts, tim
 
 SCHEMA = (
     "producer string, number long, part int, parts int, host string, epoch long, attempt int, token string, "
-    "count long, session long"
+    "count long, session long, gone boolean"
 )
+GROWN = f"{SCHEMA}, twice long"
+"""The columns of a later version."""
 
 KINDS = {
     "row": 480,  # one row
@@ -94,10 +96,11 @@ class ChaosHandler(PartitionHandler):
     style of the handler, and whether it keeps state."""
 
     output_schema = SCHEMA
+    has_twice: ClassVar[bool] = False
     State: ClassVar[Any] = {"counts": int, "sessions": Session}
 
     async def process(self, batch: Batch, ctx: PartitionContext) -> None:
-        attempt = _Attempt(batch, ctx)
+        attempt = _Attempt(batch, ctx, has_twice=self.has_twice)
         match int(ctx.partition.rpartition("-")[2]) % 4:
             case 0:  # one after the other
                 for record in batch:
@@ -118,14 +121,29 @@ class ChaosHandler(PartitionHandler):
         sessions.delete(key)
         if ctx.attempt == 1 and _hash(f"{ctx.host}/{ctx.epoch}/{key}") % 50 == 0:
             raise Spoilt(f"the timer of {key} fails")
-        return timer_row(key, session, host=ctx.host, epoch=ctx.epoch, attempt=ctx.attempt, token=SYSTEM.nonce())
+        made = {"host": ctx.host, "epoch": ctx.epoch, "attempt": ctx.attempt, "token": SYSTEM.nonce()}
+        row = timer_row(key, session, **made)
+        return row | more_of(row, has_twice=self.has_twice)
+
+
+class GrownHandler(ChaosHandler):
+    """The same in a later version, with one more column."""
+
+    output_schema = GROWN
+    has_twice = True
+
+
+def more_of(row: Mapping[str, Any], *, has_twice: bool) -> dict[str, Any]:
+    """Columns that follow from others. A row with `gone` deletes its key in a sink that keeps the newest rows."""
+    twice = {"twice": 2 * row["number"]} if has_twice else {}
+    return {"gone": _hash(f"{row['token']}/{row['number']}") % 6 == 0, **twice}
 
 
 class _Attempt:
     """One attempt at a batch."""
 
-    def __init__(self, batch: Batch, ctx: PartitionContext) -> None:
-        self._ctx = ctx
+    def __init__(self, batch: Batch, ctx: PartitionContext, *, has_twice: bool) -> None:
+        self._ctx, self._has_twice = ctx, has_twice
         # Changes of state are not known by record, so only the whole batch can be committed.
         self._least_commit = batch.last if keeps_counts(ctx.partition) else -1
         self._made = {"host": ctx.host, "epoch": ctx.epoch, "attempt": ctx.attempt, "token": SYSTEM.nonce()}
@@ -184,6 +202,7 @@ class _Attempt:
         if kind in ("slow", "long") and ctx.attempt == 1:  # else a failing neighbour would make it many times as long
             await SYSTEM.sleep(SLOW if kind == "slow" else LONG)
         row = {"producer": producer, "number": number, "parts": parts_of(end, number), **self._made, **counted}
+        row |= more_of(row, has_twice=self._has_twice)
         if end == "misfit":
             return [row | {"part": 2**40}]
         return [row | {"part": part} for part in range(row["parts"])]
