@@ -102,7 +102,7 @@ class World:
         schema = pa.schema([("made", pa.int64()), ("_sequence", pa.int64())])
         follower = ChainFollower(self.store, LAYOUT, partition)
         stored, found = (
-            StoredCommits(follower, schema, self.store.clock, anyio.CapacityLimiter(1), every=True),
+            StoredCommits(follower, schema, self.store.clock, anyio.CapacityLimiter(1), every=False),
             list[tuple[int | None, list[Row]]](),
         )
         while (commit := await chain.read(len(found))) is not None:
