@@ -38,6 +38,8 @@ _FIRST_TIME, _LAST_TIME = (
     for time in (datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC))
 )
 
+_parse_json = msgspec.json.Decoder().decode  # four fifths of the time of orjson
+
 _PIECE = 512  # items of a column that are Python objects at once
 
 
@@ -72,11 +74,14 @@ class Record(msgspec.Struct, frozen=True):
         return self._batch.partition
 
     def json(self) -> Any:
-        """The value parsed as JSON. An integer from 2^64 on becomes a float; `ctx.decode` keeps it.
+        """The value parsed as JSON. Integers of any size stay exact.
 
         Raises `orjson.JSONDecodeError` (a ValueError) if it is not JSON.
         """
-        return orjson.loads(self.value)  # type: ignore[arg-type]  # None: orjson says so, and the record fails
+        try:
+            return _parse_json(self.value)  # type: ignore[arg-type]  # None: an error, too
+        except Exception:  # noqa: BLE001  # orjson takes a few more levels, and its errors name the place
+            return orjson.loads(self.value)  # type: ignore[arg-type]
 
     @property
     def text(self) -> str:

@@ -16,7 +16,9 @@ _STEPS = np.zeros(256, np.int32)
 _STEPS[list(b"[{")], _STEPS[list(b"]}")] = 1, -1
 _BRACE = ord("{")  # and "[", with the bit of lower case
 _CLOSING = ord("}")
-_LOOSE = [re.compile(word + rb"(?=[,\]}\s])") for word in (b"-NaN", b"Inf")]
+_LOOSE = {word: re.compile(word + rb"(?=[,\]}\s])") for word in (b"-NaN", b"Inf")}
+
+_BLOCK = 64 * 2**10  # bytes
 
 
 def check_depth(value: bytes) -> None:
@@ -59,4 +61,21 @@ def object_levels(value: bytes) -> tuple[int, int]:
 
 def has_loose_numbers(text: bytes) -> bool:
     """Whether a text has a number that Arrow's parser takes, and Python's `json` does not: -NaN, Inf, -Inf."""
-    return any(loose.search(text) and loose.search(_STRINGS.sub(b"", text)) for loose in _LOOSE)
+    return any(_has(text, word[:2]) and _is_loose(loose, text) for word, loose in _LOOSE.items())
+
+
+def _has(text: bytes, pair: bytes) -> bool:
+    """Whether the text has these two bytes in a row. Python's own search takes four times as long.
+
+    In blocks, because fresh memory for a truth per byte would take longer than the comparison.
+    """
+    first, second = pair
+    if first not in text:
+        return False
+    content = np.frombuffer(text, np.uint8)
+    blocks = (content[at : at + _BLOCK + 1] for at in range(0, len(content), _BLOCK))
+    return any(bool(np.any((block[:-1] == first) & (block[1:] == second))) for block in blocks)
+
+
+def _is_loose(loose: re.Pattern[bytes], text: bytes) -> bool:
+    return bool(loose.search(text) and loose.search(_STRINGS.sub(b"", text)))

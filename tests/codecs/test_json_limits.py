@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ast
+import json
 import time
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import orjson
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -16,9 +18,11 @@ from pydantic import BaseModel
 
 from actorproc import codecs
 from actorproc.codecs.json import JsonDecoder
+from actorproc.codecs.json_limits import has_loose_numbers
 from actorproc.codecs.limits import MOST_COLUMNS, MOST_LEVELS
 from actorproc.formats.json_schema.decoder import JsonSchemaDecoder
 from actorproc.handler.decoder import Decoder
+from actorproc.records import Batch
 from actorproc.rows.output_schema import parse_schema
 
 
@@ -200,6 +204,14 @@ def test_any_text_gives_one_answer(name: str, text: bytes, is_whole: bool) -> No
     read_object(decoder, Any, [value, b"{}"], 0)
 
 
+@pytest.mark.parametrize("number", [b"-NaN", b"Inf", b"-Inf"])
+def test_a_loose_number_is_found_wherever_it_is(number: bytes) -> None:
+    border = 64 * 2**10
+    for at in range(border - 6, border + 3):
+        assert has_loose_numbers(b" " * at + number + b"}"), at
+        assert not has_loose_numbers(b'"' + b" " * at + number + b'"}'), "in a text"
+
+
 @pytest.mark.parametrize("limit", [MOST_COLUMNS, MOST_LEVELS])
 def test_a_limit_of_all_formats_is_spelled_once(limit: int) -> None:
     others = {"unknown_ids.py", "registry.py"}  # numbers of ids and references
@@ -211,3 +223,22 @@ def test_a_limit_of_all_formats_is_spelled_once(limit: int) -> None:
     ]
     assert set(found) - others == {"limits.py"}
     assert found.count("limits.py") == 1
+
+
+@pytest.mark.parametrize(
+    "value", [b"[18446744073709551616]", b"[-9223372036854775809]", b"[1e400]", nested(900), b"[0.1]"]
+)
+def test_a_record_parses_its_json_exactly(value: bytes) -> None:
+    (record,) = Batch.of("0", [value], [0])
+    if value == b"[1e400]":
+        with pytest.raises(orjson.JSONDecodeError, match="infinity"):
+            record.json()
+    else:
+        assert record.json() == json.loads(value)
+
+
+@pytest.mark.parametrize("value", [None, b"", b"{", b"{} {}", b'"\xff"', b'"\\ud800"', b"NaN", nested(5_000)])
+def test_a_record_that_is_not_json_says_so_as_orjson_does(value: bytes | None) -> None:
+    (record,) = Batch.of("0", [value], [0])
+    with pytest.raises(orjson.JSONDecodeError):
+        record.json()
