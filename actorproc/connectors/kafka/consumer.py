@@ -31,9 +31,10 @@ T = TypeVar("T")
 logger = get_logger(__name__)
 
 _POLL = 0.1  # seconds for which the thread waits for a message; assignments wait as long
+_SHORT_POLL, _SHORT_POLLS = 0.01, 100  # so many waits after a message are short; for ever, they would cost idle hosts
 _CONNECT = 1.0  # seconds for which the thread waits for a new topic
 _MESSAGES = 1_000  # taken from the client at once: of more, the caches no longer hold the objects
-_ROUND = 20_000  # messages that become batches together, at most
+_ROUND = 5_000  # messages that become batches together, at most
 _ROUND_BYTES = 8 * 2**20  # of a round, about: as many messages as the last round makes expect
 PAUSE_BYTES = 16 * 2**20
 """Bytes of a partition that wait for its handler before it is paused, at most. A pause drops the messages
@@ -125,6 +126,7 @@ class SharedConsumer:
         self._most_waiting = most_waiting
         self._share = 0  # bytes of a partition that may wait
         self._round = _MESSAGES  # messages of the next round
+        self._silent_polls = 0  # since the latest message
         self._stopped = False
         self.rounds = 0
         """Rounds of the thread so far."""
@@ -148,6 +150,7 @@ class SharedConsumer:
     def close(self) -> None:
         """End the thread, and wait for it. Blocks for a second or so."""
         self._stopped = True
+        self._orders.put(lambda: None)
         self._thread.join()
 
     # In the thread
@@ -194,11 +197,16 @@ class SharedConsumer:
 
     def _read_round(self) -> None:
         """Wait for a message, and hand over all that have come by then."""
-        messages: list[Message] = self._consumer.consume(1, _POLL) if self._feeds else []
+        if not self._feeds:
+            return
+        timeout = _SHORT_POLL if self._silent_polls < _SHORT_POLLS else _POLL
+        messages: list[Message] = self._consumer.consume(1, timeout)
+        self._silent_polls = 0 if messages else self._silent_polls + 1
         if messages:
             with collector_paused():
                 self._take_more(messages)
                 self._hand_over(messages)
+                messages.clear()  # before the collector is back, which would visit each
 
     def _take_more(self, messages: list[Message]) -> None:
         while len(messages) < self._round:

@@ -14,7 +14,8 @@ DEFAULTS: Properties = {
     "group.id": "actorproc",  # librdkafka wants one; nothing is committed to it and nobody joins it
     "isolation.level": "read_committed",
     "fetch.queue.backoff.ms": 5,  # the default of 1000 costs a factor of eight (docs/performance.md)
-    "queued.min.messages": 20_000,
+    "max.partition.fetch.bytes": 2**18,  # as messages in the client, a reply takes many times its size
+    "queued.min.messages": 10_000,
     "queued.max.messages.kbytes": 16_384,  # over all partitions of the host
     "socket.keepalive.enable": True,
     "reconnect.backoff.max.ms": 1_000,  # as in Kafka's Java client; by default a broker's outage lasts 10 s longer
