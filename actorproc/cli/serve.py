@@ -19,6 +19,7 @@ from actorproc.cli.workers import Workers, command_line, deadline, end_soon, sto
 from actorproc.errors import UsageError
 from actorproc.host.statistics import Statistics
 from actorproc.runtime.clock import SYSTEM
+from actorproc.runtime.own_process import set_up_process
 
 _FIRST_RUN = "5m"
 """How long the query waits for its hosts, which start beside it, to begin."""
@@ -58,6 +59,7 @@ def run(arguments: ServeArguments) -> None:
                     send(Report(statistics.host, statistics.counts), reports)
                 _conclude(statistics, SYSTEM.monotonic() - began, look, until_end=until_end)
 
+    set_up_process()  # the handler's modules are imported
     run_async(work)
     if is_worker and until_end:
         raise typer.Exit(REACHED_END)

@@ -1,8 +1,12 @@
-"""actorproc on a `kafka://` source, with a handler of each kind: exactly once, into its own output."""
+"""actorproc on a `kafka://` source, with a handler of each kind: exactly once, into its own output.
+
+The process is set up as `actorproc serve` does.
+"""
 
 from __future__ import annotations
 
 import os
+import sys
 from typing import Any
 
 import anyio
@@ -14,6 +18,7 @@ from actorproc import Batch, JsonRows, PartitionContext, PartitionHandler, Proce
 from actorproc.connectors.kafka import KafkaSource
 from actorproc.connectors.kafka.forwarder import KafkaForwarder
 from actorproc.handler.info import PartitionInfo
+from actorproc.runtime.own_process import set_up_process
 from benchmarks.kafka_programs.task import Stopwatch, Task
 from benchmarks.processes import only_warnings
 
@@ -109,6 +114,18 @@ HANDLERS: dict[str, type[Any]] = {
 }  # fmt: skip
 
 
+class _WithoutPandas:
+    """As the other libraries' environment: pyarrow imports pandas where it is installed, here for Spark's sake."""
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> None:
+        if name == "pandas":
+            raise ModuleNotFoundError(name)
+
+
+def hide_pandas() -> None:
+    sys.meta_path.insert(0, _WithoutPandas())
+
+
 async def main(task: Task) -> None:
     source = KafkaSource(f"kafka://{task.brokers}/{task.topic}", task.properties)
     options = {"brokers": task.brokers, "topic": task.new_topic()} if task.variant == "forward" else None
@@ -120,5 +137,7 @@ async def main(task: Task) -> None:
 
 
 if __name__ == "__main__":
+    hide_pandas()
+    set_up_process()
     only_warnings()
     anyio.run(main, Task.given())
