@@ -7,7 +7,13 @@ from typing import Any
 import redis.asyncio as redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
-from redis.exceptions import ConnectionError, NoPermissionError, ReadOnlyError  # noqa: A004
+from redis.exceptions import (
+    AuthenticationError,
+    ConnectionError,  # noqa: A004
+    NoPermissionError,
+    ReadOnlyError,
+    ResponseError,
+)
 
 from actorproc.connectors.redis.options import RedisOptions
 from actorproc.sinks.protocol import SinkRefused
@@ -19,7 +25,7 @@ async def connect(url: str, options: RedisOptions, name: str) -> Client:
     """Connect, and look whether this Redis can keep its word.
 
     Raises:
-        SinkRefused: it may throw away keys when its memory is full.
+        SinkRefused: it refuses the login, or may throw away keys when its memory is full.
     """
     common: dict[str, Any] = {
         "password": options.password, "client_name": name,
@@ -32,8 +38,10 @@ async def connect(url: str, options: RedisOptions, name: str) -> Client:
     client = redis.Redis.from_pool(pool)
     try:
         found = {**await client.info("memory"), **await client.info("cluster")}
-    except BaseException:
+    except BaseException as error:
         await client.aclose()
+        if (refused := refusal(error)) is not None:
+            raise refused from error
         raise
     if found.get("maxmemory") and str(found.get("maxmemory_policy", "")).startswith("allkeys-"):
         await client.aclose()
@@ -47,10 +55,15 @@ async def connect(url: str, options: RedisOptions, name: str) -> Client:
     return redis.RedisCluster.from_url(url, max_connections=options.connections, **common)
 
 
-def refusal(error: Exception) -> SinkRefused | None:
+_LASTING = ("executing the script can't", "DB index is out of range")
+"""In errors for which Redis has no code of their own."""
+
+
+def refusal(error: BaseException) -> SinkRefused | None:
     """The error, if trying again cannot help."""
-    within_script = "executing the script can't" in str(error)  # Redis has no code of its own for it
-    return SinkRefused(str(error)) if within_script or isinstance(error, NoPermissionError) else None
+    lasts = isinstance(error, ResponseError) and any(part in str(error) for part in _LASTING)
+    lasts = lasts or isinstance(error, NoPermissionError | AuthenticationError)
+    return SinkRefused(f"Redis refuses: {error}") if lasts else None
 
 
 async def reconnect(client: Client, error: Exception) -> None:

@@ -16,6 +16,7 @@ from actorproc.config.options import parse_options
 from actorproc.connectors.redis.client import Client, connect, reconnect, refusal
 from actorproc.connectors.redis.keys import has_tag, position_key, tag_of
 from actorproc.connectors.redis.options import RedisOptions
+from actorproc.connectors.redis.rights import check_rights, check_type
 from actorproc.connectors.redis.scripts import APPEND, FIELDS, MOVED, READ, UPSERT
 from actorproc.connectors.redis.values import keyed_rows, packed_rows
 from actorproc.sinks.protocol import Ability, Delivery, Guarantee, Sink, SinkMoved, SinkPlace, SinkRefused, SinkRow
@@ -54,6 +55,21 @@ class RedisSink(Sink):
             )
         self._script = self._client.register_script(UPSERT if self._is_keyed else APPEND)
         self._read = self._client.register_script(READ)
+        await self._try()
+
+    async def _try(self) -> None:
+        """Try what a delivery needs, and change nothing.
+
+        Raises:
+            SinkRefused: a right is missing, or a key is something else.
+        """
+        client, keys = self._opened(), [self._position("")]
+        keys += [*self._ours(), f"{self._target}:"] if self._is_keyed else [self._target]
+        await self._call(check_rights(client, keys, UPSERT if self._is_keyed else APPEND))
+        if not self._is_keyed:
+            await self._call(check_type(client, self._target, "stream"))
+        never = SinkRow("", -1, "", -1, -1)  # so the script ends at its comparison
+        await self._call(self._script(keys=keys, args=[_packed(never), _packed(never), ""], client=client))
 
     async def read(self, partition: str) -> SinkRow | None:
         """See `Sink.read`."""
@@ -89,11 +105,14 @@ class RedisSink(Sink):
 
     def _upsert(self, delivery: Delivery) -> tuple[list[Any], list[Any]]:
         rows = keyed_rows(delivery, self.options)
-        prefix, tag = self._target.encode() + b":", tag_of(self._target)
-        ours = [f"actorproc:{{{tag}}}:{kind}:{self._target}" for kind in ("lives", "deleted")]
-        return [*ours, *(prefix + key for key in rows.keys)], [
+        prefix = self._target.encode() + b":"
+        return [*self._ours(), *(prefix + key for key in rows.keys)], [
             delivery.registration, f"{delivery.depth:010d}", *rows.packed
         ]  # fmt: skip
+
+    def _ours(self) -> list[str]:
+        """Keys of the hashes beside the rows: lives of the target, and versions of deleted keys."""
+        return [f"actorproc:{{{tag_of(self._target)}}}:{kind}:{self._target}" for kind in ("lives", "deleted")]
 
     async def close(self) -> None:
         """See `Sink.close`."""

@@ -76,23 +76,25 @@ async def test_every_type_is_text_and_nulls_are_left_out(server: RedisServer) ->
 @pytest.mark.parametrize("key", ["stream", "position"])
 async def test_a_key_of_another_type_is_refused_and_nothing_changes(server: RedisServer, key: str) -> None:
     name = f"taken-{key}"
-    with server.client() as client:
-        client.set(name if key == "stream" else position_key(name, "Orders/r", "0"), "text")
     async with sink(server, name) as found:
         await found.open(SCHEMA)
+        with server.client() as client:
+            client.set(name if key == "stream" else position_key(name, "Orders/r", "0"), "text")
         with pytest.raises(SinkRefused, match="is something else"):
             await found.write(delivery(3))
     with server.client() as client:
         assert client.exists(name, position_key(name, "Orders/r", "0")) == 1
 
 
-async def test_a_right_that_is_missing_is_refused(server: RedisServer) -> None:
+async def test_a_right_that_is_taken_away_is_refused(server: RedisServer) -> None:
     with server.client() as client:
-        client.execute_command("ACL SETUSER", "narrow", "on", ">pw", "~other*", "+@all")
+        client.execute_command("ACL SETUSER", "narrow", "on", ">pw", "~*", "+@all")
     url = server.url.replace("redis://", "redis://narrow@")
     found = RedisSink(url, {"stream": "rights", "password": "pw"}, SinkPlace("r", "Orders", SYSTEM))
     async with found:
         await found.open(SCHEMA)
+        with server.client() as client:
+            client.execute_command("ACL SETUSER", "narrow", "resetkeys", "~other*")
         with pytest.raises(SinkRefused, match=r"(?i)perm"):
             await found.write(delivery(3))
 
@@ -100,11 +102,13 @@ async def test_a_right_that_is_missing_is_refused(server: RedisServer) -> None:
 async def test_no_row_is_added_where_the_position_cannot_be_set(server: RedisServer) -> None:
     with server.client() as client:
         rights = ["+@read", "+@stream", "+@scripting", "+@connection", "+select", "+info", "+client", "+config|get"]
-        client.execute_command("ACL SETUSER", "noset", "on", ">pw", "~*", *rights)
+        client.execute_command("ACL SETUSER", "noset", "on", ">pw", "~*", "+@all")
     url = server.url.replace("redis://", "redis://noset@")
     found = RedisSink(url, {"stream": "noset", "password": "pw"}, SinkPlace("r", "Orders", SYSTEM))
     async with found:
         await found.open(SCHEMA)
+        with server.client() as client:
+            client.execute_command("ACL SETUSER", "noset", "nocommands", *rights)
         with pytest.raises(SinkRefused, match=r"(?i)perm|can't run this command"):
             await found.write(delivery(3))
     assert entries(server, "noset") == []
@@ -262,3 +266,55 @@ def test_a_key_without_a_slot_of_its_own_is_refused(key: str) -> None:
 def _kill_after(server: RedisServer, seconds: float) -> None:
     time.sleep(seconds)
     server.kill()
+
+
+async def refusal(url: str, **options: Any) -> str:
+    """Why a host would not start with this sink."""
+    found = RedisSink(url, {"stream": "orders", **options}, SinkPlace("r", "Orders", SYSTEM))
+    try:
+        with pytest.raises(SinkRefused) as caught:
+            await found.check(SCHEMA)
+    finally:
+        await found.close()
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+async def test_a_wrong_password_or_database_is_refused_at_the_start(server: RedisServer) -> None:
+    with server.client() as client:
+        client.acl_setuser("me", enabled=True, passwords=["+right"], keys=["*"], commands=["+@all"])
+    me = server.url.replace("//", "//me@")
+    assert "invalid username-password pair" in await refusal(me, password="wrong")
+    assert "DB index is out of range" in await refusal(server.url.replace("/0", "/99"))
+    found = RedisSink(me, {"stream": "orders", "password": "right"}, SinkPlace("r", "Orders", SYSTEM))
+    await found.check(SCHEMA)
+    await found.close()
+    with server.client() as client:
+        assert client.keys("*orders*") == []
+
+
+@pytest.mark.parametrize("mode", [{}, {"mode": "upsert", "key": "n", "prefix": "orders"}])
+@pytest.mark.parametrize(
+    ("rights", "why"),
+    [
+        (["~*", "+@all", "-evalsha"], "evalsha"),
+        (["~*", "+@all", "-info"], "info"),
+        (["~*", "+@all", "-hset"], "the user lacks the right to HSET actorproc:{orders}:Orders/r:"),
+        (["~actorproc:*", "+@all"], "orders"),
+    ],
+)
+async def test_a_missing_right_is_refused_before_anything_is_delivered(
+    server: RedisServer, rights: list[str], why: str, mode: dict[str, str]
+) -> None:
+    with server.client() as client:
+        client.execute_command("ACL", "SETUSER", "less", "reset", "on", ">secret", *rights)
+        if client.info()["redis_version"] < "7" and "lacks" in why:
+            pytest.skip("a script of Redis 6 cannot ask for rights")
+    options: dict[str, Any] = {"stream": None, **mode} if mode else {}
+    assert why in await refusal(server.url.replace("//", "//less@"), password="secret", **options)
+
+
+async def test_a_stream_that_is_something_else_is_refused_at_the_start(server: RedisServer) -> None:
+    with server.client() as client:
+        client.set("text", "x")
+    assert "the key 'text' is a string, not a stream" in await refusal(server.url, stream="text")
