@@ -73,6 +73,10 @@ class PositionsInContainer(Sink):
         """Called once, before `open`: where the rows are, and the name of the sink."""
         self._store, self._layout, self._name = store, layout, name
 
+    async def check(self, schema: pa.Schema) -> None:
+        """See `Sink.check`: the rows are in the container, which is tried for itself."""
+        await self.open(schema)
+
     @abstractmethod
     async def send(self, delivery: Delivery) -> None:
         """Send the rows, commit by commit (`commits_of`), until the target has acknowledged all of them.

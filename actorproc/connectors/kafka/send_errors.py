@@ -16,6 +16,12 @@ REFUSED = {
 }  # fmt: skip
 """Of messages that are refused for good."""
 
+REFUSED_LOGIN = {KafkaError._AUTHENTICATION, KafkaError.SASL_AUTHENTICATION_FAILED, KafkaError._SSL}
+"""Why a client gets no connection, though a broker answers."""
+
+UNSUPPORTED = {KafkaError._UNSUPPORTED_FEATURE, KafkaError.UNSUPPORTED_VERSION}
+"""The broker does not know such a request."""
+
 _UNFIT = {
     KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE, KafkaError.INVALID_MSG_SIZE,
     KafkaError.INVALID_TIMESTAMP, KafkaError.INVALID_RECORD,

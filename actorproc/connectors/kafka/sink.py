@@ -90,10 +90,20 @@ class KafkaSink(Sink):
         await self._in_thread(self._open)
 
     def _open(self) -> None:
+        """Try the topic, and what a delivery needs beside it, under the names of a partition that does not exist."""
+        timeout = self.options.timeout
         try:
-            check_topic(self._properties, self.topic, self.options.timeout)
+            check_topic(self._properties, self.topic, timeout)
+            writer = TransactionalWriter(self._properties, self.topic, self._name(""), timeout, patience=timeout)
+            try:
+                writer.open_at()
+                writer.try_position()
+            finally:
+                writer.close()
         except KafkaUnavailable as error:
             raise SinkError(str(error)) from None
+        except ProducerLost as error:  # another host tries the same, or the right to the name is missing
+            raise (SinkError if error.is_fenced else SinkRefused)(str(error)) from None
         except HandlerError as error:
             raise SinkRefused(str(error)) from None
 

@@ -15,12 +15,15 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicCollection, TopicPartition
+from confluent_kafka.admin import AclOperation, AdminClient  # type: ignore[attr-defined]  # not in its __all__
 
 from actorproc.connectors.kafka.messages import Numbered
 from actorproc.connectors.kafka.send_errors import (
     GONE,
     REFUSED,
+    REFUSED_LOGIN,
+    UNSUPPORTED,
     ProducerLost,
     handler_error,
     is_fenced,
@@ -47,9 +50,11 @@ _QUIET = {
 _STUCK = 10.0  # seconds until a call that ignores its time-out is given up
 
 _BY_KEY, _NOW = -1, 0  # for `produce`: the partition, the timestamp
+_SOON = 2.0  # seconds until it is looked why the brokers do not answer
 _FIRST = 1  # millisecond since 1970
 _POLL = 0.1  # seconds to wait for room in the producer's queue
 _STABLE = 1.0  # seconds to wait for the end of a transaction
+_NO_GROUP = KafkaError.GROUP_AUTHORIZATION_FAILED
 _TRIES = 50  # questions to a coordinator that has just started
 
 
@@ -127,6 +132,21 @@ class TransactionalWriter:
         with _consumer(group) as consumer:
             self._members = consumer.consumer_group_metadata()
             return _committed(consumer, self._topic, self._timeout)
+
+    def try_position(self) -> None:
+        """Begin a transaction that stores a position, and abort it.
+
+        Raises:
+            KafkaUnavailable, ProducerLost: the brokers do not answer.
+            HandlerError: they refuse, for example because rights are missing.
+        """
+        try:
+            self._producer.begin_transaction()
+            self._send_offset(TopicPartition(self._topic, 0, 0))
+            self._producer.abort_transaction()
+        except KafkaException as error:
+            cause = error.args[0]
+            raise HandlerError(f"Kafka: {cause.str()}") if cause.code() == _NO_GROUP else handler_error(cause) from None
 
     def write(self, messages: Sequence[Numbered], position: TopicPosition) -> dict[int, str]:
         """See `Writer.write`."""
@@ -328,7 +348,13 @@ def _patiently(client: Producer | Consumer, question: Callable[[], T], patience:
 
 
 def _committed(consumer: Consumer, topic: str, timeout: float) -> TopicPartition:
-    [stored] = consumer.committed([TopicPartition(topic, 0)], timeout)
+    try:
+        [stored] = consumer.committed([TopicPartition(topic, 0)], timeout)
+    except KafkaException:
+        told = consumer.poll(0)  # a group that may not be read is told there, and the question has waited in vain
+        if told is not None and (why := told.error()) is not None and why.code() == _NO_GROUP:
+            raise KafkaException(why) from None
+        raise
     if stored.error is not None:
         raise KafkaException(stored.error)
     return stored
@@ -405,15 +431,40 @@ def check_topic(properties: Properties, topic: str, timeout: float) -> None:
     Raises:
         UsageError: librdkafka refuses a property.
         KafkaUnavailable: the brokers do not answer.
-        HandlerError: there is no such topic, or rights are missing.
+        HandlerError: there is no such topic, the login is refused, or the right to write is missing.
     """
-    producer = _made(Producer, properties)
+    told: list[KafkaError] = []
+    producer = _made(Producer, {**properties, "error_cb": told.append})
+    until = time.monotonic() + timeout  # noqa: TID251  # in a thread without an event loop
     try:
-        _check_topic(producer, topic, timeout)
-    except KafkaException as error:
-        raise handler_error(error.args[0]) from None
+        while True:
+            try:
+                _check_topic(producer, topic, min(timeout, _SOON))
+                break
+            except KafkaException as error:
+                producer.poll(0)  # the client tells there why it has no connection
+                if refused := [why for why in told if why.code() in REFUSED_LOGIN]:
+                    raise HandlerError(f"Kafka: {refused[0].str()}") from None
+                if not is_passing(error.args[0]) or time.monotonic() > until:  # noqa: TID251
+                    raise handler_error(error.args[0]) from None
     finally:
         producer.close()
+    _check_right_to_write(properties, topic, timeout)
+
+
+def _check_right_to_write(properties: Properties, topic: str, timeout: float) -> None:
+    admin = _made(AdminClient, properties)
+    found = admin.describe_topics(
+        TopicCollection([topic]), include_authorized_operations=True, request_timeout=timeout
+    )  # fmt: skip
+    try:
+        allowed = found[topic].result(2 * timeout).authorized_operations
+    except KafkaException as error:
+        if error.args[0].code() in UNSUPPORTED:
+            return  # the first transaction tells
+        raise handler_error(error.args[0]) from None
+    if allowed is not None and AclOperation.WRITE not in allowed:
+        raise HandlerError(f"topic {topic}: the user may not write to it")
 
 
 def _check_topic(producer: Producer, topic: str, timeout: float) -> None:

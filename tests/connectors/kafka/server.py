@@ -59,6 +59,9 @@ broker.heartbeat.interval.ms=500
 log.retention.check.interval.ms=1000
 log.segment.delete.delay.ms=0
 auto.create.topics.enable=false
+authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer
+allow.everyone.if.no.acl.found=true
+super.users=User:ANONYMOUS
 """
 _TOKENS = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required;"
 _JAAS = (

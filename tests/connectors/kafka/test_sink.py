@@ -18,9 +18,13 @@ from actorproc.runtime.clock import SYSTEM
 from actorproc.sinks.protocol import Delivery, Guarantee, SinkError, SinkMoved, SinkPlace, SinkRefused, SinkRow
 from actorproc.testing import check_sink
 from actorproc.testing.memory_source import MemorySource
-from tests.connectors.kafka.server import Broker
+from tests.connectors.kafka.server import PASSWORD, USER, Broker
 
 pytest.importorskip("confluent_kafka", reason="confluent-kafka is not installed")
+
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._acl import AclBinding, AclOperation, AclPermissionType
+from confluent_kafka.admin._resource import ResourcePatternType, ResourceType
 
 from actorproc.connectors.kafka.sink import KafkaSink
 from tests.connectors.kafka.topics import Topic
@@ -223,3 +227,57 @@ async def test_a_deleted_topic_loses_the_row_too(broker: Broker) -> None:
         await found.write(delivery(range(3), None))
         topic.create_again()
         assert await found.read("0") is None
+
+
+LOGIN = {
+    "security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN", "sasl.username": USER, "sasl.password": PASSWORD
+}  # fmt: skip
+
+
+async def refusal(broker: Broker, topic: Topic, **options: Any) -> str:
+    """Why a host would not start with this sink, as a user who logs in."""
+    given = {"timeout": 5, **LOGIN, **options}
+    found = KafkaSink(f"kafka://{broker.sasl_address}/{topic.name}", given, SinkPlace("topic", topic.name, SYSTEM))
+    async with found:
+        with pytest.raises(SinkRefused) as caught:
+            await found.check(SCHEMA)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+async def test_a_wrong_password_is_refused_at_the_start(broker: Broker) -> None:
+    assert "uthentication failed" in await refusal(broker, Topic(broker), **{"sasl.password": "wrong"})
+
+
+@pytest.mark.parametrize(
+    ("kind", "what", "operation", "why"),
+    [
+        ("TOPIC", "{topic}", "WRITE", "the user may not write to it"),
+        ("TRANSACTIONAL_ID", "actorproc-sink:{topic}:topic:{topic}:", "WRITE", "ransactional Id authorization"),
+        ("GROUP", "actorproc-sink:{topic}:topic:{topic}:", "READ", "roup authorization failed"),
+        ("GROUP", "actorproc-sink:{topic}:topic:{topic}:", "DESCRIBE", "roup authorization failed"),
+    ],
+)
+async def test_a_missing_right_is_refused_at_the_start(
+    broker: Broker, kind: str, what: str, operation: str, why: str
+) -> None:
+    topic = Topic(broker)
+    found = KafkaSink(
+        f"kafka://{broker.sasl_address}/{topic.name}", {"timeout": 10, **LOGIN}, SinkPlace("topic", topic.name, SYSTEM)
+    )
+    async with found:
+        await found.check(SCHEMA)
+    seen = "DESCRIBE" if operation != "DESCRIBE" else "DELETE"
+    rules = [(operation, AclPermissionType.DENY), (seen, AclPermissionType.ALLOW)]
+    name = what.format(topic=topic.name)
+    bindings = [
+        AclBinding(
+            ResourceType[kind], name, ResourcePatternType.LITERAL, f"User:{USER}", "*", AclOperation[rule], permission
+        )
+        for rule, permission in rules
+    ]
+    admin = AdminClient({"bootstrap.servers": broker.address})
+    for done in admin.create_acls(bindings).values():
+        done.result(10)
+    assert why in await refusal(broker, topic)
+    assert topic.messages() == []
