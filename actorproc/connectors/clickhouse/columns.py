@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from datetime import date, datetime
 
@@ -36,6 +37,39 @@ def column_type(field: pa.Field) -> str:
     else:
         name = _TYPES.get(kind, "String")
     return f"Nullable({name})" if field.nullable else name
+
+
+_INTEGER = re.compile(r"Int(\d+)")
+_DECIMAL = re.compile(r"Decimal\((\d+), (\d+)\)")
+_TIME = re.compile(r"DateTime64\((\d)(?:, .*)?\)")
+_WRAPPED = re.compile(r"(?:Nullable|LowCardinality)\((.*)\)")
+_OWN_RULES = re.compile(r"U?Int\d|Float|BFloat|Decimal|Bool")
+"""Types that a text is not written into."""
+
+
+def takes(there: str, kind: pa.DataType) -> bool:
+    """Whether a column of type `there` has each value of this kind as it is. ClickHouse would cut off what it has not.
+
+    A text may go into any type that is neither a number nor boolean, such as UUID: the server reads it.
+    """
+    while (inner := _WRAPPED.fullmatch(there)) is not None:
+        there = inner[1]
+    if there == "String":
+        return True
+    if pt.is_string(kind) or pt.is_nested(kind):
+        return _OWN_RULES.match(there) is None
+    if pt.is_integer(kind):
+        wide = _INTEGER.fullmatch(there)
+        return wide is not None and int(wide[1]) >= kind.bit_width
+    if pt.is_decimal(kind):
+        found = _DECIMAL.fullmatch(there)
+        digits, scale = (int(found[1]), int(found[2])) if found else (0, 0)
+        return bool(scale >= kind.scale and digits - scale >= kind.precision - kind.scale)
+    if pt.is_timestamp(kind):
+        return (time := _TIME.fullmatch(there)) is not None and int(time[1]) >= 6
+    if kind == pa.float32():
+        return there in ("Float32", "Float64")
+    return there == _TYPES.get(kind)
 
 
 def as_stored(rows: pa.Table, there: Mapping[str, str]) -> pa.Table:

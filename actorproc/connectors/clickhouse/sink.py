@@ -25,6 +25,7 @@ _BLOCK_ROWS = 100_000
 
 _SETTINGS = {
     "insert_deduplicate": 1,
+    "input_format_null_as_default": 0,  # a column that cannot be null would get a zero in silence
     "async_insert": 0,  # it would join blocks of several requests
     "wait_end_of_query": 1,  # so that the status says whether it has failed
     "min_insert_block_size_rows": 10**9,  # one insert is one block, whatever the user's profile says

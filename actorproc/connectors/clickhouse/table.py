@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from actorproc.connectors.clickhouse.columns import column_type
+from actorproc.connectors.clickhouse.columns import column_type, takes
 from actorproc.connectors.clickhouse.options import ClickHouseOptions
 from actorproc.sinks.protocol import SinkRefused
 
@@ -24,7 +24,8 @@ def prepare(client: Any, table: str, schema: pa.Schema, options: ClickHouseOptio
         The types of its columns.
 
     Raises:
-        SinkRefused: it lacks columns that are not to be created, or does not know its latest blocks again.
+        SinkRefused: it lacks columns that are not to be created, has a column of a type that would change values, or
+            does not know its latest blocks again.
     """
     columns = {field.name: f"{quoted(field.name)} {column_type(field)}" for field in schema}
     if options.create:
@@ -40,7 +41,25 @@ def prepare(client: Any, table: str, schema: pa.Schema, options: ClickHouseOptio
         for name in missing:
             client.command(f"ALTER TABLE {quoted(table)} ADD COLUMN IF NOT EXISTS {columns[name]}")
         there = _columns(client, table)
+    for field in schema:
+        if not takes(there[field.name], field.type):
+            raise SinkRefused(
+                f"column {field.name} of table {table} is {there[field.name]}, which does not have every value of "
+                f"{field.type}: make it {column_type(field)} or String"
+            )
+    _try_insert(client, table, {name: there[name] for name in columns})
     return there
+
+
+def _try_insert(client: Any, table: str, types: dict[str, str]) -> None:
+    """Insert no rows: the server says whether the user may."""
+    names = ", ".join(map(quoted, types))
+    values = ", ".join(f"defaultValueOfTypeName({_text(kind)})" for kind in types.values())
+    client.command(f"INSERT INTO {quoted(table)} ({names}) SELECT {values} WHERE 0")
+
+
+def _text(value: str) -> str:
+    return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
 def _columns(client: Any, table: str) -> dict[str, str]:

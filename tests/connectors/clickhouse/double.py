@@ -105,7 +105,7 @@ class Handler(BaseHTTPRequestHandler):
         except Exception as error:  # noqa: BLE001  # what a query raises is its answer
             found = re.search(r"Code: (\d+)", str(error))
             return self._answer(500, str(error).encode(), {"X-ClickHouse-Exception-Code": found[1] if found else "1"})
-        if INSERT.match(sql) and ENGINE.lose:
+        if INSERT.match(sql) and data and ENGINE.lose:
             ENGINE.lose -= 1
             self.close_connection = True
             self.connection.shutdown(2)

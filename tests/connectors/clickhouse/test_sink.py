@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -232,3 +233,62 @@ async def test_rows_that_do_not_fit_are_refused(server: ClickHouse) -> None:
 def test_a_wrong_url_is_refused(url: str) -> None:
     with pytest.raises(UsageError):
         make_sink("ch", url, processor="p", clock=SYSTEM)
+
+
+async def refusal(server: ClickHouse, table: str, schema: pa.Schema) -> str:
+    """Why a host would not start with this table."""
+    async with sink(server, table) as found:
+        with pytest.raises(SinkRefused) as caught:
+            await found.check(schema)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("there", "kind"),
+    [
+        ("Int32", pa.int64()), ("UInt64", pa.int64()), ("Float64", pa.int64()), ("Float32", pa.float64()),
+        ("Nullable(Int64)", pa.string()), ("Date", pa.date32()), ("DateTime", pa.timestamp("us", "UTC")),
+        ("DateTime64(3)", pa.timestamp("us")), ("Decimal(10, 2)", pa.decimal128(10, 4)), ("Bool", pa.float64()),
+        ("Array(Int64)", pa.binary()),
+    ],
+)  # fmt: skip
+async def test_a_column_that_would_change_values_is_refused_at_the_start(
+    server: ClickHouse, there: str, kind: pa.DataType
+) -> None:
+    name = re.sub(r"\W+", "_", f"narrow_{there}_{kind}")
+    server.command(
+        f"CREATE TABLE {name} (x {there}, _sequence Int64, _partition String) ENGINE = MergeTree ORDER BY _sequence"
+        " SETTINGS non_replicated_deduplication_window = 10000"
+    )
+    schema = pa.schema([("x", kind), pa.field("_sequence", pa.int64(), nullable=False)])
+    assert f"column x of table {name} is {there}" in await refusal(server, name, schema)
+    assert server.query(f"SELECT count() FROM {name}") == [(0,)]
+
+
+async def test_wider_columns_take_rows(server: ClickHouse) -> None:
+    types = {
+        "a": ("Int128", pa.int64()), "b": ("LowCardinality(Nullable(String))", pa.int8()), "c": ("UUID", pa.string()),
+        "d": ("DateTime64(9, 'Asia/Tokyo')", pa.timestamp("us", "UTC")), "e": ("Decimal(20, 5)", pa.decimal128(10, 4)),
+        "f": ("Enum8('it\\'s' = 1)", pa.string()),
+    }  # fmt: skip
+    columns = ", ".join(f"{name} {kind}" for name, (kind, _) in types.items())
+    server.command(
+        f"CREATE TABLE wider ({columns}, _sequence Int64, _partition LowCardinality(String)) ENGINE = MergeTree"
+        " ORDER BY _sequence SETTINGS non_replicated_deduplication_window = 10000"
+    )
+    schema = pa.schema([*((name, kind) for name, (_, kind) in types.items()), SCHEMA.field("_sequence")])
+    async with sink(server, "wider") as found:
+        await found.check(schema)
+
+
+async def test_a_null_for_a_column_that_cannot_be_null_is_refused(server: ClickHouse) -> None:
+    server.command(
+        "CREATE TABLE full (n Int64, _sequence Int64, _partition String) ENGINE = MergeTree ORDER BY _sequence"
+        " SETTINGS non_replicated_deduplication_window = 10000"
+    )
+    rows = pa.table({"n": [1, None], "_sequence": [0, 1]}, SCHEMA)
+    async with sink(server, "full") as found:
+        await found.open(SCHEMA)
+        with pytest.raises(SinkRefused):
+            await found.write(Delivery("0", rows, 0, (2,), None, ROW, put_ids=("p0",)))
+    assert server.query("SELECT n FROM full") == []
