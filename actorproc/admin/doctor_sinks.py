@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 
 import anyio
 import pyarrow as pa
 
 from actorproc.errors import UsageError
 from actorproc.output.schema_document import read_schema
+from actorproc.output.source_identity import dataset_identity
 from actorproc.records import SEQUENCE
 from actorproc.rows.output_schema import output_schema
 from actorproc.runtime.error_text import format_error
@@ -18,6 +20,7 @@ from actorproc.sinks.host_sinks import SinkConfig
 from actorproc.sinks.opening import make_sink
 from actorproc.sinks.protocol import Sink, SinkRefused, SinkTarget
 from actorproc.sinks.row_shape import RowShape
+from actorproc.sinks.tables.protocol import TableHome, TableSink
 from actorproc.storage.names import ProcessorLayout
 from actorproc.storage.store import Store
 
@@ -37,7 +40,7 @@ class TriedSink:
     refused: bool = False
     """Hosts would refuse to start. Otherwise they start, and deliver once the sink answers."""
     latency_ms: float | None = None
-    """Of a delivery without rows; None: not tried."""
+    """Of a delivery without rows, or of a look at the table; None: not tried."""
     note: str = ""
     """What was not tried."""
 
@@ -57,23 +60,24 @@ async def try_sinks(configured: Mapping[str, SinkConfig], store: Store, layout: 
         else make_sink(name, given, processor=layout.processor, clock=store.clock)
         for name, given in configured.items()
     }
-    return [await _tried(name, sink, schema, store) for name, sink in made.items()]
+    home = TableHome(store, layout, await dataset_identity(store, layout) or "")
+    return [await _tried(name, sink, schema, home) for name, sink in made.items()]
 
 
-async def _tried(name: str, sink: SinkTarget, schema: pa.Schema | None, store: Store) -> TriedSink:
+async def _tried(name: str, sink: SinkTarget, schema: pa.Schema | None, home: TableHome) -> TriedSink:
     def result(error: str | None = None, **fields: object) -> TriedSink:
         return TriedSink(name, sink.url, str(sink.guarantee), error, **fields)  # type: ignore[arg-type]
 
-    if not isinstance(sink, Sink):
-        return result(note="a table is looked at when a host starts")
+    if not isinstance(sink, Sink | TableSink):
+        return result(note="it cannot be tried")
     note = "" if schema is not None else "columns are not tried, since the processor has never run here"
     try:
-        shaped = pa.schema([SEQUENCE]) if schema is None else RowShape(sink.options, schema, sink.can).schema
+        check = _check_of(sink, schema, home)
         with anyio.fail_after(_TIME):
-            await sink.check(shaped)
-            began = store.clock.monotonic()
-            await sink.check(shaped)
-            took = (store.clock.monotonic() - began) * 1000
+            await check()
+            began = home.store.clock.monotonic()
+            await check()
+            took = (home.store.clock.monotonic() - began) * 1000
     except TimeoutError:
         return result(f"it has not answered within {_TIME:g} s", note=note)
     except (SinkRefused, UsageError) as error:
@@ -84,6 +88,14 @@ async def _tried(name: str, sink: SinkTarget, schema: pa.Schema | None, store: S
         with anyio.CancelScope(shield=True), anyio.move_on_after(5), suppress(Exception):
             await sink.close()
     return result(latency_ms=round(took, 1), note=note)
+
+
+def _check_of(sink: Sink | TableSink, schema: pa.Schema | None, home: TableHome) -> Callable[[], Awaitable[None]]:
+    if isinstance(sink, TableSink):
+        return partial(sink.check, schema, home)
+    return partial(
+        sink.check, pa.schema([SEQUENCE]) if schema is None else RowShape(sink.options, schema, sink.can).schema
+    )
 
 
 def _one_line(text: str) -> str:

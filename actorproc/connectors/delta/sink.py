@@ -69,6 +69,13 @@ class DeltaTable(TableSink):
         if schema is not None:
             await self._agree(delta_fields(schema))
 
+    async def check(self, schema: pa.Schema | None, home: TableHome) -> None:
+        """See `TableSink.check`."""
+        await self.open(None, home)
+        wanted = [] if schema is None else delta_fields(schema)
+        await self.load()
+        merged(self._state.fields if self._state.version >= 0 else [], wanted)
+
     async def _agree(self, wanted: list[Action]) -> None:
         """Create the table, or add the columns that it lacks."""
         await self._log.refresh(self._state)

@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import logging
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 
 import pyarrow as pa
 import pyarrow.types as pt
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.exceptions import (
+    BadRequestError,
+    ForbiddenError,
     NamespaceAlreadyExistsError,
+    NoSuchNamespaceError,
     NoSuchTableError,
+    NotInstalledError,
+    OAuthError,
     TableAlreadyExistsError,
+    UnauthorizedError,
     ValidationError,
 )
 from pyiceberg.io.pyarrow import _pyarrow_to_schema_without_ids
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema, assign_fresh_schema_ids
-from pyiceberg.table import Table, TableProperties
+from pyiceberg.table import Table, TableProperties, Transaction
 from pyiceberg.transforms import IdentityTransform
 
 from actorproc.connectors.iceberg.options import IcebergOptions
@@ -76,6 +83,52 @@ def open_table(catalog: Catalog, identifier: tuple[str, ...], schema: pa.Schema 
     return table
 
 
+def check_table(catalog: Catalog, identifier: tuple[str, ...], schema: pa.Schema | None) -> None:
+    """Try what `open_table` would do, and change nothing.
+
+    Args:
+        schema: of the rows, with `_sequence`; None: columns are not tried.
+
+    Raises:
+        SinkRefused: the table cannot have these columns.
+    """
+    wanted = None if schema is None else table_schema(schema)
+    try:
+        table = catalog.load_table(identifier)
+    except NoSuchTableError:
+        catalog.namespace_exists(identifier[:-1])  # it would be created: at least the catalog answers
+        return
+    check_layout(table)
+    if wanted is not None:
+        _with_columns(table.transaction(), table, wanted)  # never committed
+
+
+_REFUSED = (
+    UnauthorizedError, ForbiddenError, OAuthError, BadRequestError, NotInstalledError, ModuleNotFoundError,
+    NoSuchNamespaceError,
+)  # fmt: skip
+_LASTING = (
+    "does not exist", "authentication failed", "no password supplied", "no pg_hba.conf entry", "permission denied",
+    "Can't load plugin", "Could not parse SQLAlchemy URL", "unable to open database file", "No module named",
+    "readonly database", "Could not initialize Catalog", "Could not infer the catalog type",
+)  # fmt: skip
+"""In what a database, or SQLAlchemy, answers that will say the same again."""
+
+
+@contextmanager
+def refused_for_good() -> Iterator[None]:
+    """Raises SinkRefused for what a catalog would refuse again, such as a login."""
+    try:
+        yield
+    except SinkRefused:
+        raise
+    except Exception as error:
+        text = " ".join(str(error).split())
+        if isinstance(error, _REFUSED) or any(part in text for part in _LASTING):
+            raise SinkRefused(f"the catalog refuses: {text}") from error
+        raise
+
+
 def table_schema(schema: pa.Schema) -> Schema:
     """The columns of the table. All may be null: older files lack columns that came later.
 
@@ -117,15 +170,19 @@ def _created(catalog: Catalog, identifier: tuple[str, ...], schema: Schema, loca
 
 def _evolve(table: Table, wanted: Schema) -> None:
     """Add the columns that the table lacks, and what its files need to be read by name."""
+    with table.transaction() as transaction:
+        _with_columns(transaction, table, wanted)
+
+
+def _with_columns(transaction: Transaction, table: Table, wanted: Schema) -> None:
     try:
-        with table.transaction() as transaction:
-            if table.metadata.name_mapping() is None:
-                mapping = table.schema().name_mapping.model_dump_json()
-                transaction.set_properties({TableProperties.DEFAULT_NAME_MAPPING: mapping})
-            if table.properties.get("gc.enabled") != "false":
-                transaction.set_properties({"gc.enabled": "false"})
-            with transaction.update_schema() as update:
-                update.union_by_name(wanted)
+        if table.metadata.name_mapping() is None:
+            mapping = table.schema().name_mapping.model_dump_json()
+            transaction.set_properties({TableProperties.DEFAULT_NAME_MAPPING: mapping})
+        if table.properties.get("gc.enabled") != "false":
+            transaction.set_properties({"gc.enabled": "false"})
+        with transaction.update_schema() as update:
+            update.union_by_name(wanted)
     except (ValidationError, TypeError, ValueError) as error:
         raise SinkRefused(f"table {'.'.join(table.name())} cannot have the columns of the output: {error}") from None
 

@@ -27,7 +27,14 @@ from pyiceberg.table.update import AssertTableUUID, RemoveSnapshotsUpdate, SetPr
 from pyiceberg.typedef import Record
 
 from actorproc.config.options import parse_options
-from actorproc.connectors.iceberg.catalog import PARTITION, check_layout, open_catalog, open_table
+from actorproc.connectors.iceberg.catalog import (
+    PARTITION,
+    check_layout,
+    check_table,
+    open_catalog,
+    open_table,
+    refused_for_good,
+)
 from actorproc.connectors.iceberg.options import IcebergOptions
 from actorproc.connectors.iceberg.snapshots import FileChange, data_file
 from actorproc.connectors.iceberg.versions import Manifests, expired, held, was_set_back
@@ -88,8 +95,18 @@ class IcebergSink(TableSink):
         self._latest = await self._in_thread(self._open, schema)
 
     def _open(self, schema: pa.Schema | None) -> Table:
-        self._catalog = self._catalog or open_catalog(self._uri, self.options)
-        return open_table(self._catalog, self._identifier, schema, self.options.location)
+        with refused_for_good():
+            self._catalog = self._catalog or open_catalog(self._uri, self.options)
+            return open_table(self._catalog, self._identifier, schema, self.options.location)
+
+    async def check(self, schema: pa.Schema | None, home: TableHome) -> None:
+        """See `TableSink.check`."""
+        await self._in_thread(self._check, schema)
+
+    def _check(self, schema: pa.Schema | None) -> None:
+        with refused_for_good():
+            self._catalog = self._catalog or open_catalog(self._uri, self.options)
+            check_table(self._catalog, self._identifier, schema)
 
     async def load(self) -> TableSnapshot:
         """See `TableSink.load`."""

@@ -245,6 +245,19 @@ class TableSink(SinkTarget):
             SinkRefused: the table cannot have these columns.
         """
 
+    async def check(self, schema: pa.Schema | None, home: TableHome) -> None:
+        """Try all that `open` needs, and change nothing: `actorproc doctor` calls it on a table that is not open. By
+        default the table is opened as an operator's command opens it, and loaded.
+
+        Args:
+            schema: as for `open`; None: the processor has never run, so columns are not tried.
+
+        Raises:
+            SinkRefused: the table cannot have these columns, or the catalog refuses.
+        """
+        await self.open(None, home)
+        await self.load()
+
     @abstractmethod
     async def load(self) -> TableSnapshot:
         """The newest version: counters and files of one moment."""
