@@ -317,9 +317,10 @@ class Processor:
             )
             with contact.stoppable("shared() of the handler"):
                 shared = await stack.enter_async_context(shared_value(self.handler, self.options, self._logger))
+            hooks = HookQueue(self.hooks, settings.hook_queue, clock, self._logger, processor=self.name, host=self.host)
             if (sinks := self._sinks) is not None:
                 stack.push_async_callback(sinks.close)
-                await contact(lambda: sinks.open(store, self.layout, output_schema(self.schema), self.host))
+                await contact(lambda: sinks.open(store, self.layout, output_schema(self.schema), self.host, hooks.add))
             names = sinks.configured if sinks is not None else ()
             await contact(lambda: warn_of_others(store, self.layout, names, self._logger))
             with warn_while_slow(self._logger, "register() of the source"):
@@ -344,7 +345,7 @@ class Processor:
             )
             if end is not None:
                 await contact(end.ends.take)
-            supervisor = Supervisor(group, self._context(recorded, shared, nudges, until_end=end is not None))
+            supervisor = Supervisor(group, self._context(recorded, shared, nudges, hooks, until_end=end is not None))
             self._logger.info("processor.started", source=str(source), container=store.url)
             stack.callback(self._supervisor_ended, supervisor)
             self._supervisor = supervisor
@@ -357,7 +358,9 @@ class Processor:
         """The columns that a subject of the schema registry declares now."""
         return parse_schema(await self.decoder.output_schema(subject))
 
-    def _context(self, recorded: SourceRecord, shared: Any, nudges: Nudges, *, until_end: bool) -> HostContext:
+    def _context(
+        self, recorded: SourceRecord, shared: Any, nudges: Nudges, hooks: HookQueue, *, until_end: bool
+    ) -> HostContext:
         settings, clock = self.settings, self.clock
         return HostContext(
             processor=self.name, processor_id=recorded.put_id, host=self.host, handler=self.handler,
@@ -367,9 +370,7 @@ class Processor:
             dead_letter_summary=DeadLetterSummary(),
             threads=HandlerThreads(settings.handler_threads, clock, settings.max_process_time),
             decoder=self.decoder, key_decoder=self.key_decoder,
-            hooks=HookQueue(
-                self.hooks, settings.hook_queue, clock, self._logger, processor=self.name, host=self.host
-            ),
+            hooks=hooks,
             start_from=self.start_from,
             latest_partitions=None if recorded.partitions is None else frozenset(recorded.partitions),
             until_end=until_end, sinks=self._sinks, nudges=nudges,

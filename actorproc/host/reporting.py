@@ -81,7 +81,14 @@ def sink_errors(partitions: Iterable[PartitionStatistics], tables: Iterable[Tabl
 def reports_of_tables(tables: Iterable[TableStatistics]) -> tuple[SinkReport, ...]:
     """The tables whose transactions this host makes."""
     return tuple(
-        SinkReport(t.name, t.state, error_since=None if t.error_since is None else int(t.error_since))
+        SinkReport(
+            t.name,
+            t.state,
+            t.lag,
+            t.lag_rows,
+            _tenths(t.lag_seconds),
+            error_since=None if t.error_since is None else int(t.error_since),
+        )
         for t in tables
         if t.state != "waiting"
     )

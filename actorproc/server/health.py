@@ -94,7 +94,7 @@ def sink_problems(host: Statistics) -> list[SinkProblem]:
         for (name, state), sinks in sorted(found.items())
     ]  # fmt: skip
     tables = [
-        SinkProblem(problem="failing", sink=table.name, reason=table.error, partitions=[], since=table.error_since)
+        SinkProblem(problem=table.state, sink=table.name, reason=table.error, partitions=[], since=table.error_since)
         for table in host.tables
         if table.error is not None
     ]

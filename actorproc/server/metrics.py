@@ -7,7 +7,7 @@ consumer of messages: https://opentelemetry.io/docs/specs/semconv/messaging/mess
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from prometheus_client.metrics_core import (
@@ -24,6 +24,7 @@ from actorproc.partition.statistics import PartitionStatistics
 from actorproc.partition.time_spent import BUCKETS, Durations
 from actorproc.server.health import judge_own
 from actorproc.sinks.delivery import SinkStatistics
+from actorproc.sinks.tables.committer import TableStatistics
 from actorproc.stores import OUTPUT_SCHEME
 
 _Labels = dict[str, str]
@@ -32,7 +33,9 @@ _SYSTEMS = {"kafka": "kafka", "eventhubs": "eventhubs", "eventhubs+amqp": "event
 """OpenTelemetry's names of messaging systems, by the scheme of the source's URL."""
 
 
-_SINK_GAUGES: tuple[tuple[str, str, Callable[[list[SinkStatistics]], float]], ...] = (
+_Delivered = Sequence[SinkStatistics | TableStatistics]
+
+_SINK_GAUGES: tuple[tuple[str, str, Callable[[_Delivered], float]], ...] = (
     ("actorproc_sink_lag_commits", "Commits that the sink lacks.", lambda sinks: sum(s.lag or 0 for s in sinks)),
     ("actorproc_sink_lag_rows", "Output rows that the sink lacks.", lambda sinks: sum(s.lag_rows or 0 for s in sinks)),
     (
@@ -146,8 +149,7 @@ class HostCollector(Collector):
                 found.setdefault(sink.name, []).append(sink)
         for name, text, of in _SINK_GAUGES:
             values = {sink: of(each) for sink, each in found.items()}
-            if name == "actorproc_sink_failing_partitions":
-                values |= {table.name: float(table.error is not None) for table in host.tables}
+            values |= {table.name: of([table]) for table in host.tables if table.state != "waiting"}
             if values:
                 yield _by(name, text, labels, "sink", values, GaugeMetricFamily)
         delivered = {**host.sink_rows, **{table.name: table.rows for table in host.tables}}

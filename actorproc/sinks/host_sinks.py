@@ -106,12 +106,20 @@ class HostSinks:
         """Whether the owner of a partition delivers its commits."""
         return any(isinstance(sink, Sink) for sink in self._made.values())
 
-    async def open(self, store: Store, layout: ProcessorLayout, schema: pa.Schema, host: str = "") -> None:
+    async def open(
+        self,
+        store: Store,
+        layout: ProcessorLayout,
+        schema: pa.Schema,
+        host: str = "",
+        tell: Callable[..., None] = lambda kind, **fields: None,
+    ) -> None:
         """Register and open all. A sink that is away is opened later, by its deliveries.
 
         Args:
             schema: of the rows, with `_sequence`.
             host: its name.
+            tell: of tables; see `TableCommitter`.
 
         Raises:
             UsageError: options do not fit the output, a sink is registered for another target, or it refuses the rows.
@@ -120,7 +128,7 @@ class HostSinks:
         self._registry = HostRegistry(store, layout)
         rows = {name: sink for name, sink in self._made.items() if isinstance(sink, Sink)}
         tables = {name: sink for name, sink in self._made.items() if isinstance(sink, TableSink)}
-        committers = await self._committers(tables, host)
+        committers = await self._committers(tables, host, tell)
         self._shared = [SharedSink(name, sink, _shape(name, sink, schema), self._clock) for name, sink in rows.items()]
         for shared in self._shared:
             if isinstance(shared.sink, PositionsInContainer):
@@ -137,14 +145,16 @@ class HostSinks:
             await self._register(name, sink, sink.options.start)
         self.tables = HostTables(committers, self._clock, self._logger)
 
-    async def _committers(self, tables: Mapping[str, TableSink], host: str) -> list[TableCommitter]:
+    async def _committers(
+        self, tables: Mapping[str, TableSink], host: str, tell: Callable[..., None]
+    ) -> list[TableCommitter]:
         store, layout = self._store, self._layout
         within = [name for name, sink in tables.items() if sink.table == "within"]
         if len(within) > 1:
             raise UsageError(f"sinks {' and '.join(within)}: both would be the table in the folder of the output")
         home = TableHome(store, layout, await dataset_identity(store, layout) or "")
         return [
-            TableCommitter(name, sink, home, schema=self._schema, host=host, log=self._logger)
+            TableCommitter(name, sink, home, schema=self._schema, host=host, log=self._logger, tell=tell)
             for name, sink in tables.items()
         ]
 

@@ -9,13 +9,13 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from dataclasses import replace as replace_fields
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import anyio
 import pyarrow as pa
 from msgspec.structs import replace
 
-from actorproc.errors import ActorprocError
+from actorproc.errors import ActorprocError, UsageError
 from actorproc.retention.boundary import NOTHING_TRIMMED, Boundary
 from actorproc.retention.readers import SinkEntry, read_registry
 from actorproc.runtime.backoff import Backoff
@@ -52,8 +52,17 @@ class TableStatistics:
     """Progress of a table, as this host knows it."""
 
     name: str
-    state: Literal["waiting", "running", "paused", "failing"] = "waiting"
-    """`waiting`: another host makes its transactions."""
+    state: Literal["waiting", "running", "paused", "failing", "refusing"] = "waiting"
+    """- `waiting`: another host makes its transactions.
+    - `failing`: the table is away, or fails otherwise; it is tried again.
+    - `refusing`: it would refuse again; somebody must mend it.
+    """
+    lag: int | None = None
+    """Commits that it did not have at the latest look, at most one `interval` ago; None: not known."""
+    lag_rows: int | None = None
+    """Output rows of these commits."""
+    lag_seconds: float | None = None
+    """Age of the oldest of them, or at most that; 0 without lag; None: not known."""
     transactions: int = 0
     """Made by this host."""
     files: int = 0
@@ -65,6 +74,26 @@ class TableStatistics:
     """In seconds since 1970."""
 
 
+class _Lacked(NamedTuple):
+    """What a table lacks of one partition."""
+
+    commits: int
+    rows: int
+    since: float
+    """Time of the oldest, in seconds since 1970."""
+
+
+def _lacked(view: PartitionView) -> _Lacked:
+    at = view.start if view.place is None else view.place.position
+    singles = [commit.file for number, commit in view.commits.items() if number >= at]
+    ranges = [found for number, found in view.ranges.items() if number >= at]
+    return _Lacked(
+        len(singles) + sum(len(found.rows) for found in ranges),
+        sum(file.rows for file in singles) + sum(int(sum(found.rows)) for found in ranges),
+        min((file.time for file in [*singles, *(found.file for found in ranges)]), default=0.0),
+    )
+
+
 class TableCommitter:
     """Collects the commits of all partitions, each `interval`, and makes one transaction of them.
 
@@ -72,15 +101,25 @@ class TableCommitter:
         schema: of the rows, with `_sequence`; None: an operator's command, which creates and changes no columns.
         host: its name, for operators.
         log: bound to processor and host.
+        tell: called with `delivered` or `sink_failed`, and fields of `handler.hooks.Event`. Never waits.
     """
 
     def __init__(
-        self, name: str, sink: TableSink, home: TableHome, *, schema: pa.Schema | None, host: str, log: Any
+        self,
+        name: str,
+        sink: TableSink,
+        home: TableHome,
+        *,
+        schema: pa.Schema | None,
+        host: str,
+        log: Any,
+        tell: Callable[..., None] = lambda kind, **fields: None,
     ) -> None:
         self.name, self.sink = name, sink
         self._home, self._schema, self._host = home, schema, host
         self._clock = home.store.clock
         self._logger = log.bind(sink=name)
+        self._tell = tell
         self._chain = ChainReader(home.store, home.layout, sink.describe)
         self._progress = table_progress(home.store, home.layout, name)
         self._is_open = False
@@ -89,10 +128,17 @@ class TableCommitter:
         self._failures = 0
         self._throttle = LogThrottle()
         self._statistics = TableStatistics(name)
+        self._had_all_at: float | None = None  # wall time of the latest look at which it lacked nothing
+        self._lacks_since: float | None = None  # time of the oldest commit that it lacks, or an earlier time
 
     def statistics(self) -> TableStatistics:
         """A snapshot."""
-        return self._statistics
+        found = self._statistics
+        if found.state == "waiting":
+            return replace_fields(found, lag=None, lag_rows=None)
+        since = self._lacks_since
+        seconds = 0.0 if found.lag == 0 else None
+        return replace_fields(found, lag_seconds=seconds if since is None else max(0.0, self._clock.wall() - since))
 
     def _note(self, **fields: Any) -> None:
         self._statistics = replace_fields(self._statistics, **fields)
@@ -159,9 +205,10 @@ class TableCommitter:
             boundaries, due = await self._chain.views(table, entry)
             await self.check_fits(table, entry, boundaries)
             plans = self._plans(due, replaces=entry.replaces)
+            self._note_lag(due)
             if plans or table.life != entry.life:
                 try:
-                    await self._land(entry, table, plans)
+                    await self._land(entry, table, plans, due)
                 except SinkMoved:
                     tries += 1
                     if tries >= _TRIES:
@@ -178,7 +225,9 @@ class TableCommitter:
         found = {view.partition: plan(self._home.layout, view, replaces=replaces) for view in views}
         return {partition: planned for partition, planned in found.items() if planned is not None}
 
-    async def _land(self, entry: SinkEntry, table: TableSnapshot, plans: dict[str, PartitionPlan]) -> None:
+    async def _land(
+        self, entry: SinkEntry, table: TableSnapshot, plans: dict[str, PartitionPlan], due: Sequence[PartitionView]
+    ) -> None:
         adds: list[AddedFile] = []
         removes: list[RemovedFile] = []
         for partition, planned in plans.items():
@@ -192,10 +241,18 @@ class TableCommitter:
         places = {partition: planned.place for partition, planned in plans.items()}
         await self.sink.commit(table, TableChange(entry.life, places, adds, removes))
         self._checked |= plans.keys()
+        commits = sum(_lacked(view).commits for view in due if view.partition in plans)
         done = self._statistics
         rows = sum(file.rows for file in adds if file.new_rows)
         self._note(transactions=done.transactions + 1, files=done.files + len(adds), rows=done.rows + rows)
         self._logger.debug("table.committed", added=len(adds), removed=len(removes), rows=rows)
+        if commits:
+            self._tell("delivered", sink=self.name, rows=rows, commits=commits)
+
+    def _note_lag(self, due: Sequence[PartitionView]) -> None:
+        found = [lacked for view in due if (lacked := _lacked(view)).commits]
+        self._note(lag=sum(one.commits for one in found), lag_rows=sum(one.rows for one in found))
+        self._lacks_since = min((one.since for one in found), default=None)
 
     async def check_fits(
         self, table: TableSnapshot, entry: SinkEntry, boundaries: Mapping[str, Boundary] | None = None
@@ -263,6 +320,8 @@ class TableCommitter:
 
     async def _succeeded(self, entry: SinkEntry, table: TableSnapshot) -> None:
         self._recovered("running")
+        self._note(lag=0, lag_rows=0)
+        self._lacks_since, self._had_all_at = None, self._clock.wall()
         positions = {partition: place.position for partition, place in table.places.items()}
         found = await self._progress.read() or TableProgress()
         wanted = replace(
@@ -274,8 +333,17 @@ class TableCommitter:
 
     async def _failed(self, error: Exception) -> None:
         self._failures += 1
-        text = format_error(error)
-        self._note(state="failing", error=text, error_since=self._statistics.error_since or self._clock.wall())
+        text, refuses = format_error(error), isinstance(error, SinkRefused | UsageError)
+        if text != self._statistics.error:
+            self._tell("sink_failed", sink=self.name, error=error, reason=text)
+        if self._lacks_since is None:  # the chain, or the table, could not be read
+            self._lacks_since = self._had_all_at
+            self._note(lag=None, lag_rows=None)
+        self._note(
+            state="refusing" if refuses else "failing",
+            error=text,
+            error_since=self._statistics.error_since or self._clock.wall(),
+        )
         say = self._logger.warning if self._throttle.due("", self._clock.monotonic()) else self._logger.debug
         say("sink.failed", error=text, again_in=self.sink.options.interval)
         with suppress(ActorprocError):

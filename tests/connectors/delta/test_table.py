@@ -313,9 +313,10 @@ def test_hosts_report_the_table_to_operators() -> None:
             await anyio.sleep(60)
             well = (await FleetWatch(world.store, LAYOUT, 60.0).look()).sinks
         assert [(sink.name, sink.states) for sink in well] == [("table", {"running": 1})]
-        failing = TableStatistics("table", "failing", error="away", error_since=3.5)
+        failing = TableStatistics("table", "failing", 4, 20, 61.23, error="away", error_since=3.5)
         (report,) = reports_of_tables([failing, TableStatistics("another's")])
         assert (report.name, report.state, report.error_since) == ("table", "failing", 3)
+        assert (report.commits, report.rows, report.seconds) == (4, 20, 61.2)
         assert sink_errors([], [failing]) == {"table": "away"}
 
     story(work)

@@ -8,14 +8,16 @@ from typing import Any
 import anyio
 import pytest
 
-from actorproc import Batch, PartitionContext, PartitionHandler, Processor
+from actorproc import Batch, Event, Hooks, PartitionContext, PartitionHandler, Processor
 from actorproc.errors import ActorprocError, UsageError
 from actorproc.retention.readers import read_registry
 from actorproc.runtime.nudge import Nudges
 from actorproc.simulation.clock import VirtualClock
 from actorproc.simulation.loop import run
 from actorproc.sinks.entries import delete_sink, pause_sink
+from actorproc.sinks.protocol import SinkRefused
 from actorproc.sinks.tables.progress import table_progress
+from actorproc.sinks.tables.protocol import TableChange, TableSnapshot
 from actorproc.storage.names import ProcessorLayout
 from actorproc.storage.store import Store
 from actorproc.stores.memory import MemoryStore
@@ -239,5 +241,86 @@ def test_a_registered_table_says_that_it_names_files() -> None:
     async def work(world: World) -> None:
         await world.until_end()
         assert (await read_registry(world.store, LAYOUT.readers)).has_table_within
+
+    story(work)
+
+
+class Stubborn(MemoryTable):
+    """Refuses transactions while it is told to."""
+
+    refuses = False
+
+    async def commit(self, seen: TableSnapshot, change: TableChange) -> None:
+        if self.refuses:
+            raise SinkRefused("no")
+        await super().commit(seen, change)
+
+
+class Notes(Hooks):
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+
+    async def delivered(self, event: Event) -> None:
+        self.events.append(event)
+
+    async def sink_failed(self, event: Event) -> None:
+        self.events.append(event)
+
+
+def test_a_table_tells_its_lag_and_hooks_what_it_takes_and_refuses() -> None:
+    async def work(world: World) -> None:
+        table, notes = Stubborn(world.catalog, interval=5), Notes()
+        processor = Processor(
+            Copy, source=world.source, container=world.store, name="Copy", host="a", clock=VirtualClock("a"),
+            nudges=Nudges(), sinks={"table": table}, hooks=notes, commit_interval=1, store_patience=5,
+        )  # fmt: skip
+        async with processor:
+            world.feed(9)
+            await world.complete(60)
+            await anyio.sleep(20)
+            (found,) = processor.statistics().tables
+            assert (found.state, found.lag, found.lag_rows, found.lag_seconds) == ("running", 0, 0, 0.0)
+            taken = [event for event in notes.events if event.kind == "delivered"]
+            assert (sum(event.rows for event in taken), {event.sink for event in taken}) == (9, {"table"})
+            assert sum(event.commits for event in taken) >= 3
+            table.refuses = True
+            world.feed(6)
+            await anyio.sleep(120)
+            (found,) = processor.statistics().tables
+            assert (found.state, found.lag_rows) == ("refusing", 6)
+            assert found.lag is not None
+            assert found.lag >= 3
+            assert found.lag_seconds is not None
+            assert 100 < found.lag_seconds < 121
+            assert [event.reason for event in notes.events if event.kind == "sink_failed"] == ["SinkRefused: no"]
+            world.catalog.is_away = True
+            await anyio.sleep(200)
+            (found,) = processor.statistics().tables
+            assert (found.state, found.lag_rows) == ("failing", 6), "as it was last seen"
+            assert found.lag_seconds is not None
+            assert 300 < found.lag_seconds < 321
+            world.catalog.is_away = table.refuses = False
+            await world.complete(120)
+            await anyio.sleep(5)
+            assert processor.statistics().tables[0].lag_seconds == 0.0
+
+    story(work)
+
+
+def test_a_table_that_cannot_be_read_is_at_most_as_late_as_since_it_was_up_to_date() -> None:
+    async def work(world: World) -> None:
+        async with world.host(interval=5) as processor:
+            world.feed(9)
+            await world.complete(60)
+            await anyio.sleep(20)
+            world.catalog.is_away = True
+            await anyio.sleep(100)
+            (found,) = processor.statistics().tables
+            assert (found.state, found.lag, found.lag_rows) == ("failing", None, None)
+            assert found.lag_seconds is not None
+            assert 90 < found.lag_seconds < 110
+            world.catalog.is_away = False
+            await anyio.sleep(100)
+            assert processor.statistics().tables[0].lag_seconds == 0.0
 
     story(work)
