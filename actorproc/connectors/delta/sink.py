@@ -135,9 +135,13 @@ class DeltaTable(TableSink):
     def _actions(self, seen: TableSnapshot, change: TableChange) -> list[Action]:
         state, now = self._state, self._now()
         new_rows = any(file.new_rows for file in change.adds)
-        rewrites = bool(change.removes) and not new_rows and not any(file.rows_go for file in change.removes)
+        # delta-rs 1.6 lets an OPTIMIZE land although we have replaced its files meanwhile: their rows would be in the
+        # table twice. It refuses one, as Spark does, if the columns were stated anew meanwhile.
+        replaces = any(not file.rows_go for file in change.removes)
+        rewrites = replaces and not new_rows and not any(file.rows_go for file in change.removes)
         return [
             self._told("OPTIMIZE" if rewrites else "WRITE", files=len(change.adds), gone=len(change.removes)),
+            *([{"metaData": state.metadata}] if replaces else []),
             *state.counters(seen.count + 1, change.life, dict(change.places)),
             *(self._removed(file, now) for file in change.removes),
             *(self._added(file) for file in change.adds),
