@@ -36,6 +36,7 @@ from actorproc.config.settings import Settings
 from actorproc.errors import UsageError
 from actorproc.storage.names import ProcessorLayout
 from actorproc.stores import open_store
+from benchmarks.sink_commits import print_commits
 from benchmarks.sink_latency import print_latency
 from benchmarks.speed import ARROW, PARTITIONS, Emit, Typed, make_log, timed
 from tests.connectors.postgres.server import Postgres, postgres
@@ -265,6 +266,7 @@ def run(rows: int = 400_000, rounds: int = 3, seconds: float = 20.0) -> None:
         anyio.run(make_log, long_log, HANDLER_LOGS * rows)
         _print_handler(console, server, folder, long_log, HANDLER_LOGS * rows, rounds)
         print_latency(console, server, folder, seconds)
+        print_commits(console, folder)
 
 
 def _print_handler(console: Console, server: Postgres, folder: Path, log: Path, rows: int, rounds: int) -> None:
