@@ -54,16 +54,17 @@ async def record(store: Store, layout: ProcessorLayout, act: Act) -> None:
     await _add(store, layout.audit, act)
 
 
-async def record_now(store: Store, audit: str, what: str, to: Mapping[str, str], effect: str) -> None:
+async def record_now(store: Store, audit: str, what: str, to: Mapping[str, str], effect: str, reason: str = "") -> None:
     """Add an act that the user of this process has just carried out. Not even a cancellation keeps it back.
 
     Args:
         audit: folder of the audit: `ProcessorLayout.audit`, or `names.AUDIT` of a log or container.
+        reason: see `Act.reason`.
 
     Raises:
         StoreError: it is not known whether the act was recorded.
     """
-    act = Act(time=store.clock.wall(), who=operator(), what=what, to=to, effect=effect)
+    act = Act(time=store.clock.wall(), who=operator(), what=what, to=to, effect=effect, reason=reason)
     with anyio.CancelScope(shield=True):
         await _add(store, audit, act)
 

@@ -184,16 +184,20 @@ async def read_progress(
     return await gather(partitions, lambda partition: progress_document(store, layout, name, partition).read())
 
 
-async def pause(store: Store, layout: ProcessorLayout, name: str) -> None:
-    """Stop the deliveries to a sink. Commits are kept for it meanwhile."""
+async def pause(store: Store, layout: ProcessorLayout, name: str, reason: str = "") -> None:
+    """Stop the deliveries to a sink. Commits are kept for it meanwhile. `reason`: for the audit."""
     await pause_sink(store, layout, name, paused=True)
-    await record_now(store, layout.audit, "pause sink", {"sink": name}, "owners deliver nothing to it")
+    await record_now(store, layout.audit, "pause sink", {"sink": name}, "owners deliver nothing to it", reason)
 
 
-async def resume(store: Store, layout: ProcessorLayout, name: str) -> None:
-    """Let a paused sink go on where it is."""
+async def resume(store: Store, layout: ProcessorLayout, name: str) -> bool:
+    """Let a paused sink go on where it is. False: it was not paused, so nothing was done."""
+    entry = (await read_registry(store, layout.readers)).sinks.get(name)
+    if entry is not None and not entry.paused:
+        return False
     await pause_sink(store, layout, name, paused=False)
     await record_now(store, layout.audit, "resume sink", {"sink": name}, "owners deliver to it again")
+    return True
 
 
 async def deliver_again(

@@ -132,7 +132,7 @@ def _print_sinks(tried: Sequence[TriedSink]) -> None:
             console.print(text(f"  {one.error}", style="bold red"))
             console.print(text(f"  {then}", style="red"))
         elif one.latency_ms is not None:
-            console.print(text(f"  takes rows; a delivery without rows takes {one.latency_ms:g} ms", style="green"))
+            console.print(text(f"  takes rows; to try it without rows takes {one.latency_ms:g} ms", style="green"))
         if one.note:
             console.print(text(f"  {one.note}", style="dim"))
 

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from actorproc.cli.parameters import Config, Container, Json, Name, Set, Source, SourceOption, count, location
+from actorproc.cli.parameters import Config, Container, Json, Name, Set, Source, SourceOption, Yes, count, location
 from actorproc.cli.usage import Group
 
 app = typer.Typer()
@@ -38,7 +38,6 @@ logs = typer.Typer(
     """,
 )
 
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do it. Without it nothing is changed.")]
 Log = Annotated[str, typer.Argument(metavar="URL", callback=location, help="The log.")]
 
 

@@ -89,6 +89,7 @@ Container = Annotated[
         help="Folder or bucket that holds everything the processor owns.",
     ),
 ]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do it. Without it nothing is changed.")]
 Reason = Annotated[str, typer.Option(metavar="TEXT", help="Why, for the audit.")]
 MaybeName = Annotated[
     str | None,

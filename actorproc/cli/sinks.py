@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from actorproc.cli.parameters import Config, Container, Json, Name, Set
+from actorproc.cli.parameters import Config, Container, Json, Name, Reason, Set, Yes
 from actorproc.cli.usage import Group
 
 app = typer.Typer(
@@ -60,12 +60,8 @@ def show(
     """
     from actorproc.cli.sink_tables import one_sink, partition_document, sink_document
     from actorproc.cli.terminal import console, print_json
-    from actorproc.errors import UsageError
 
-    found = {status.name: status for status in _read(name, container, config, settings)}
-    if sink not in found:
-        raise UsageError(f"there is no sink {sink!r}; there are: {', '.join(found) or 'none'}")
-    status = found[sink]
+    status = _one(sink, name, container, config, settings)
     if as_json:
         partitions = [partition_document(partition) for partition in status.partitions]
         print_json(sink_document(status, None) | {"partitions": partitions})
@@ -74,7 +70,9 @@ def show(
 
 
 @app.command()
-def pause(sink: Sink, name: Name, container: Container, config: Config = None, settings: Set = None) -> None:
+def pause(
+    sink: Sink, name: Name, container: Container, reason: Reason = "", config: Config = None, settings: Set = None
+) -> None:
     """Stop the deliveries to a sink; its commits are kept. `sinks list` says when all owners have stopped.
 
     \b
@@ -84,7 +82,7 @@ def pause(sink: Sink, name: Name, container: Container, config: Config = None, s
     """
     from actorproc.admin.sinks import pause
 
-    _act(name, container, config, settings, lambda store, layout: pause(store, layout, sink))
+    _act(name, container, config, settings, lambda store, layout: pause(store, layout, sink, reason))
 
 
 @app.command()
@@ -95,8 +93,10 @@ def resume(sink: Sink, name: Name, container: Container, config: Config = None, 
       actorproc sinks resume db --name Delays --container state
     """
     from actorproc.admin.sinks import resume
+    from actorproc.cli.terminal import print_line
 
-    _act(name, container, config, settings, lambda store, layout: resume(store, layout, sink))
+    if not _act(name, container, config, settings, lambda store, layout: resume(store, layout, sink)):
+        print_line(f"{sink} is not paused: nothing was changed")
 
 
 @app.command()
@@ -147,17 +147,35 @@ def repair(sink: Sink, name: Name, container: Container, config: Config = None, 
 
 
 @app.command()
-def delete(sink: Sink, name: Name, container: Container, config: Config = None, settings: Set = None) -> None:
+def delete(
+    sink: Sink, name: Name, container: Container, yes: Yes = False, config: Config = None, settings: Set = None
+) -> None:
     """Forget a sink: no commits are kept for it. Stop its hosts first, or take it out of their settings.
 
     \b
-      actorproc sinks delete db --name Delays --container state
+      actorproc sinks delete db --name Delays --container state --yes
 
-    The target stays as it is. A sink that is set again under this name begins anew, beside the rows that are there.
+    Without --yes it says how many commits the sink does not have. The target stays as it is. A sink that is set again
+    under this name begins anew, beside the rows that are there.
     """
     from actorproc.admin.sinks import delete
+    from actorproc.cli.terminal import counted, print_line
 
+    if not yes:
+        lacks = _one(sink, name, container, config, settings).behind
+        print_line(f"would forget {sink}, which lacks {counted(lacks, 'commit')}; --yes does it")
+        return
     _act(name, container, config, settings, lambda store, layout: delete(store, layout, sink))
+    print_line(f"{sink} is forgotten; its target stays as it is")
+
+
+def _one(sink: str, name: str, container: str, config: Path | None, settings: Any) -> Any:
+    from actorproc.errors import UsageError
+
+    found = {status.name: status for status in _read(name, container, config, settings)}
+    if sink not in found:
+        raise UsageError(f"there is no sink {sink!r}; there are: {', '.join(found) or 'none'}")
+    return found[sink]
 
 
 def _read(name: str, container: str, config: Path | None, settings: Any) -> Any:

@@ -123,6 +123,8 @@ class SinkEntry(msgspec.Struct, frozen=True, omit_defaults=True):
     names only files there."""
     replaces: bool = False
     """Rows that a reset takes back leave the table: whoever makes its transactions does it alike."""
+    fixed: str = ""
+    """What else hosts must have alike, such as the mode. "": registered by an earlier version."""
 
     def part(self, partition: str) -> SinkPart:
         """A partition that has come after the registration is delivered from its first commit on."""

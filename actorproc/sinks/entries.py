@@ -58,6 +58,29 @@ def needed(entry: SinkEntry, partition: str, progress: SinkProgress | None) -> i
     return progress.position if progress is not None and progress.counts(entry, part) else part.held
 
 
+def check_alike(name: str, known: SinkEntry, url: str, fixed: str) -> None:
+    """Check that a sink is set as it is registered.
+
+    Args:
+        url: of the target, without credentials.
+        fixed: see `SinkTarget.fixed`.
+
+    Raises:
+        UsageError: it is registered for another target, or in another way.
+    """
+    if known.url != url:
+        raise UsageError(
+            f"sink {name!r} is registered for {known.url}, not for {url}: give the new target another name, or "
+            f"run `actorproc sinks delete {name}` first"
+        )
+    if known.fixed not in ("", fixed):
+        raise UsageError(
+            f"sink {name!r} is registered with {known.fixed}, and here it has {fixed}: all hosts must have it "
+            f"alike, and it cannot change. Give the new sink another name and target, or run `actorproc sinks "
+            f"delete {name}` first"
+        )
+
+
 async def register_sink(
     store: Store,
     layout: ProcessorLayout,
@@ -68,6 +91,7 @@ async def register_sink(
     table: Literal["", "beside", "within"] = "",
     ordered: bool = False,
     replaces: bool = False,
+    fixed: str = "",
 ) -> SinkEntry:
     """Register a sink, unless it is registered: then it goes on where it is.
 
@@ -77,22 +101,25 @@ async def register_sink(
         table: see `SinkEntry.table`.
         ordered: see `Sink.ordered`.
         replaces: see `SinkEntry.replaces`. It may change.
+        fixed: see `SinkTarget.fixed`.
+
+    Raises:
+        UsageError: the sink is registered for another target, or in another way.
     """
 
     def change(found: Registry | None) -> Registry:
         registry = found or Registry({}, {})
         if (known := registry.sinks.get(name)) is not None:
-            if known.url != url:
-                raise UsageError(
-                    f"sink {name!r} is registered for {known.url}, not for {url}: give the new target another name, or "
-                    f"run `actorproc sinks delete {name}` first"
-                )
-            return replace(registry, sinks={**registry.sinks, name: replace(known, replaces=replaces)})
+            check_alike(name, known, url, fixed)
+            after = replace(known, replaces=replaces, fixed=fixed)
+            return replace(registry, sinks={**registry.sinks, name: after})
         parts = {
             p: SinkPart(start=max(n, lowest), held=max(n, lowest)) for p, n, lowest in _with_lowest(registry, starts)
         }
         life = registry.sink_lives.get(name, 0) + 1
-        entry = SinkEntry(url, life, store.clock.nonce(), parts, table=table, ordered=ordered, replaces=replaces)
+        entry = SinkEntry(
+            url, life, store.clock.nonce(), parts, table=table, ordered=ordered, replaces=replaces, fixed=fixed
+        )
         lives = {**registry.sink_lives, name: life}
         return replace(registry, sinks={**registry.sinks, name: entry}, sink_lives=lives)
 

@@ -14,12 +14,12 @@ from actorproc.errors import UsageError
 from actorproc.output.chain import OutputChain
 from actorproc.output.row_reader import partitions_with_state
 from actorproc.output.source_identity import dataset_identity
-from actorproc.retention.readers import SinkEntry
+from actorproc.retention.readers import SinkEntry, read_registry
 from actorproc.runtime.clock import Clock
 from actorproc.runtime.error_text import format_error
 from actorproc.runtime.tasks import gather
 from actorproc.sinks.delivery import SinkDelivery
-from actorproc.sinks.entries import register_sink
+from actorproc.sinks.entries import check_alike, register_sink
 from actorproc.sinks.host_registry import HostRegistry
 from actorproc.sinks.lineage import home_of, position_of
 from actorproc.sinks.memory import SinkMemory
@@ -126,6 +126,10 @@ class HostSinks:
         """
         self._store, self._layout, self._schema = store, layout, schema
         self._registry = HostRegistry(store, layout)
+        known = (await read_registry(store, layout.readers)).sinks
+        for name, sink in self._made.items():  # before anything in a target is created
+            if name in known:
+                check_alike(name, known[name], sink.registered_as, sink.fixed)
         rows = {name: sink for name, sink in self._made.items() if isinstance(sink, Sink)}
         tables = {name: sink for name, sink in self._made.items() if isinstance(sink, TableSink)}
         committers = await self._committers(tables, host, tell)
@@ -182,6 +186,7 @@ class HostSinks:
             table=table,
             ordered=sink.ordered,
             replaces=replaces,
+            fixed=sink.fixed,
         )
 
     async def _try(self, name: str, sink: SinkTarget, opened: Callable[[], Awaitable[object]]) -> None:

@@ -16,6 +16,13 @@ from actorproc.storage.names import checked_name
 _SECRET_IN_QUERY = re.compile(r"(?i)[?& :;](sslpassword|password|passwd|pwd|secret|token|access_?key)\s*=")
 
 
+def _named(name: str, text: str) -> str:
+    """The message about a sink, with its name before its URL."""
+    if text.startswith(f"sink {name}"):
+        return text
+    return f"sink {name} = {text.removeprefix('sink ')}" if text.startswith("sink ") else f"sink {name}: {text}"
+
+
 def make_sink(name: str, given: str | Mapping[str, Any], *, processor: str, clock: Clock) -> SinkTarget:
     """The sink of this name.
 
@@ -44,12 +51,15 @@ def make_sink(name: str, given: str | Mapping[str, Any], *, processor: str, cloc
             f"sink {name} = {without_credentials(shown)}: the URL must not contain a password or token: set an option, "
             "for example password to @/run/secrets/password"
         )
-    if has_credentials(url) and ":" in url.partition("://")[2].partition("@")[0]:
+    if has_credentials(url) and url.partition("://")[2].partition("@")[0].partition(":")[2]:
         raise UsageError(
             f"sink {name} = {without_credentials(url)}: the URL must not contain a password: set the option password, "
             "for example to @/run/secrets/password"
         )
-    return plugins.make(
-        plugins.SINKS, scheme, SinkTarget, f"sink {name}",  # type: ignore[type-abstract]  # nothing is made of it here
-        url, options, SinkPlace(name, processor, clock),
-    )  # fmt: skip
+    try:
+        return plugins.make(
+            plugins.SINKS, scheme, SinkTarget, f"sink {name}",  # type: ignore[type-abstract]  # nothing is made of it here
+            url, options, SinkPlace(name, processor, clock),
+        )  # fmt: skip
+    except UsageError as error:
+        raise UsageError(_named(name, str(error))) from None

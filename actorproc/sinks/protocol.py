@@ -126,6 +126,11 @@ class SinkTarget(ABC):
         """Names the target in the registration: under the same name another one is refused."""
         return self.url
 
+    @property
+    def fixed(self) -> str:
+        """What else must stay as it was registered, for messages, such as `mode = upsert, key = id`."""
+        return ""
+
     @abstractmethod
     async def close(self) -> None:
         """Disconnect."""
@@ -149,7 +154,16 @@ class Sink(SinkTarget):
     """It may lose its row of a partition, and keep the rows. Then the noted progress counts."""
     can: ClassVar[frozenset[Ability]] = frozenset()
     """What it can do beyond adding rows. What `options` ask for, and it cannot, is refused at the start."""
+    fixed_options: ClassVar[tuple[str, ...]] = ("mode", "key")
+    """Options that must stay as they were registered, and that all hosts have alike."""
     options: SinkOptions
+
+    @property
+    def fixed(self) -> str:
+        """See `SinkTarget.fixed`."""
+        given = {name: getattr(self.options, name) for name in self.fixed_options}
+        texts = {name: ", ".join(value) if isinstance(value, tuple) else value for name, value in given.items()}
+        return ", ".join(f"{name} = {text}" for name, text in texts.items() if text)
 
     @abstractmethod
     async def open(self, schema: pa.Schema) -> None:

@@ -96,6 +96,10 @@ class SqlSink(Sink):
             SinkRefused: rows do not fit.
         """
 
+    def check_target(self, connection: Any) -> None:
+        """Called before and after each transaction. Raises SinkError: nobody finds the target of this connection any
+        more. By default never."""
+
     def begin_preparing(self, connection: Any) -> None:
         """Called first in `open`: hosts that create tables at once may have to wait for each other."""
 
@@ -266,8 +270,10 @@ class SqlSink(Sink):
             with self._lasting():
                 connection = self.connect()
         try:
+            self.check_target(connection)
             result = work(connection)
             connection.rollback() if roll_back else connection.commit()
+            self.check_target(connection)
         except BaseException as error:
             with suppress(Exception):
                 connection.rollback()

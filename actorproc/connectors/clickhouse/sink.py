@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import anyio
 import clickhouse_connect
@@ -41,6 +41,7 @@ class ClickHouseSink(PositionsInContainer):
     """`clickhouse://USER@HOST:PORT/DATABASE`: the HTTP port; with TLS `clickhouses://`."""
 
     guarantee = Guarantee.IDEMPOTENT
+    fixed_options: ClassVar[tuple[str, ...]] = ("mode", "key", "table")
     options: ClickHouseOptions
 
     def __init__(self, url: str, given: Mapping[str, Any], place: SinkPlace) -> None:

@@ -27,6 +27,7 @@ class RedisSink(Sink):
 
     guarantee = Guarantee.EXACTLY_ONCE
     can: ClassVar[frozenset[Ability]] = frozenset({"upsert"})
+    fixed_options: ClassVar[tuple[str, ...]] = ("mode", "key", "stream", "prefix")
     options: RedisOptions
 
     def __init__(self, url: str, given: Mapping[str, Any], place: SinkPlace) -> None:

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from actorproc.errors import UsageError
 from actorproc.rows.json_values import plain_rows, to_json
-from actorproc.sinks.protocol import SinkPlace, SinkRefused
+from actorproc.sinks.protocol import SinkError, SinkPlace, SinkRefused
 from actorproc.sinks.sql_table import SqlTableSink
 
 _BUSY = 30.0
@@ -21,6 +21,11 @@ _REFUSALS = (sqlite3.IntegrityError, sqlite3.DataError, OverflowError)
 
 
 _PASSING = ("SQLITE_BUSY", "SQLITE_LOCKED", "SQLITE_IOERR", "SQLITE_FULL", "SQLITE_NOMEM", "SQLITE_PROTOCOL")
+
+
+class _Connection(sqlite3.Connection):
+    file: tuple[int, int]
+    """Device and number of the file that it was opened on."""
 
 
 class SqliteSink(SqlTableSink):
@@ -38,12 +43,28 @@ class SqliteSink(SqlTableSink):
 
     def connect(self) -> sqlite3.Connection:
         """See `SqlSink.connect`."""
-        path = self.url.removeprefix("sqlite:")
-        Path(path).parent.mkdir(parents=True, exist_ok=True)
-        connection = sqlite3.connect(path, timeout=_BUSY, check_same_thread=False, isolation_level="IMMEDIATE")
+        path = self._path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        connection = sqlite3.connect(
+            path, timeout=_BUSY, check_same_thread=False, isolation_level="IMMEDIATE", factory=_Connection
+        )
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = FULL")
+        connection.file = _file_at(path)
         return connection
+
+    @property
+    def _path(self) -> Path:
+        return Path(self.url.removeprefix("sqlite:"))
+
+    def check_target(self, connection: sqlite3.Connection) -> None:
+        """See `SqlSink.check_target`: SQLite goes on in a file that was deleted, and nobody would find the rows."""
+        try:
+            found = _file_at(self._path)
+        except FileNotFoundError:
+            found = None
+        if isinstance(connection, _Connection) and found != connection.file:
+            raise SinkError(f"{self._path} was deleted or replaced while it was open: it is opened anew")
 
     def begin_preparing(self, connection: sqlite3.Connection) -> None:
         """See `SqlSink.begin_preparing`. Python would begin a transaction only before the first row."""
@@ -96,6 +117,11 @@ class SqliteSink(SqlTableSink):
     def is_refusal(self, error: BaseException) -> bool:
         """See `SqlTableSink.is_refusal`."""
         return isinstance(error, _REFUSALS)
+
+
+def _file_at(path: Path) -> tuple[int, int]:
+    found = path.stat()
+    return found.st_dev, found.st_ino
 
 
 def quoted(name: str) -> str:

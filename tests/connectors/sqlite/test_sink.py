@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 import threading
 from collections.abc import Mapping, Sequence
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,13 @@ import anyio
 import pyarrow as pa
 import pytest
 
+from actorproc import Batch, PartitionContext, PartitionHandler, Processor
 from actorproc.connectors.sqlite import SqliteSink
 from actorproc.records import SEQUENCE
 from actorproc.runtime.clock import SYSTEM
 from actorproc.sinks.protocol import Delivery, Guarantee, SinkPlace, SinkRefused, SinkRow
 from actorproc.testing import check_sink
+from actorproc.testing.memory_source import MemorySource
 from actorproc.testing.sink_modes_check import Rows
 from tests.sinks.matrix import tried
 
@@ -104,3 +107,45 @@ def test_the_file_is_the_same_from_any_folder(tmp_path: Path, monkeypatch: pytes
     monkeypatch.chdir(tmp_path)
     sink = SqliteSink("sqlite:rows.db", {"table": "t"}, SinkPlace("db", "Delays", SYSTEM))
     assert sink.registered_as == f"sqlite:{tmp_path.resolve() / 'rows.db'} table t"
+
+
+class Copies(PartitionHandler):
+    output_schema = "n long"
+
+    async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+        for record in batch:
+            ctx.emit(record, {"n": record.json()})
+
+
+async def test_rows_of_a_file_that_is_deleted_or_replaced_under_a_host_come_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("actorproc.sinks.host_sinks._REOPEN_AFTER", 0.1)
+    path, source = tmp_path / "rows.db", MemorySource(1)
+
+    async def found(count: int) -> None:
+        with anyio.fail_after(90):
+            while True:
+                with suppress(sqlite3.Error), closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as rows:
+                    numbers = [n for (n,) in rows.execute('SELECT n FROM "Copies" ORDER BY n')]
+                    if len(numbers) >= count:
+                        assert numbers == list(range(count))
+                        return
+                await anyio.sleep(0.1)
+
+    async with Processor(
+        Copies, source=source, container=tmp_path / "state", sinks={"db": f"sqlite:{path}"}, commit_interval=0.1
+    ):
+        source.append("0", [b"0", b"1"])
+        await found(2)
+        for file in tmp_path.glob("rows.db*"):
+            file.unlink()
+        source.append("0", [b"2"])
+        await found(3)
+        with closing(sqlite3.connect(tmp_path / "other.db")) as other:
+            other.execute("CREATE TABLE t (x)")
+        for file in tmp_path.glob("rows.db*"):
+            file.unlink()
+        (tmp_path / "other.db").rename(path)
+        source.append("0", [b"3"])
+        await found(4)
