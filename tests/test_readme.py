@@ -6,11 +6,18 @@ import os
 import re
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 
 import orjson
 import pytest
+from confluent_kafka.cimpl import NewTopic
 from pyarrow.dataset import dataset
+
+from tests.connectors.kafka.server import kafka
+from tests.connectors.kafka.topics import Topic
+from tests.connectors.postgres.server import postgres
+from tests.servers import REQUIRED, Unavailable
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
@@ -61,6 +68,32 @@ def test_the_commands_of_the_readme_print_the_promised_output(tmp_path: Path) ->
     assert "0 dead letters committed" in ended
     rows = [orjson.loads(line) for line in run("actorproc output --name Delays --container state --json").splitlines()]
     assert len(rows) == len({(row["_partition"], row["_sequence"]) for row in rows}) == 20_003
+
+
+@pytest.mark.slow
+@pytest.mark.servers
+def test_kafka_to_postgres_and_delta_works_as_written_with_a_killed_host(tmp_path: Path) -> None:
+    folder = Path(sysconfig.get_paths()["purelib"]) / "duckdb_extension_delta"
+    extension = next(folder.rglob("*.duckdb_extension"))
+    shell = Shell(tmp_path)
+    (shell.folder / "app.py").write_text(re.findall(r"```python\n(# app\.py\n.*?)```", README, re.DOTALL)[0])
+    (tmp_path / "kafka").mkdir()
+    try:
+        with kafka(tmp_path / "kafka") as broker, postgres() as database:
+            Topic(broker).create(NewTopic("flights", 4, 1))
+            first, second = (
+                script.replace("localhost:9092", broker.address)
+                .replace("postgresql://postgres@localhost/postgres", database.url)
+                .replace("INSTALL delta; LOAD delta", f"LOAD '{extension}'")
+                for script in commands(README, "From Kafka to a database and a table")
+            )
+            printed = shell.run(first + second)
+    except Unavailable as why:
+        if REQUIRED:
+            raise
+        pytest.skip(str(why))
+    assert "sink db: postgresql://" in printed
+    assert printed.count("(50000, 50000)") == 2
 
 
 @pytest.mark.slow
