@@ -234,6 +234,11 @@ async def make_log(log: Path, events: int) -> None:
             await producer.send_many(values, keys=[b"%d" % (i % 4000) for i in range(len(values))])
 
 
+def pinned() -> None:
+    """Pin this process to one core."""
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+
+
 def timed(work: Callable[[Path], None], folder: Path) -> tuple[float, float]:
     """Seconds by the clock, and of CPU time: where others use the machine too, the second tells more.
 
@@ -260,7 +265,13 @@ def in_turn(works: list[tuple[Work, Path]], folder: Path) -> list[tuple[float, f
     return [(min(a, b), min(c, d)) for (a, c), (b, d) in zip(*turns, strict=True)]
 
 
-CASES: list[tuple[str, Work, Work, float]] = [
+Turn = list[tuple[float, float]]
+"""Times, as `timed`, of a handler, of its bare loop, and of the handler over a log of eight events."""
+
+Case = tuple[str, Work, Work, float]
+"""Title, handler, the bare loop that does the same, and the bar."""
+
+CASES: list[Case] = [
     ("(objects and dicts by hand)", bare_objects, bare_rows, 0.0),
     ("ctx.emit of dicts", product(Emit), bare_rows, 0.65),
     ("ctx.emit of tuples", product(EmitTuples), bare_rows, 0.65),
@@ -274,9 +285,22 @@ CASES: list[tuple[str, Work, Work, float]] = [
 ]
 
 
+def in_turns(case: Case, log: Path, short: Path, folder: Path, rounds: int, console: Console) -> list[Turn]:
+    """Runs the case `rounds` times, and once before to warm caches."""
+    title, work, bare, _ = case
+    works = [(work, log), (bare, log), (work, short)]
+    return [in_turn(works, folder) for _ in track(range(rounds + 1), title, console=console, transient=True)][1:]
+
+
+def without_ends(turns: list[Turn], clock: int = 0) -> float:
+    """The speed as a share of the bare loop's, without start and stop. `clock`: 0 for time, 1 for CPU time."""
+    ending = statistics.median(short[clock] for *_, short in turns)
+    return statistics.median(bare[clock] / (ours[clock] - ending) for ours, bare, _ in turns)
+
+
 def run(events: int = 400_000, rounds: int = 5) -> None:
     """Print the table. Pins this process to one core."""
-    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+    pinned()
     console = Console()
     with tempfile.TemporaryDirectory(prefix="actorproc-bench-") as name:
         folder = Path(name)
@@ -293,14 +317,13 @@ def run(events: int = 400_000, rounds: int = 5) -> None:
         ):  # fmt: skip
             table.add_column(heading, justify="left" if heading == "handler" else "right")
         floor = floors(log, folder, rounds)
-        for title, work, bare, bar in CASES:
-            works = [(work, log), (bare, log), (work, short)]
-            turns = track(range(rounds + 1), title, console=console, transient=True)
-            pairs = [in_turn(works, folder) for _ in turns][1:]  # the first one warms caches
+        for case in CASES:
+            title, _, bare, bar = case
+            pairs = in_turns(case, log, short, folder, rounds, console)
             ratios = sorted(b[0] / a[0] for a, b, _ in pairs)
             cpu = statistics.median(b[1] / a[1] for a, b, _ in pairs)
             ending = statistics.median(s[0] for *_, s in pairs)
-            without = statistics.median(b[0] / (a[0] - ending) for a, b, _ in pairs)
+            without = without_ends(pairs)
             ours, theirs = (events / statistics.median(p[i][0] for p in pairs) for i in (0, 1))
             median = statistics.median(ratios)
             seconds = statistics.median(a[0] - (ending if bar else 0.0) for a, *_ in pairs)
