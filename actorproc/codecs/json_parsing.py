@@ -108,7 +108,7 @@ class JsonParser(Columns):
     def _parse_columns(self, values: pa.Array, sequences: pa.Int64Array) -> pa.Table | None:
         """All values in one go, or None if Arrow's parser does not take all of them."""
         lines = join_lines(values) or join_lines(_trimmed(values))
-        if lines is None or has_loose_numbers(lines.to_pybytes()):
+        if lines is None or has_loose_numbers(lines):
             return None
         try:
             table = pyarrow.json.read_json(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+from array import array
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
@@ -71,7 +72,7 @@ class RowBuffer:
         if len(self.rows) + len(rows) >= PIECE:
             self.gather()
             with self._alone():
-                if self._alike and self._gather(rows, sequences):
+                if self._alike and self._gather(rows, sequences.to_numpy()):
                     self._encode_some()
                     return
         self.sequences.extend(sequences.to_pylist())
@@ -88,8 +89,8 @@ class RowBuffer:
             if not self._alike or not count:
                 return
             try:
-                sequences = pa.array(self.sequences[:count], pa.int64())
-            except (pa.ArrowException, OverflowError, TypeError, ValueError):
+                sequences = np.frombuffer(array("q", self.sequences[:count]), np.int64)  # takes half the time of Arrow
+            except (OverflowError, TypeError):
                 self._alike = False  # `encode` raises it again, where no record is blamed for it
                 return
             if self._gather(self.rows[:count], sequences):
@@ -113,14 +114,14 @@ class RowBuffer:
                 "rows are emitted by several threads at once: collect what they make, and emit it in one"
             )
 
-    def _gather(self, rows: Sequence[Row], sequences: pa.Int64Array) -> bool:
+    def _gather(self, rows: Sequence[Row], sequences: npt.NDArray[np.int64]) -> bool:
         values = self._encoder.columns(rows)
         if values is None:
             self._alike = False
             return False
         for column, its_values in zip(self._columns, values, strict=True):
             column.extend(its_values)
-        self._gathered.append(sequences.to_numpy())
+        self._gathered.append(sequences)
         self._count += len(sequences)
         return True
 

@@ -34,7 +34,7 @@ _POLL = 0.1  # seconds for which the thread waits for a message; assignments wai
 _SHORT_POLL, _SHORT_POLLS = 0.01, 100  # so many waits after a message are short; for ever, they would cost idle hosts
 _CONNECT = 1.0  # seconds for which the thread waits for a new topic
 _MESSAGES = 1_000  # taken from the client at once: of more, the caches no longer hold the objects
-_ROUND = 5_000  # messages that become batches together, at most
+_ROUND = 10_000  # messages that become batches together, at most
 _ROUND_BYTES = 8 * 2**20  # of a round, about: as many messages as the last round makes expect
 PAUSE_BYTES = 16 * 2**20
 """Bytes of a partition that wait for its handler before it is paused, at most. A pause drops the messages

@@ -14,7 +14,7 @@ from confluent_kafka import KafkaError, KafkaException, Message
 
 from actorproc.connectors.kafka import KafkaSource
 from actorproc.connectors.kafka import source as kafka_source
-from actorproc.connectors.kafka.consumer import SharedConsumer
+from actorproc.connectors.kafka.consumer import Feed, SharedConsumer
 from actorproc.connectors.kafka.properties import client_properties
 from actorproc.errors import UsageError
 
@@ -54,3 +54,23 @@ async def test_errors_of_no_partition_end_no_reader(consumer: SharedConsumer) ->
     assert not logs
     assert consumer.last_error is not None
     assert consumer.last_error.code() == KafkaError._TRANSPORT
+
+
+async def test_waits_are_short_only_after_a_message(consumer: SharedConsumer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An idle host must not wake a hundred times a second, and a busy one must not keep an assignment waiting."""
+    consumer.close()
+    waits: list[float] = []
+    news = [[Message(error=KafkaError(KafkaError._TRANSPORT))]]
+
+    class Client:
+        def consume(self, count: int, timeout: float) -> list[Message]:
+            if timeout:
+                waits.append(timeout)
+            return news.pop() if news else []
+
+    monkeypatch.setattr(consumer, "_consumer", Client())
+    consumer._feeds[("topic", 0)] = Feed(("topic", 0), "topic-0")
+    consumer._silent_polls = 1_000
+    for _ in range(200):
+        consumer._read_round()
+    assert waits == [0.1] + [0.01] * 100 + [0.1] * 99
