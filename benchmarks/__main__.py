@@ -25,7 +25,7 @@ class Benchmark:
 
 
 BENCHMARKS = {
-    "latency": Benchmark("from sent to the handler, and through two processors", {"seconds": 10.0}),
+    "latency": Benchmark("from sent to the handler, through two processors, and to a committed row", {"seconds": 10.0}),
     "bars": Benchmark(
         "speed by record and memory against the best other library and the bare loop: each bar, reached or missed",
         {"events": 200_000, "own_events": 100_000, "rounds": 1},
