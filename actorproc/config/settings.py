@@ -70,7 +70,7 @@ class Settings(BaseModel):
     balance: Literal["count", "load"] = Field(
         "count",
         description="What hosts share evenly: the number of partitions, or with `load` the time that these take, "
-        "measured each minute. Give all hosts the same value.",
+        "measured over some minutes. Give all hosts the same value.",
     )
     rebalance_delay: Seconds = Field(
         5,

@@ -6,7 +6,7 @@ document, so that every host makes the same plan. They change only where that ev
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from msgspec.structs import replace
@@ -19,6 +19,9 @@ AVERAGE = 8
 """Weight of a partition with the mean load. Idle ones weigh 1, so that they are spread, too."""
 
 HEAVIEST = 1_000
+
+LEAST = 2
+"""Looks before which a load is not known: a sample counts whole batches, so that a short time says little."""
 
 _BUSY = 0.05
 """Seconds of work in a second below which the busiest host is not worth a move."""
@@ -46,13 +49,22 @@ def samples(heartbeats: Iterable[Heartbeat]) -> dict[str, Sample]:
     return found
 
 
-def loads(before: Mapping[str, Sample], now: Mapping[str, Sample]) -> dict[str, float]:
-    """Seconds of work in a second, of the partitions that one host has run all the time between."""
+def loads(looks: Sequence[Mapping[str, Sample]], now: Mapping[str, Sample]) -> dict[str, float]:
+    """Seconds of work in a second, of the partitions that one host has run since `LEAST` looks or more.
+
+    Args:
+        looks: earlier samples, oldest first. Each partition is measured from the oldest one on that counts.
+    """
     found = {}
-    for partition, (epoch, time, busy) in now.items():
-        old = before.get(partition)
-        if old is not None and old.epoch == epoch and time > old.time and busy >= old.busy:
-            found[partition] = min(1.0, (busy - old.busy) / (time - old.time))
+    for partition, latest in now.items():
+        first, count = latest, 0
+        for look in reversed(looks):
+            old = look.get(partition)
+            if old is None or old.epoch != first.epoch or old.busy > first.busy or old.time >= first.time:
+                break
+            first, count = old, count + 1
+        if count >= LEAST:
+            found[partition] = min(1.0, (latest.busy - first.busy) / (latest.time - first.time))
     return found
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Mapping
 
 from actorproc.group.heartbeat import read_heartbeats
@@ -13,7 +14,10 @@ from actorproc.storage.names import ProcessorLayout
 from actorproc.storage.store import Store
 
 INTERVAL = 60.0
-"""Seconds over which loads are measured: long enough to hold many commits."""
+"""Seconds between two looks."""
+
+LOOKS = 5
+"""Earlier looks over which loads are measured at most: a long time evens out what a look sees by chance."""
 
 
 class LoadWatch:
@@ -22,7 +26,7 @@ class LoadWatch:
     def __init__(self, store: Store, layout: ProcessorLayout, clock: Clock) -> None:
         self._store, self._layout, self._clock = store, layout, clock
         self._looked_at = -math.inf
-        self._before: Mapping[str, Sample] = {}
+        self._looks: deque[Mapping[str, Sample]] = deque(maxlen=LOOKS)
 
     async def new_weights(self, document: GroupDocument) -> dict[str, int] | None:
         """Weights that even the hosts out noticeably; None: there are none, or it is not time yet.
@@ -35,5 +39,6 @@ class LoadWatch:
             return None
         self._looked_at = now
         found = samples(beat for beat, _ in await read_heartbeats(self._store, self._layout))
-        measured, self._before = loads(self._before, found), found
+        measured = loads(self._looks, found)
+        self._looks.append(found)
         return worthwhile(document.members, document.leases, document.wishes, measured)

@@ -91,9 +91,16 @@ def test_any_loads_become_more_even_and_stay() -> None:
 
 
 def test_a_load_counts_only_where_one_host_has_run_the_partition_all_the_time() -> None:
-    before = {"a": Sample(1, 10.0, 3.0), "b": Sample(1, 10.0, 3.0), "c": Sample(1, 10.0, 3.0), "d": Sample(1, 10.0, 3)}
-    now = {"a": Sample(1, 70.0, 9.0), "b": Sample(2, 70.0, 9.0), "c": Sample(1, 70.0, 1.0), "e": Sample(1, 70.0, 9.0)}
-    assert loads(before, now) == {"a": 0.1}
+    first = {"a": Sample(1, 10.0, 3.0), "b": Sample(1, 10.0, 3.0), "c": Sample(1, 10.0, 3.0), "d": Sample(1, 10.0, 3)}
+    then = {"a": Sample(1, 70.0, 3.0), "b": Sample(2, 70.0, 3.0), "c": Sample(1, 70.0, 1.0), "e": Sample(1, 70.0, 1)}
+    now = {"a": Sample(1, 130.0, 15.0), "b": Sample(2, 130.0, 9.0), "c": Sample(1, 130.0, 9.0), "e": Sample(1, 130, 9)}
+    assert loads([first, then], now) == {"a": 0.1}
+
+
+def test_a_load_is_measured_over_all_looks() -> None:
+    looks = [{"a": Sample(1, 60.0 * n, busy)} for n, busy in enumerate((0.0, 0.0, 30.0, 30.0))]
+    assert loads(looks, {"a": Sample(1, 240.0, 60.0)}) == {"a": 0.25}
+    assert loads(looks[-1:], {"a": Sample(1, 240.0, 60.0)}) == {}
 
 
 class Slow(PartitionHandler):
@@ -138,7 +145,7 @@ def test_hosts_share_the_load_of_a_running_group(balance: str) -> None:
 
         async with anyio.create_task_group() as tasks, host("a"), host("b"):
             tasks.start_soon(feed)
-            await anyio.sleep(260)
+            await anyio.sleep(320)
             found = owners(await read_group(store, ProcessorLayout("Slow")))
             heavy = next(names for names in found.values() if "0" in names)
             assert len(heavy) == (4 if balance == "count" else 1)
