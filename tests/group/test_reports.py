@@ -30,5 +30,5 @@ def test_older_releases_find_each_field_of_a_report_in_its_place() -> None:
 
 
 def test_a_report_of_a_later_release_with_more_counts_is_read() -> None:
-    report = msgspec.json.decode(OLDER + b",[50,40,3,2,1,9],[],true]", type=PartitionReport)
+    report = msgspec.json.decode(OLDER + b",[50,40,3,2,1,9],[],null,true]", type=PartitionReport)
     assert report.counts == Counts(50, 40, 3, 2, 1)
