@@ -17,7 +17,7 @@ from rich.console import Console
 
 from tests.chaos.archive import Archive
 from tests.chaos.operators import Operators
-from tests.chaos.outages import Outage, Outages
+from tests.chaos.outages import Outage, Outages, TroubledServer
 from tests.chaos.place import STORES, Place, opened_place
 from tests.chaos.run import PROCESSOR, Beside, Orders, Report, run
 from tests.chaos.show import Screen, show_report
@@ -121,7 +121,8 @@ def _beside_broker(
     """Trouble for the broker, and the processor that forwards its topic, if the log is one."""
     if place.broker is None:
         return []
-    outages = Outages(Outage("the broker", {"killed": place.broker.stop}, place.broker.start), draw, say)
+    killed = Outage(place.broker.stop, place.broker.start)
+    outages = Outages(TroubledServer("the broker", {"killed": killed}), draw, say)
     if isinstance(place.broker, AmqpBroker):
         return [outages]
     from tests.chaos import forwarding, topic

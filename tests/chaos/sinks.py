@@ -53,7 +53,7 @@ class SinkTrouble:
         self._place, self._layout, self._random, self._say = place, ProcessorLayout(processor), random, say
         servers = TargetServers(place.folder, Path(place.container, processor, "output"), stack, random)
         self._targets: Mapping[str, Target] = {name: servers.target(name) for name in names}
-        self._outages = [Outages(server, random, say, pace=OUTAGE_EVERY, enough=ENOUGH) for server in servers.outages]
+        self._outages = [Outages(server, random, say, pace=OUTAGE_EVERY, enough=ENOUGH) for server in servers.started]
         (logs := place.folder / "sink-logs").mkdir()
         self._fleet = Fleet(logs)
         self._config = place.folder / "sinks.toml"

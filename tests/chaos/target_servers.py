@@ -9,7 +9,7 @@ from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING
 
-from tests.chaos.outages import Outage
+from tests.chaos.outages import FROZEN, Outage, TroubledServer
 from tests.chaos.targets import (
     DeltaFolder,
     IcebergTable,
@@ -40,8 +40,8 @@ class TargetServers:
     """
 
     def __init__(self, folder: Path, output: Path, stack: ExitStack, random: Random) -> None:
-        self.outages: list[Outage] = []
-        """Of the servers that were started."""
+        self.started: list[TroubledServer] = []
+        """Those that sinks have needed so far."""
         self._folder, self._output, self._stack, self._random = folder, output, stack, random
 
     def target(self, name: str) -> Target:
@@ -57,7 +57,8 @@ class TargetServers:
         from tests.connectors.postgres.server import postgres
 
         server = self._stack.enter_context(postgres())
-        self.outages.append(Outage("PostgreSQL", {"killed": server.kill, "stopped": server.stop}, server.start))
+        stopped = Outage(server.stop, server.start)
+        self._trouble("PostgreSQL", server, killed=Outage(server.kill, server.start), stopped=stopped)
         return server
 
     @cached_property
@@ -65,7 +66,7 @@ class TargetServers:
         from tests.connectors.redis.server import redis_server
 
         server = self._stack.enter_context(redis_server())
-        self.outages.append(Outage("Redis", {"killed": server.kill}, server.start))
+        self._trouble("Redis", server, killed=Outage(server.kill, server.start))
         return server
 
     @cached_property
@@ -76,7 +77,7 @@ class TargetServers:
         (folder := self._folder / "sink-broker").mkdir()
         server = self._stack.enter_context(kafka(folder))
         topic.create(server.address, KafkaTopic.topic, TOPIC_PARTITIONS)
-        self.outages.append(Outage("Kafka", {"killed": server.stop}, server.start))
+        self._trouble("Kafka", server, killed=Outage(server.stop, server.start))
         return server
 
     @cached_property
@@ -86,8 +87,13 @@ class TargetServers:
 
         server = self._stack.enter_context(receiver())
         server.answer = self._answer
-        self.outages.append(Outage("the webhook", {"stopped": server.stop}, server.start))
+        self.started.append(TroubledServer("the webhook", {"stopped": Outage(server.stop, server.start)}))
         return server
+
+    def _trouble(self, name: str, server: Postgres | RedisServer | Broker, **outages: Outage) -> None:
+        """Note a server. It is also frozen."""
+        outages["frozen"] = Outage(server.freeze, server.thaw, FROZEN)
+        self.started.append(TroubledServer(name, outages))
 
     def _answer(self, _: Request) -> Answer:
         from tests.connectors.http.receiver import Answer

@@ -61,16 +61,30 @@ class Postgres:
 
     def kill(self) -> None:
         """Kill it with the processes of its connections, which could commit for a moment, and hold its memory."""
-        process = self._process
-        if process is None:
+        if self._process is None:
             return
-        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-        for pid in [process.pid, *map(int, children)]:
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        process.wait()  # a dead server that nobody has waited for keeps its lock file
-        while any(_lives(int(pid)) for pid in children):
+        _, *children = self._signal(signal.SIGKILL)
+        self._process.wait()  # a dead server that nobody has waited for keeps its lock file
+        while any(map(_lives, children)):
             time.sleep(_POLL)
+
+    def freeze(self) -> None:
+        """It answers nothing until `thaw`. Connections stay open, and transactions that are under way go on then."""
+        self._signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        self._signal(signal.SIGCONT)
+
+    def _signal(self, number: signal.Signals) -> list[int]:
+        """Signal the server and the processes of its connections. Returns their ids."""
+        if self._process is None:
+            return []
+        pid = self._process.pid
+        pids = [pid, *map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())]
+        for each in pids:
+            with suppress(ProcessLookupError):
+                os.kill(each, number)
+        return pids
 
     def stop(self) -> None:
         """Stop it, without waiting for its clients."""
