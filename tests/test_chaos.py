@@ -341,5 +341,6 @@ def test_files_that_a_trim_deletes_are_kept(tmp_path: Path) -> None:
     for number in range(3):
         (folder / f"{number:020d}.parquet").write_text(f"{number}")
         archive.keep()
+        assert archive.has_deleted() is (number > 0)
         (folder / f"{number:020d}.parquet").unlink()
     assert [body for _, body in sorted(archive.objects().items())] == [b"0", b"1", b"2"]

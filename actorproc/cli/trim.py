@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -25,6 +26,7 @@ from actorproc.cli.terminal import (
 )
 from actorproc.config.settings import Settings
 from actorproc.config.units import duration
+from actorproc.storage.backend import Entry
 from actorproc.storage.names import natural
 
 _COLUMNS = ["partition", "files", "numbers", "size", "age", "kept from", "because"]
@@ -40,35 +42,52 @@ def run(
     age = duration("--older-than", older_than)
 
     async def work() -> None:
+        gone = _Gone()
         async with chosen as (dataset, settings):
             if yes:
-                found = await _trimmed(dataset, settings, age)
+                found = await _trimmed(dataset, settings, age, gone)
             else:
                 found = await plan_trim(dataset, settings, older_than=age)
         partitions = sorted(found.partitions, key=lambda partition: natural(partition.partition))
         if as_json:
             documents = [_document(partition) for partition in partitions]
-            print_json({"of": str(dataset), "done": yes, "partitions": documents})
+            print_json({"of": str(dataset), "done": yes, "files_deleted": gone.files, "partitions": documents})
         else:
             await print_table(_COLUMNS, rows_of(map(_row, partitions)))
-            print_line(_summary(dataset, found, done=yes))
+            print_line(_summary(dataset, found, gone if yes else None))
         _warn(found, done=yes)
 
     run_async(work)
 
 
-async def _trimmed(dataset: RetainedDataset, settings: Settings, older_than: float) -> Trim:
+@dataclass
+class _Gone:
+    """The files that were deleted, and their bytes."""
+
+    files: int = 0
+    size: int = 0
+
+    def add(self, entry: Entry) -> None:
+        self.files, self.size = self.files + 1, self.size + entry.size
+
+
+async def _trimmed(dataset: RetainedDataset, settings: Settings, older_than: float, gone: _Gone) -> Trim:
     """Trim, with a progress bar on stderr if that is a terminal."""
     stderr = SafeConsole(stderr=True)
     columns = [BarColumn(), MofNCompleteColumn(), TextColumn("files deleted"), TimeRemainingColumn()]
     with Progress(*columns, console=stderr, transient=True, disable=not stderr.is_terminal) as progress:
         task = progress.add_task("", total=None)
+
+        def deleted(entry: Entry) -> None:
+            gone.add(entry)
+            progress.advance(task)
+
         return await trim_now(
             dataset,
             settings,
             older_than=older_than,
             began=lambda planned: progress.update(task, total=planned.files),
-            deleted=lambda _: progress.advance(task),
+            deleted=deleted,
         )
 
 
@@ -85,10 +104,13 @@ def _warn(found: Trim, *, done: bool) -> None:
             warn(f"the position of reader {position.reader.name} cannot be read: {position.error}")
 
 
-def _summary(dataset: RetainedDataset, found: Trim, *, done: bool) -> str:
+def _summary(dataset: RetainedDataset, found: Trim, gone: _Gone | None) -> str:
+    """`gone`: None: nothing was to be deleted."""
+    if gone is not None:
+        text = f"{counted(gone.files, 'file')}, {sized(gone.size)} deleted from {dataset}"
+        kept = found.files - gone.files
+        return f"{text}; {kept:,} wait for a table, and a later trim deletes them" if kept else text
     files = f"{counted(found.files, 'file')}, {sized(found.size)}"
-    if done:
-        return f"{files} deleted from {dataset}"
     if found.files:
         return f"{files} would be deleted from {dataset}. Nothing was deleted: run it again with --yes to delete them"
     return f"no file of {dataset} can be deleted: the column 'because' says why"

@@ -33,6 +33,10 @@ class Archive:
                     (target / name).hardlink_to(source / name)
             self._known[source] = new[-1] if new else known
 
+    def has_deleted(self) -> bool:
+        """Whether the container lacks one of them: the last link is ours."""
+        return any(path.stat().st_nlink == 1 for path in self._folder.rglob("*.parquet"))
+
     def objects(self) -> Objects:
         """All that were linked, by their keys in the container."""
         return read_folder(self._folder) if self._folder.exists() else {}

@@ -112,7 +112,8 @@ class SinkTrouble:
 
     @property
     def had_enough(self) -> bool:
-        return all(each.had_enough for each in self._outages)
+        archive = self._place.archive
+        return all(each.had_enough for each in self._outages) and (archive is None or archive.has_deleted())
 
     async def finish(self) -> None:
         """Each sink has everything, since the run was not calm before. See what was trimmed; `verify` all the same."""

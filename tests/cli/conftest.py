@@ -108,13 +108,13 @@ def place(state: Path) -> list[object]:
     return ["--name", "Delays", "--container", state / "state"]
 
 
-async def processed(folder: Path) -> None:
+async def processed(folder: Path, **options: Any) -> None:
     async with Producer(str(folder / "events"), partitions=4) as producer:
         flights = events(200)
         await producer.send_many(flights, keys=[orjson.loads(flight)["tail"] for flight in flights])
     processor = Processor(
         Delays, source=str(folder / "events"), container=str(folder / "state"), host="tester",
-        **(QUICK | {"commit_interval": 60}),  # one commit for each partition, however slow the machine is
+        **(QUICK | {"commit_interval": 60} | options),  # one commit for each partition, however slow the machine is
     )  # fmt: skip
     await processor.run(until_end=True)
 
