@@ -24,6 +24,7 @@ from tests.chaos.place import Place
 from tests.chaos.target_servers import TargetServers
 from tests.chaos.targets import Held, Output, Target
 from tests.chaos.verdict import Verdict
+from tests.chaos.workload import GrownHandler
 
 OUTAGE_EVERY = 30.0  # mean seconds between two outages of a server
 ENOUGH = 2
@@ -35,9 +36,10 @@ ACTS = {"pause": 1, "resume": 3, "compact": 3, "trim": 4, "redeliver": 1}
 YOUNGEST = "2s"  # of the commits that are compacted
 KILLED_SHARE = 0.15
 
-LOOK_EVERY = 3.0  # seconds between two looks whether the sinks have everything
 KEEP_EVERY = 2.0  # seconds between two looks for output files to keep; trims delete older ones
 LAST_COMMAND = 60.0  # seconds
+CATCH_UP = 180.0
+"""Seconds in which the last host must deliver what the sinks do not have yet."""
 
 SETTINGS = {"commit_interval": 0.5, "compact_interval": 15}
 """Of the hosts."""
@@ -61,10 +63,9 @@ class SinkTrouble:
         self._done: Counter[str] = Counter()
         self._next_command = self._in(COMMAND_EVERY)
         self._next_keep = 0.0
+        self._paused: list[str] = []
         self._kill: list[tuple[float, Child]] = []
-        self._resumed, self._is_behind = False, True
-        self._list: Child | None = None
-        self._look_at = 0.0
+        self._resumed = False
         self._boundaries: Mapping[str, Boundary] = {}
         self._compared: Counter[str] = Counter()
 
@@ -99,16 +100,12 @@ class SinkTrouble:
             self._act()
         elif not storm and not self._resumed and not self._fleet.children:
             self._resumed = True
-            self._look_at = now + LOOK_EVERY
             for name in self._targets:
                 self._give("sinks", "resume", name)
-        elif self._resumed:
-            self._look()
 
     @property
     def is_calm(self) -> bool:
-        calm = all(each.is_calm for each in self._outages) and not self._fleet.children
-        return calm and self._resumed and not self._is_behind
+        return all(each.is_calm for each in self._outages) and self._resumed and not self._fleet.children
 
     @property
     def had_enough(self) -> bool:
@@ -116,7 +113,8 @@ class SinkTrouble:
         return all(each.had_enough for each in self._outages) and (archive is None or archive.has_deleted())
 
     async def finish(self) -> None:
-        """Each sink has everything, since the run was not calm before. See what was trimmed; `verify` all the same."""
+        """A last host delivers what is left. Then see what was trimmed, and `verify`."""
+        await self._deliver_the_rest()
         if self._place.archive is not None:
             self._place.archive.keep()
         async with open_store(self._place.container, self._place.settings) as store:
@@ -162,7 +160,7 @@ class SinkTrouble:
 
     @property
     def summary(self) -> str:
-        journal = read_journal(sorted((self._place.folder / "logs").glob("*.log")))
+        journal = read_journal(self._place.folder.glob("*logs/*.log"))
         lines = ["each committed row is in each sink once"]
         for name, target in self._targets.items():
             what = "transactions" if target.is_table else "deliveries"
@@ -189,28 +187,29 @@ class SinkTrouble:
                     return
                 commit = str(self._random.randrange(200))
                 child = self._give("sinks", "redeliver", self._random.choice(newest), "--from", commit)
+            case "pause":
+                self._paused.append(name)
+                child = self._give("sinks", "pause", name)
             case _:
-                child = self._give("sinks", what, name)
+                child = self._give("sinks", "resume", self._paused.pop(0) if self._paused else name)
         if self._random.random() < KILLED_SHARE:
             self._kill.append((time.monotonic() + self._random.uniform(0.05, 1.5), child))
 
     def _give(self, *words: str) -> Command:
         verb = words[:2] if words[0] == "sinks" else words[:1]
         self._done[" ".join(verb)] += 1
-        if words != ("sinks", "list"):
-            self._say(f"operator: {' '.join(words)}")
+        self._say(f"operator: {' '.join(words)}")
         arguments = [*words, "--config", str(self._config)]
         name = f"{words[0]}{self._done.total()}"
         return give(self._fleet, self._place, self._layout.processor, name, arguments, programs.hasty_command)
 
-    def _look(self) -> None:
-        """Ask `actorproc sinks list`, until it says that all are up to date."""
-        if (child := self._list) is not None and child.state is State.ENDED:
-            self._is_behind = child.text.count("up to date") < len(self._targets)
-            self._list = None
-        if self._is_behind and self._list is None and time.monotonic() > self._look_at:
-            self._look_at = time.monotonic() + LOOK_EVERY
-            self._list = self._give("sinks", "list")
+    async def _deliver_the_rest(self) -> None:
+        arguments = ["--log-level", "debug", "serve", f"{GrownHandler.__module__}:{GrownHandler.__name__}"]
+        arguments += ["--name", self._layout.processor, "--host", "last", "--source", self._place.log, "--container"]
+        arguments += [self._place.container, *self.arguments, "--until-end"]
+        last = self._fleet.start(0, "last", programs.host, self._place.folder, self._place.environment(), arguments)
+        last.until_end = True
+        await self._fleet.end(CATCH_UP)
 
 
 def compare(name: str, found: Counter[Held], expected: Iterable[Held], allowed: Iterable[Held] = ()) -> list[str]:
