@@ -65,7 +65,7 @@ class Outages:
             self._outage = self._starter.submit(_play, outage, seconds)
 
     def _soon(self) -> float:
-        return time.monotonic() + self._random.expovariate(1 / self._pace)
+        return time.monotonic() + self._random.uniform(0, 2 * self._pace)
 
     @property
     def is_calm(self) -> bool:
