@@ -26,7 +26,7 @@ from actorproc.partition.batch_processor import BatchProcessor
 from actorproc.partition.batch_size import Pace
 from actorproc.partition.committer import Committer
 from actorproc.partition.dead_letter_limit import DeadLetterLimit
-from actorproc.partition.delivery import Delivery
+from actorproc.partition.delivery_mode import DeliveryMode
 from actorproc.partition.handler_calls import HandlerCalls
 from actorproc.partition.handler_hooks import (
     CLOSING_TIME,
@@ -97,7 +97,7 @@ class PartitionActor(Restartable):
         self._info = context.partition_info(partition, epoch, self._logger)
         self._draining = anyio.Event()
         self._pace = Pace(clock, settings)
-        self._delivery = Delivery.of(settings)
+        self._delivery = DeliveryMode.of(settings)
         queue = queue_reader(context, partition, self._logger)
         self._reads = ReadAhead(
             queue or context.source, partition, settings, context.budget, self._pace,

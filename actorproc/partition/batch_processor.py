@@ -11,7 +11,7 @@ from actorproc.handler.base import Decision
 from actorproc.output.letter import render_letter, was_dead
 from actorproc.partition.bisection import GivenUp, Part, Parts
 from actorproc.partition.dead_letter_limit import DeadLetterLimit
-from actorproc.partition.delivery import Delivery
+from actorproc.partition.delivery_mode import DeliveryMode
 from actorproc.partition.handler_calls import HandlerCalls, cut_short, misuse_in
 from actorproc.partition.results import Results
 from actorproc.records import Batch, Cursor
@@ -35,7 +35,7 @@ class BatchProcessor:
     def __init__(self, calls: HandlerCalls, settings: Settings, limit: DeadLetterLimit, pause: Pause) -> None:
         self.calls = calls
         self.settings = settings
-        self.delivery = Delivery.of(settings)
+        self.delivery = DeliveryMode.of(settings)
         self.limit = limit
         self.pause = pause
         self._wanted = -1

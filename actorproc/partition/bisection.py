@@ -10,7 +10,7 @@ from typing import Any
 from actorproc.config.settings import Settings
 from actorproc.errors import ActorprocError, HandlerError, fault_of
 from actorproc.handler.base import Decision
-from actorproc.partition.delivery import Delivery
+from actorproc.partition.delivery_mode import DeliveryMode
 from actorproc.records import Batch
 from actorproc.runtime.error_text import describe_error, format_error, safe_repr
 from actorproc.runtime.user_code import user_code
@@ -47,7 +47,7 @@ class Parts:
     goes on failing is all that is called again. Each has `max_attempts` of its own, whatever happens to the rest.
     """
 
-    def __init__(self, batch: Batch, settings: Settings, delivery: Delivery, decide: Decide, log: Any) -> None:
+    def __init__(self, batch: Batch, settings: Settings, delivery: DeliveryMode, decide: Decide, log: Any) -> None:
         self._left = deque([Part(batch)] if len(batch) else [])
         self._max_attempts = settings.max_attempts
         self._repeats = delivery.repeats

@@ -9,7 +9,7 @@ import numpy as np
 
 from actorproc.config.settings import Settings
 from actorproc.errors import TooManyDeadLetters
-from actorproc.partition.delivery import Delivery
+from actorproc.partition.delivery_mode import DeliveryMode
 from actorproc.records import Batch
 from actorproc.runtime.error_text import error_message
 
@@ -32,7 +32,7 @@ class DeadLetterLimit:
     """
 
     def __init__(self, settings: Settings) -> None:
-        self._share = Delivery.of(settings).dead_letter_share(settings)
+        self._share = DeliveryMode.of(settings).dead_letter_share(settings)
         self._window = settings.dead_letter_window
         self._sequences = _NONE  # of the current batch
         self._before = 0  # number of its first record

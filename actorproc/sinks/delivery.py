@@ -28,12 +28,12 @@ from actorproc.sinks.commit_rows import CommitRows, RecentCommits, StoredCommits
 from actorproc.sinks.entries import SinkProgress, hold_back, needed, progress_document
 from actorproc.sinks.host_registry import HostRegistry
 from actorproc.sinks.lag import LagMeter, RowRate
-from actorproc.sinks.lineage import Ancestors, home_of
+from actorproc.sinks.lineage import Ancestors, home_of, position_of
 from actorproc.sinks.memory import SinkMemory
 from actorproc.sinks.options import SinkOptions
 from actorproc.sinks.protocol import Delivery, Sink, SinkError, SinkMoved, SinkRefused, SinkRow
 from actorproc.sinks.row_shape import RowShape
-from actorproc.sinks.terms import is_in_term, next_commit, row_after
+from actorproc.sinks.terms import is_in_term, row_after
 from actorproc.storage.document import SharedDocument
 from actorproc.storage.names import ProcessorLayout
 from actorproc.storage.store import Conflict, Store
@@ -223,12 +223,12 @@ class SinkDelivery:
         if self._statistics.position is None:  # until the sink tells, which may be away
             await self._at(needed(entry, self._partition, found))
         sink = self._sink = await self._opened()
-        row = await sink.read(self._partition)
+
+        async def noted() -> SinkProgress:
+            return found
+
+        row, position = await position_of(sink, entry, self._partition, self._home, noted)
         part = entry.part(self._partition)
-        if row is None and sink.forgets:
-            position = needed(entry, self._partition, found)
-        else:
-            position = next_commit(entry, self._partition, row, self._home)
         await self._check_same_chain(entry, row)
         if position < (lowest := await self._lowest()):
             raise SinkRefused(

@@ -19,7 +19,7 @@ from actorproc.runtime.clock import Clock
 from actorproc.runtime.error_text import format_error
 from actorproc.runtime.tasks import gather
 from actorproc.sinks.delivery import SinkDelivery
-from actorproc.sinks.entries import check_alike, register_sink
+from actorproc.sinks.entries import check_alike, progress_document, register_sink
 from actorproc.sinks.host_registry import HostRegistry
 from actorproc.sinks.lineage import home_of, position_of
 from actorproc.sinks.memory import SinkMemory
@@ -227,8 +227,9 @@ class HostSinks:
         shared = next((shared for shared in self._shared if shared.name == name), None)
         if shared is None:
             return -1
-        home = home_of(self._store, self._layout)
-        return await position_of(self._store, self._layout, name, await shared.opened(), entry, partition, home)
+        home, noted = home_of(self._store, self._layout), progress_document(self._store, self._layout, name, partition)
+        _, position = await position_of(await shared.opened(), entry, partition, home, noted.read)
+        return position
 
     async def close(self) -> None:
         for name, sink in self._made.items():

@@ -5,15 +5,15 @@ For ordered sinks. Rules: tests/protocol/sink_keyed_model.py (`wait`, `all`, `tr
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 
 from actorproc.output.chain import OutputChain
 from actorproc.output.checkpoint import read_checkpoint
 from actorproc.output.row_reader import partitions_with_state
 from actorproc.retention.readers import SinkEntry
 from actorproc.runtime.tasks import gather
-from actorproc.sinks.entries import needed, progress_document
-from actorproc.sinks.protocol import Sink
+from actorproc.sinks.entries import SinkProgress, needed, progress_document
+from actorproc.sinks.protocol import Sink, SinkRow
 from actorproc.sinks.terms import next_commit
 from actorproc.storage.names import ProcessorLayout
 from actorproc.storage.store import Store
@@ -42,13 +42,20 @@ def descendants(parents: Parents, of: Collection[str]) -> set[str]:
 
 
 async def position_of(
-    store: Store, layout: ProcessorLayout, name: str, sink: Sink, entry: SinkEntry, partition: str, home: str
-) -> int:
-    """The number of the commit that a sink gets next of a partition, by its row."""
+    sink: Sink, entry: SinkEntry, partition: str, home: str, noted: Callable[[], Awaitable[SinkProgress | None]]
+) -> tuple[SinkRow | None, int]:
+    """The sink's row of a partition, and the number of the commit that it gets next.
+
+    Args:
+        noted: reads the progress, which counts where a sink that `forgets` has no row.
+
+    Raises:
+        SinkRefused: see `next_commit`.
+    """
     row = await sink.read(partition)
     if row is None and sink.forgets:
-        return needed(entry, partition, await progress_document(store, layout, name, partition).read())
-    return next_commit(entry, partition, row, home)
+        return None, needed(entry, partition, await noted())
+    return row, next_commit(entry, partition, row, home)
 
 
 class Ancestors:
@@ -63,7 +70,8 @@ class Ancestors:
         """The parents that the sink does not have to their ends."""
         waiting = []
         for parent, end in (await self._find_ends()).items():
-            at = await position_of(self._store, self._layout, self._name, sink, entry, parent, self._home)
+            noted = progress_document(self._store, self._layout, self._name, parent).read
+            _, at = await position_of(sink, entry, parent, self._home, noted)
             if at < end:
                 waiting.append(parent)
         return waiting

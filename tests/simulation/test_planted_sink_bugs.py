@@ -22,6 +22,7 @@ from actorproc.retention.readers import Registry, SinkEntry, SinkPart
 from actorproc.simulation import Faults, InvariantViolation, run
 from actorproc.simulation.database import NAME, Contents, SimulatedDatabase
 from actorproc.sinks import delivery as deliveries
+from actorproc.sinks import lineage
 from actorproc.sinks.commit_rows import RecentCommits
 from actorproc.sinks.delivery import SinkDelivery
 from actorproc.sinks.entries import SinkProgress
@@ -252,7 +253,7 @@ def test_going_on_above_what_was_trimmed_is_found(monkeypatch: pytest.MonkeyPatc
     def skip(entry: SinkEntry, partition: str, row: SinkRow | None, home: str) -> int:
         return max(3, genuine(entry, partition, row, home))
 
-    monkeypatch.setattr(deliveries, "next_commit", skip)
+    monkeypatch.setattr(lineage, "next_commit", skip)
     with pytest.raises(InvariantViolation, match=r"due is|the progress is at"):
         tell(_and_then(a_database_that_went_back_below_a_trim))
 
@@ -355,7 +356,7 @@ def test_a_redelivery_that_is_lost_is_found(monkeypatch: pytest.MonkeyPatch) -> 
         position = genuine(entry, partition, row, home)
         return row.position if row is not None and row.life == entry.life else position
 
-    monkeypatch.setattr(deliveries, "next_commit", at_the_row)
+    monkeypatch.setattr(lineage, "next_commit", at_the_row)
     assert re.search("due is|the progress is at", first_broken())
 
 

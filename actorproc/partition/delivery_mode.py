@@ -10,7 +10,7 @@ from actorproc.records import Cursor
 
 
 @dataclass(frozen=True, slots=True)
-class Delivery:
+class DeliveryMode:
     """At least once: a record is committed once it is processed, so a failed one is tried again.
 
     At most once: a batch counts as processed before the handler sees it. So no record is tried again, and a partition
@@ -21,7 +21,7 @@ class Delivery:
     """Whether the handler may see a record again."""
 
     @classmethod
-    def of(cls, settings: Settings) -> Delivery:
+    def of(cls, settings: Settings) -> DeliveryMode:
         return cls(settings.delivery == "at-least-once")
 
     async def begin(self, go_ahead: Callable[[Cursor], Awaitable[None]], cursor: Cursor) -> None:
