@@ -39,14 +39,22 @@ _ROUND_BYTES = 8 * 2**20  # of a round, about: as many messages as the last roun
 PAUSE_BYTES = 16 * 2**20
 """Bytes of a partition that wait for its handler before it is paused, at most. A pause drops the messages
 that librdkafka has prefetched, so it must be rare."""
+_ENOUGH, _LET_DRAIN = 8, 1.0
+"""While each partition has that part of its share waiting, nothing is read until a reader takes a chunk, as more would
+only take memory; but for so many seconds at most, since the client serves its callbacks while it reads."""
 
 
 class Feed:
-    """Chunks of one partition on their way from the consumer's thread to its reader on the event loop."""
+    """Chunks of one partition on their way from the consumer's thread to its reader on the event loop.
 
-    def __init__(self, key: Key, name: str) -> None:
+    Args:
+        taken: set whenever the reader takes a chunk.
+    """
+
+    def __init__(self, key: Key, name: str, taken: threading.Event) -> None:
         self.key = key
         self.name = name
+        self._taken = taken
         self._loop = asyncio.get_running_loop()
         self._chunks: deque[Chunk] = deque()
         self._error: SourceError | None = None
@@ -72,6 +80,7 @@ class Feed:
             await self._news.wait()
         chunk = self._chunks.popleft()
         self._taken_bytes += chunk.batch.nbytes
+        self._taken.set()
         return chunk
 
     def put(self, chunk: Chunk) -> None:
@@ -127,6 +136,7 @@ class SharedConsumer:
         self._share = 0  # bytes of a partition that may wait
         self._round = _MESSAGES  # messages of the next round
         self._silent_polls = 0  # since the latest message
+        self._news = threading.Event()  # there is an order, or a reader has taken a chunk
         self._stopped = False
         self.rounds = 0
         """Rounds of the thread so far."""
@@ -135,22 +145,26 @@ class SharedConsumer:
 
     def assign(self, key: Key, name: str, offset: int) -> Feed:
         """Read the partition from `offset` on."""
-        feed = Feed(key, name)
-        self._orders.put(lambda: self._assign(feed, offset))
+        feed = Feed(key, name, self._news)
+        self._order(lambda: self._assign(feed, offset))
         return feed
 
     def unassign(self, feed: Feed) -> None:
         """Read the partition no more, unless a later `assign` reads it again."""
-        self._orders.put(lambda: self._unassign(feed))
+        self._order(lambda: self._unassign(feed))
 
     def fail(self, topic: str, error: SourceError) -> None:
         """End the readers of all partitions of a topic with this error."""
-        self._orders.put(lambda: self._fail(topic, error))
+        self._order(lambda: self._fail(topic, error))
+
+    def _order(self, order: Callable[[], None]) -> None:
+        self._orders.put(order)
+        self._news.set()
 
     def close(self) -> None:
         """End the thread, and wait for it. Blocks for a second or so."""
         self._stopped = True
-        self._orders.put(lambda: None)
+        self._order(lambda: None)
         self._thread.join()
 
     # In the thread
@@ -159,6 +173,7 @@ class SharedConsumer:
         try:
             while not self._stopped:
                 try:
+                    self._news.clear()
                     self._carry_out_orders()
                     self._resume_drained()
                     self._read_round()
@@ -198,6 +213,8 @@ class SharedConsumer:
     def _read_round(self) -> None:
         """Wait for a message, and hand over all that have come by then."""
         if not self._feeds:
+            return
+        if all(feed.waiting > self._share // _ENOUGH for feed in self._feeds.values()) and self._news.wait(_LET_DRAIN):
             return
         timeout = _SHORT_POLL if self._silent_polls < _SHORT_POLLS else _POLL
         messages: list[Message] = self._consumer.consume(1, timeout)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 
+import anyio.lowlevel
 import pytest
 import structlog
 
@@ -17,6 +18,8 @@ from actorproc.connectors.kafka import source as kafka_source
 from actorproc.connectors.kafka.consumer import Feed, SharedConsumer
 from actorproc.connectors.kafka.properties import client_properties
 from actorproc.errors import UsageError
+from actorproc.records import Batch
+from actorproc.sources.protocol import Chunk
 
 NOWHERE = "127.0.0.1:9"
 
@@ -56,21 +59,52 @@ async def test_errors_of_no_partition_end_no_reader(consumer: SharedConsumer) ->
     assert consumer.last_error.code() == KafkaError._TRANSPORT
 
 
-async def test_waits_are_short_only_after_a_message(consumer: SharedConsumer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An idle host must not wake a hundred times a second, and a busy one must not keep an assignment waiting."""
+class Client:
+    """Gives one error, and notes for how long it is asked to wait."""
+
+    def __init__(self) -> None:
+        self.waits: list[float] = []
+        self.news = [[Message(error=KafkaError(KafkaError._TRANSPORT))]]
+
+    def consume(self, count: int, timeout: float) -> list[Message]:
+        if timeout:
+            self.waits.append(timeout)
+        return self.news.pop() if self.news else []
+
+
+@pytest.fixture
+def client(consumer: SharedConsumer, monkeypatch: pytest.MonkeyPatch) -> Client:
+    """Of a consumer whose thread has ended."""
     consumer.close()
-    waits: list[float] = []
-    news = [[Message(error=KafkaError(KafkaError._TRANSPORT))]]
+    client = Client()
+    monkeypatch.setattr(consumer, "_consumer", client)
+    return client
 
-    class Client:
-        def consume(self, count: int, timeout: float) -> list[Message]:
-            if timeout:
-                waits.append(timeout)
-            return news.pop() if news else []
 
-    monkeypatch.setattr(consumer, "_consumer", Client())
-    consumer._feeds[("topic", 0)] = Feed(("topic", 0), "topic-0")
+async def test_nothing_is_read_while_readers_have_enough_and_take_it(consumer: SharedConsumer, client: Client) -> None:
+    feed = consumer._feeds["topic", 0] = Feed(("topic", 0), "topic-0", consumer._news)
+    feed.put(Chunk(Batch.of("topic-0", [b"value"] * 10, range(10)), "10"))
+    consumer._share = 16
+    await anyio.lowlevel.checkpoint()
+    await feed.next()
+    consumer._read_round()
+    assert client.waits, "nothing waits"
+    client.waits.clear()
+    feed.put(Chunk(Batch.of("topic-0", [b"value"] * 10, range(10, 20)), "20"))
+    feed.put(Chunk(Batch.of("topic-0", [b"value"] * 10, range(20, 30)), "30"))
+    await anyio.lowlevel.checkpoint()
+    await feed.next()
+    consumer._read_round()
+    assert not client.waits
+    consumer._news.clear()
+    consumer._read_round()
+    assert client.waits, "nobody takes a chunk, and the client has to be served"
+
+
+async def test_waits_are_short_only_after_a_message(consumer: SharedConsumer, client: Client) -> None:
+    """An idle host must not wake a hundred times a second, and a busy one must not keep an assignment waiting."""
+    consumer._feeds[("topic", 0)] = Feed(("topic", 0), "topic-0", threading.Event())
     consumer._silent_polls = 1_000
     for _ in range(200):
         consumer._read_round()
-    assert waits == [0.1] + [0.01] * 100 + [0.1] * 99
+    assert client.waits == [0.1] + [0.01] * 100 + [0.1] * 99
