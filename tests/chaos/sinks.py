@@ -146,11 +146,12 @@ class SinkTrouble:
             folder = Path(self._place.container, self._layout.output_dir(name))
             missing = [n for n in range(len(commits)) if not (folder / f"{n:020d}.parquet").exists()]
             self._done["originals deleted"] += len(missing)
-            self._done["commits compacted"] += boundary.originals - boundary.lowest
             self._done["commits trimmed"] += boundary.lowest
             if wrong := [n for n in missing if n >= boundary.originals]:
                 faults.append(f"partition {name}: commits {wrong[:5]} are missing, and count from {boundary.originals}")
-        needed = ("originals deleted", "commits compacted", "commits trimmed")
+        merged = [child for child in self._fleet.ended if child.name.startswith("compact") and " became " in child.text]
+        self._done["compact that merged files"] = len(merged)
+        needed = ("originals deleted", "compact that merged files", "commits trimmed")
         return faults + [f"the run has no {what}" for what in needed if not self._done[what]]
 
     @property
