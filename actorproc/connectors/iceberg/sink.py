@@ -213,15 +213,12 @@ class IcebergSink(TableSink):
         Raises:
             SinkMoved: the table does not name one.
         """
-        wanted = {self._path(file.key) for file in removes}
+        others = seen.files.others  # under any spelling, also `file:/...`
+        wanted = {file.key if file.key in others else f"{self._root}{file.key}" for file in removes}
         found = {manifest: wanted.intersection(paths) for manifest, paths in seen.paths.items()}
         if missing := wanted.difference(*found.values()):
             raise SinkMoved(f"the table does not name {min(missing)}, which is to be removed")
         return {manifest: paths for manifest, paths in found.items() if paths}
-
-    def _path(self, key: str) -> str:
-        """The path of a file: of one in the container, or as the table spells it."""
-        return key if "://" in key else f"{self._root}{key}"
 
     def _data_file(self, table: Table, file: AddedFile) -> DataFile:
         partition, spec = Record(file.partition), table.spec()

@@ -35,13 +35,23 @@ def catalog_uri(kind: str, folder: Path) -> Iterator[str]:
         pytest.skip(str(why))
 
 
+@contextmanager
+def catalog_world(kind: str, folder: Path) -> Iterator[World]:
+    """With a catalog of this kind: `sqlite`, `postgres` or `rest`."""
+    if kind == "sqlite":
+        yield (world := sqlite_world(folder))
+        world.close()
+        return
+    with catalog_uri(kind, folder) as uri:
+        warehouse = {} if kind == "rest" else {"warehouse": f"file://{folder}/warehouse"}
+        yield (world := World(str(folder / "state"), uri, warehouse))
+        world.close()
+
+
 @pytest.fixture(params=["postgres", "rest"])
 def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
-    with catalog_uri(request.param, tmp_path) as uri:
-        warehouse = {} if request.param == "rest" else {"warehouse": f"file://{tmp_path}/warehouse"}
-        world = World(str(tmp_path / "state"), uri, warehouse)
+    with catalog_world(request.param, tmp_path) as world:
         yield world
-        world.close()
 
 
 async def test_a_catalog_gets_rows_compaction_and_new_columns(world: World) -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 import sysconfig
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import duckdb
 import polars as pl
@@ -18,7 +19,9 @@ from actorproc.connectors.iceberg.catalog import open_catalog
 from actorproc.connectors.iceberg.options import IcebergOptions
 from tests.connectors.delta.readers import in_polars, same
 from tests.connectors.delta.test_readers import CONDITIONS, Fixture, More
+from tests.connectors.iceberg.catalogs import Copy, World, sqlite_world
 from tests.servers import S3Server
+from tests.spark.conftest import ROOT
 
 
 class IcebergFixture(Fixture):
@@ -61,11 +64,16 @@ def polars(fixture: IcebergFixture, condition: str | None = None) -> pa.Table:
     return (frame if condition is None else frame.filter(in_polars(condition))).collect().to_arrow()
 
 
+def loads(*extensions: str) -> str:
+    """Statements that load extensions of DuckDB from their packages."""
+    packages = Path(sysconfig.get_paths()["purelib"])
+    files = [next((packages / f"duckdb_extension_{name}").rglob("*.duckdb_extension")) for name in extensions]
+    return "; ".join(f"LOAD '{file}'" for file in files)
+
+
 def duck(fixture: IcebergFixture, condition: str | None = None) -> pa.Table:
     with duckdb.connect() as connection:
-        for name in ("avro", "httpfs", "iceberg"):
-            folder = Path(sysconfig.get_paths()["purelib"]) / f"duckdb_extension_{name}"
-            connection.execute(f"LOAD '{next(folder.rglob('*.duckdb_extension'))}'")
+        connection.execute(loads("avro", "httpfs", "iceberg"))
         if (server := fixture.place.server) is not None:
             connection.execute(
                 f"CREATE SECRET (TYPE s3, KEY_ID '{server.access_key}', SECRET '{server.secret_key}', "
@@ -131,3 +139,37 @@ async def test_filters_find_the_same_rows_as_without_statistics(tmp_path: Path, 
             wanted = plain.execute(f"SELECT n FROM t WHERE {condition} ORDER BY n").fetchall()
             found = READERS[reader](table, condition)["n"].to_pylist()
             assert sorted(found) == [n for (n,) in wanted], condition
+
+
+class Delays(Copy):
+    """What the examples of docs/tables.md read."""
+
+    output_schema = "n long, minutes long"
+
+    def row(self, n: int) -> dict[str, Any]:
+        return {"n": n, "minutes": n}
+
+
+async def delays(folder: Path) -> World:
+    world = sqlite_world(folder, table="flights.delays")
+    await world.process(50, Delays)
+    return world
+
+
+def examples(folder: Path) -> list[str]:
+    """The programs of docs/tables.md that read an Iceberg table, for a catalog in this folder."""
+    page = (ROOT / "docs/tables.md").read_text().partition("### Read an Iceberg table")[2].partition("\n### ")[0]
+    return [code.replace("/data/", f"{folder}/") for code in re.findall(r"```python\n(.*?)```", page, re.DOTALL)]
+
+
+async def test_the_examples_of_the_page_run(tmp_path: Path) -> None:
+    await delays(tmp_path)
+    *programs, spark = examples(tmp_path)
+    assert "SparkSession" in spark  # test_spark.py runs it
+    names: dict[str, Any] = {}
+    counts: Sequence[Callable[[Any], int]] = (len, len, lambda late: len(late.fetchall()))
+    for program, rows in zip(programs, counts, strict=True):
+        exec(program.replace("INSTALL iceberg; LOAD iceberg", loads("avro", "iceberg")), names)
+        assert rows(names["late"]) == 19
+    names["duckdb"].default_connection().close()
+    names["catalog"].close()

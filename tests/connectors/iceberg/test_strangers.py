@@ -65,6 +65,17 @@ async def test_rows_that_others_rewrote_are_no_damage_and_a_repair_does_not_doub
     assert world.is_exact()
 
 
+async def test_files_that_others_spell_as_hadoop_does_are_removed_by_a_repair(tmp_path: Path) -> None:
+    """`file:/...`, as Spark names local files."""
+    world = sqlite_world(tmp_path, location=f"file:{tmp_path}/table")
+    await world.process(20)
+    table = world.table()
+    table.overwrite(table.scan().to_arrow())
+    assert all(task.file.file_path.startswith(f"file:{tmp_path}") for task in world.table().scan().plan_files())
+    await world.repair()
+    assert world.is_exact()
+
+
 async def test_deleted_rows_are_found_missing_and_come_back_by_a_repair(world: World) -> None:
     world.table().delete("n < 7")
     await world.process(20)
