@@ -174,9 +174,17 @@ class IcebergSink(TableSink):
     def _commit(self, seen: _Seen, change: TableChange) -> None:
         if seen.table is None or self._catalog is None:
             raise RuntimeError("not opened")
+        anew = change.life != seen.life
+        if change.removes and not anew and any(map(_deletes_rows, seen.manifests)):
+            raise SinkRefused(
+                f"others have deleted rows of table {'.'.join(self._identifier)} by delete files (merge-on-read). They "
+                "do not apply to compacted files: the rows would come back. `actorproc sinks repair` makes the table "
+                "what the output has; then delete with write.delete.mode = copy-on-write"
+            )
         transaction = Transaction(seen.table)
         time = max(int(self._home.store.time.now() * 1000), seen.table.metadata.last_updated_ms)
-        manifests = seen.manifests
+        # A table that is made anew has the rows again that others have deleted.
+        manifests = [m for m in seen.manifests if not (anew and m.content != ManifestContent.DATA)]
         for operation, adds, removes in _snapshots(self._home, change):
             made = FileChange(
                 operation,
@@ -265,6 +273,10 @@ class IcebergSink(TableSink):
 def _paths(footer: pq.FileMetaData) -> list[str]:
     """Of the columns with values, such as `address.city`."""
     return [footer.schema.column(at).path for at in range(footer.num_columns)]
+
+
+def _deletes_rows(manifest: ManifestFile) -> bool:
+    return manifest.content != ManifestContent.DATA and (manifest.has_added_files() or manifest.has_existing_files())
 
 
 _Snapshot = tuple[Operation, Sequence[AddedFile], Sequence[RemovedFile]]

@@ -11,8 +11,11 @@ from typing import Any
 
 import pytest
 
+from actorproc.errors import ActorprocError, UsageError
+from tests.connectors.delta.test_readers import CONDITIONS
+from tests.connectors.delta.test_spark import same
 from tests.connectors.iceberg.catalogs import Grown, World, sqlite_world
-from tests.connectors.iceberg.test_readers import delays, examples
+from tests.connectors.iceberg.test_readers import IcebergFixture, delays, examples
 from tests.spark.conftest import ROOT
 from tests.spark.environments import environment, variables
 
@@ -47,6 +50,23 @@ def on(world: World, *statements: str) -> list[list[Any]]:
     return spark(world.uri, world.options["warehouse"], *statements)
 
 
+async def test_spark_reads_each_row_and_finds_the_same_ones_with_statistics(tmp_path: Path) -> None:
+    table = IcebergFixture(tmp_path, str(tmp_path / "state"), None)
+    for _ in range(12):
+        await table.feed(30)
+    of = "actorproc.default.Types"
+    counts = [f"SELECT array_sort(collect_list(n)) AS n FROM {of} WHERE {condition}" for condition in CONDITIONS]
+    rows, *found = spark(table.uri, table.given["warehouse"], f"SELECT * FROM {of}", *counts)
+    expected = (await table.expected()).to_pylist()
+    assert same(rows, expected)
+    given = {name: [row[name] for row in expected] for name in expected[0]}
+    assert len(given["n"]) == 360
+    for condition, (row,) in zip(CONDITIONS, found, strict=True):
+        wanted = table.table().scan().filter("n >= 0").to_duckdb("t")
+        wanted.execute("SET TimeZone = 'UTC'")
+        assert row["n"] == [n for (n,) in wanted.execute(f"SELECT n FROM t WHERE {condition} ORDER BY n").fetchall()]
+
+
 async def test_procedures_of_spark_delete_nothing_of_ours_and_rewrites_change_no_rows(tmp_path: Path) -> None:
     world = sqlite_world(tmp_path)
     await world.process(60)
@@ -71,6 +91,35 @@ async def test_procedures_of_spark_delete_nothing_of_ours_and_rewrites_change_no
     assert await world.damages() == []
     await world.repair()
     assert world.is_exact()
+
+
+async def test_delete_files_of_others_stop_compaction_until_a_repair(tmp_path: Path) -> None:
+    """They do not apply to the compacted file, so deleted rows would come back."""
+    world = sqlite_world(tmp_path)
+    await world.process(60)
+    on(
+        world,
+        f"ALTER TABLE {TABLE} SET TBLPROPERTIES ('write.delete.mode' = 'merge-on-read')",
+        f"DELETE FROM {TABLE} WHERE n = 7",
+    )
+    await world.process(20)
+    assert world.rows().num_rows == 79
+    with pytest.raises(UsageError, match="delete files"):
+        await world.compact()
+    assert world.rows().num_rows == 79
+    await world.repair()
+    assert world.is_exact()
+    await world.process(60)
+    assert await world.compact() == 2
+    assert world.is_exact()
+
+
+async def test_format_version_3_stops_transactions(tmp_path: Path) -> None:
+    world = sqlite_world(tmp_path)
+    await world.process(20)
+    on(world, f"ALTER TABLE {TABLE} SET TBLPROPERTIES ('format-version' = '3')")
+    with pytest.raises(ActorprocError, match="has format version 3: actorproc writes version 2"):
+        await world.process(20, store_patience=1)
 
 
 async def test_the_example_of_the_page_runs(tmp_path: Path) -> None:
