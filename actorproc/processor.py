@@ -318,9 +318,13 @@ class Processor:
             with contact.stoppable("shared() of the handler"):
                 shared = await stack.enter_async_context(shared_value(self.handler, self.options, self._logger))
             hooks = HookQueue(self.hooks, settings.hook_queue, clock, self._logger, processor=self.name, host=self.host)
+            nudges = self._nudges or UdpNudges(
+                store.backend.route, settings.nudge_host, self.name, on_news=self._told, clock=clock, log=self._logger
+            )
             if (sinks := self._sinks) is not None:
                 stack.push_async_callback(sinks.close)
-                await contact(lambda: sinks.open(store, self.layout, output_schema(self.schema), self.host, hooks.add))
+                columns = output_schema(self.schema)
+                await contact(lambda: sinks.open(store, self.layout, columns, self.host, hooks.add, nudges.follow))
             names = sinks.configured if sinks is not None else ()
             await contact(lambda: warn_of_others(store, self.layout, names, self._logger))
             with warn_while_slow(self._logger, "register() of the source"):
@@ -331,9 +335,6 @@ class Processor:
                         settings.loop_block_warning, self._logger, self._say_blocked, settings.lease_renew_interval / 4
                     )
                 )
-            nudges = self._nudges or UdpNudges(
-                store.backend.route, settings.nudge_host, self.name, clock=clock, log=self._logger
-            )
             group = Group(
                 store.lane(),
                 self.layout,
@@ -353,6 +354,11 @@ class Processor:
             if self._stop_requested:
                 supervisor.stop()
             yield supervisor
+
+    def _told(self, partition: str, number: int) -> None:
+        """A host has made a commit."""
+        if self._sinks is not None:
+            self._sinks.tables.told(partition)
 
     async def _schema_of(self, subject: str) -> pa.Schema:
         """The columns that a subject of the schema registry declares now."""

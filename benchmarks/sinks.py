@@ -270,17 +270,23 @@ def run(rows: int = 400_000, rounds: int = 3, seconds: float = 20.0) -> None:
 
 
 def _print_handler(console: Console, server: Postgres, folder: Path, log: Path, rows: int, rounds: int) -> None:
-    ratios, speeds, behind = [], [], []
+    ratios, of_cpu, speeds, behind = [], [], [], []
     for number in range(rounds):
+        start = time.process_time()
         without, _ = handler_speed(server, folder, log, rows, sink=None)
+        middle = time.process_time()
         done, all_there = handler_speed(server, folder, log, rows, sink=f"handled_{number}")
         ratios.append(without / done)
+        of_cpu.append((middle - start) / (time.process_time() - middle))
         speeds.append((rows / without, rows / done))
         behind.append(all_there - done)
-    table = Table("handler", "events/s alone", "with a sink", "ratio", "lowest, highest", "sink behind, s", "bar")
+    table = Table(
+        "handler", "events/s alone", "with a sink", "ratio", "lowest, highest", "of CPU", "sink behind, s", "bar"
+    )
     alone, beside = (statistics.median(each) for each in zip(*speeds, strict=True))
     table.add_row(
         "ctx.emit of dicts", f"{alone:,.0f}", f"{beside:,.0f}", f"{statistics.median(ratios):.2f}",
-        f"{min(ratios):.2f}, {max(ratios):.2f}", f"{statistics.median(behind):.1f}", f"{BAR_HANDLER:g}",
+        f"{min(ratios):.2f}, {max(ratios):.2f}", f"{statistics.median(of_cpu):.2f}", f"{statistics.median(behind):.1f}",
+        f"{BAR_HANDLER:g}",
     )  # fmt: skip
     console.print(table)

@@ -113,13 +113,14 @@ class HostSinks:
         schema: pa.Schema,
         host: str = "",
         tell: Callable[..., None] = lambda kind, **fields: None,
+        follow: Callable[[str], None] = lambda address: None,
     ) -> None:
         """Register and open all. A sink that is away is opened later, by its deliveries.
 
         Args:
             schema: of the rows, with `_sequence`.
             host: its name.
-            tell: of tables; see `TableCommitter`.
+            tell, follow: of tables; see `TableCommitter`.
 
         Raises:
             UsageError: options do not fit the output, a sink is registered for another target, or it refuses the rows.
@@ -132,7 +133,7 @@ class HostSinks:
                 check_alike(name, known[name], sink.registered_as, sink.fixed)
         rows = {name: sink for name, sink in self._made.items() if isinstance(sink, Sink)}
         tables = {name: sink for name, sink in self._made.items() if isinstance(sink, TableSink)}
-        committers = await self._committers(tables, host, tell)
+        committers = await self._committers(tables, host, tell, follow)
         self._shared = [SharedSink(name, sink, _shape(name, sink, schema), self._clock) for name, sink in rows.items()]
         for shared in self._shared:
             if isinstance(shared.sink, PositionsInContainer):
@@ -150,7 +151,11 @@ class HostSinks:
         self.tables = HostTables(committers, self._clock, self._logger)
 
     async def _committers(
-        self, tables: Mapping[str, TableSink], host: str, tell: Callable[..., None]
+        self,
+        tables: Mapping[str, TableSink],
+        host: str,
+        tell: Callable[..., None],
+        follow: Callable[[str], None],
     ) -> list[TableCommitter]:
         store, layout = self._store, self._layout
         within = [name for name, sink in tables.items() if sink.table == "within"]
@@ -158,7 +163,7 @@ class HostSinks:
             raise UsageError(f"sinks {' and '.join(within)}: both would be the table in the folder of the output")
         home = TableHome(store, layout, await dataset_identity(store, layout) or "")
         return [
-            TableCommitter(name, sink, home, schema=self._schema, host=host, log=self._logger, tell=tell)
+            TableCommitter(name, sink, home, schema=self._schema, host=host, log=self._logger, tell=tell, follow=follow)
             for name, sink in tables.items()
         ]
 

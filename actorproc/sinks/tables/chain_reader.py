@@ -63,13 +63,20 @@ class ChainReader:
 
     Args:
         describe: see `TableSink.describe`.
+        follow: see `ChainNews`.
     """
 
-    def __init__(self, store: Store, layout: ProcessorLayout, describe: Callable[[pq.FileMetaData], Any]) -> None:
+    def __init__(
+        self,
+        store: Store,
+        layout: ProcessorLayout,
+        describe: Callable[[pq.FileMetaData], Any],
+        follow: Callable[[str], None] = lambda address: None,
+    ) -> None:
         self._store, self._layout, self._describe = store, layout, describe
         self._boundaries = Boundaries(layout.boundaries)
         self._ends: dict[str, int] = {}  # by key of a compacted file
-        self.news = ChainNews(store, layout)
+        self.news = ChainNews(store, layout, follow)
 
     async def views(self, table: TableSnapshot, entry: SinkEntry) -> ChainViews:
         """What plans rest on. `table` was loaded before.

@@ -102,6 +102,7 @@ class TableCommitter:
         host: its name, for operators.
         log: bound to processor and host.
         tell: called with `delivered` or `sink_failed`, and fields of `handler.hooks.Event`. Never waits.
+        follow: see `ChainNews`.
     """
 
     def __init__(
@@ -114,13 +115,14 @@ class TableCommitter:
         host: str,
         log: Any,
         tell: Callable[..., None] = lambda kind, **fields: None,
+        follow: Callable[[str], None] = lambda address: None,
     ) -> None:
         self.name, self.sink = name, sink
         self._home, self._schema, self._host = home, schema, host
         self._clock = home.store.clock
         self._logger = log.bind(sink=name)
         self._tell = tell
-        self._chain = ChainReader(home.store, home.layout, sink.describe)
+        self._chain = ChainReader(home.store, home.layout, sink.describe, follow)
         self._progress = table_progress(home.store, home.layout, name)
         self._is_open = False
         self._checked: set[str] = set()  # partitions whose last commit is the chain's
@@ -150,6 +152,10 @@ class TableCommitter:
             self._is_open = True
 
     # At a host
+
+    def told(self, partition: str) -> None:
+        """See `ChainNews.told`."""
+        self._chain.news.told(partition)
 
     async def run(self, is_first: Callable[[], bool]) -> None:
         """Make transactions until cancelled, when it is this host's turn. Errors are logged, and tried again.

@@ -28,6 +28,11 @@ class HostTables:
         """A snapshot of each."""
         return tuple(committer.statistics() for committer in self.each)
 
+    def told(self, partition: str) -> None:
+        """A host says that the partition has a new commit."""
+        for committer in self.each:
+            committer.told(partition)
+
     async def run(self, is_first: Callable[[], bool]) -> None:
         """Make transactions until cancelled. `is_first`: whether it is this host's turn."""
         async with anyio.create_task_group() as tasks:

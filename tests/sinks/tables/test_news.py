@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import anyio
+import polars as pl
 import pytest
 
+from actorproc import Batch, PartitionContext, PartitionHandler, Processor, Producer
+from actorproc.config.settings import Settings
 from actorproc.counts import Counts
 from actorproc.output.chain import Commit, OutputChain, encode_commit
 from actorproc.records import Cursor
@@ -70,3 +75,38 @@ def test_a_commit_that_nobody_tells_of_is_found_within_a_quarter_of_an_hour_or_a
             assert (await world.state()).places["1"].position == place.position + 1
 
     story(work)
+
+
+class Numbers(PartitionHandler):
+    output_schema = "n long"
+
+    async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+        for record in batch:
+            ctx.emit(record, (record.json(),))
+
+
+async def test_a_commit_is_in_the_table_at_the_next_turn_although_heartbeats_are_rare(tmp_path: Path) -> None:
+    """Hosts are told of it by datagrams, also the one that made it."""
+    log, output = tmp_path / "log", tmp_path / "state" / "numbers" / "output"
+    settings = Settings(lease_renew_interval=600, lease_expiration_interval=3600, commit_interval=0.1)
+    sinks = {"table": {"url": "delta", "interval": 1}}
+
+    def rows() -> int:
+        return pl.scan_delta(str(output)).select(pl.len()).collect().item()  # type: ignore[no-any-return]
+
+    async with (
+        Producer(str(log), partitions=2, linger=0.0) as producer,
+        Processor(
+            Numbers, source=str(log), container=str(tmp_path / "state"), name="numbers", sinks=sinks, settings=settings
+        ),
+    ):
+        await producer.send_many([b"0", b"1"])
+        with anyio.fail_after(60):
+            while not (output / "_delta_log").exists() or rows() < 2:
+                await anyio.sleep(0.1)
+        await anyio.sleep(2)  # a turn with nothing new, after which the host follows
+        for total in range(3, 6):
+            await producer.send_many([b"2"])
+            with anyio.fail_after(30):
+                while rows() < total:
+                    await anyio.sleep(0.1)
