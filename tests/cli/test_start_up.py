@@ -76,4 +76,5 @@ def test_serve_on_a_folder_imports_neither_services_nor_wings() -> None:
     assert packages & OPTIONAL == set()
     wings = [name for name in start.imported if name.removeprefix("actorproc.").startswith(WINGS)]
     assert wings == []
-    assert len(start.entered) <= 94, "`python -m tests.routes --serve` lists them"
+    # One of them, `backoff`, only where two writes of the store's trial meet.
+    assert len(start.entered) <= 95, "`python -m tests.routes --serve` lists them"
