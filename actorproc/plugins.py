@@ -1,4 +1,4 @@
-"""Finds sources, stores, decoders, sinks and commands by name, of actorproc itself and of other packages.
+"""Finds sources, stores, decoders, encoders, sinks and commands by name, of actorproc itself and of other packages.
 
 A package registers each as an entry point in its metadata (docs/extend.md). Our own plug-ins are registered in
 the same way, in pyproject.toml. Nothing is imported before it is used: clients of services take long, or are extras.
@@ -25,6 +25,8 @@ STORES = "actorproc.stores"
 """Group of backends, by URL scheme."""
 DECODERS = "actorproc.decoders"
 """Group of decoders, by the setting `decode`."""
+ENCODERS = "actorproc.encoders"
+"""Group of encoders, by the option `encode` of sinks."""
 SINKS = "actorproc.sinks"
 """Group of sinks, by URL scheme."""
 COMMANDS = "actorproc.commands"

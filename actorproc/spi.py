@@ -1,4 +1,4 @@
-"""The names that sources, stores, decoders and commands of other packages may use. See docs/extend.md.
+"""The names that sources, stores, sinks, decoders, encoders and commands of other packages may use. See docs/extend.md.
 
 Errors are in `actorproc.errors`. Until 1.0 a name may change, and CHANGELOG.md says so.
 """
@@ -20,6 +20,7 @@ from actorproc.sinks.protocol import (
     SinkRefused,
     SinkRow,
 )
+from actorproc.sinks.row_encoder import EncoderOptions, RowEncoder, RowRefused
 from actorproc.sinks.sql import SqlOptions, SqlSink
 from actorproc.sources import open_source
 from actorproc.sources.patience import Patience
@@ -38,6 +39,7 @@ __all__ = [
     "Cursor",
     "Decoder",
     "Delivery",
+    "EncoderOptions",
     "End",
     "Entry",
     "Guarantee",
@@ -49,6 +51,8 @@ __all__ = [
     "Patience",
     "ReadBudget",
     "Record",
+    "RowEncoder",
+    "RowRefused",
     "Settings",
     "Sink",
     "SinkError",

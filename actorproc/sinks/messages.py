@@ -10,9 +10,10 @@ import pyarrow.types as pt
 from pydantic import Field, model_validator
 
 from actorproc.records import SEQUENCE
-from actorproc.rows.json_values import plain_rows, rows_to_json, to_json
-from actorproc.sinks.options import Names, SinkOptions
+from actorproc.rows.json_values import plain_rows, to_json
+from actorproc.sinks.options import Names
 from actorproc.sinks.protocol import Delivery, SinkRefused
+from actorproc.sinks.row_encoder import JSON, EncoderOptions, RowEncoder, RowRefused
 
 PARTITION = pa.field("_partition", pa.string())
 """A column that key and headers may name, as `_sequence`: the partition that the row comes from."""
@@ -21,11 +22,13 @@ _AT_ONCE = 10_000
 """Rows that are Python objects at once."""
 
 
-class MessageOptions(SinkOptions):
+class MessageOptions(EncoderOptions):
     """Options of a sink whose target has records."""
 
     key: Names = Field((), description="Columns of the key, which decides the partition. Default: no key.")
-    value: str | None = Field(None, description="Column that is the value as it is: text or bytes. Default: JSON.")
+    value: str | None = Field(
+        None, description="Column that is the value as it is: text or bytes. Default: the encoded row."
+    )
     headers: Names = Field((), description="Columns that are headers; also `_sequence` and `_partition`.")
     timestamp: str | None = Field(None, description="Column with the time of the record. Default: now.")
     deleted: str | None = Field(None, description="Boolean column: a row in which it is true has no value.")
@@ -33,6 +36,8 @@ class MessageOptions(SinkOptions):
     @model_validator(mode="after")
     def _fit_together(self) -> MessageOptions:
         """Rows are added here, with keys and without: in place of the rule of tables."""
+        if self.value is not None and self.encode != JSON:
+            raise ValueError("value is a column that is the value as it is: it goes without encode")
         return self
 
 
@@ -68,22 +73,30 @@ def check_columns(options: MessageOptions, schema: pa.Schema) -> None:
             raise SinkRefused(f"{option} = {named[option][0]}: the column is {kind}, not {wanted}")
 
 
-def messages_of(delivery: Delivery, options: MessageOptions) -> Iterator[Messages]:
-    """The rows of a delivery as messages, some at once. CPU-heavy: run it off the loop."""
+def messages_of(delivery: Delivery, options: MessageOptions, encoder: RowEncoder) -> Iterator[Messages]:
+    """The rows of a delivery as messages, some at once. CPU-heavy: run it off the loop.
+
+    Raises:
+        SinkRefused: a row cannot be encoded. Names its record.
+    """
     rows = delivery.rows
     origin = pa.repeat(pa.scalar(delivery.partition, PARTITION.type), rows.num_rows)
     for batch in rows.append_column(PARTITION, origin).combine_chunks().to_batches(_AT_ONCE):
         yield Messages(
-            _keys(batch, options.key), _values(batch, options), _headers(batch, options.headers),
+            _keys(batch, options.key), _values(batch, delivery, options, encoder), _headers(batch, options.headers),
             None if options.timestamp is None else _times(batch.column(options.timestamp)),
         )  # fmt: skip
 
 
-def _values(batch: pa.RecordBatch, options: MessageOptions) -> pa.BinaryArray:
+def _values(batch: pa.RecordBatch, delivery: Delivery, options: MessageOptions, encoder: RowEncoder) -> pa.BinaryArray:
     if options.value is not None:
         values = batch.column(options.value).cast(pa.binary())
     else:
-        values = rows_to_json(batch.drop_columns([SEQUENCE.name, PARTITION.name]))
+        try:
+            values = encoder.encode(batch.drop_columns([SEQUENCE.name, PARTITION.name]))
+        except RowRefused as refused:
+            sequence = batch.column(SEQUENCE.name)[refused.number]
+            raise SinkRefused(f"the row of record {sequence} of partition {delivery.partition}: {refused}") from None
     if options.deleted is None:
         return values
     gone = batch.column(options.deleted).fill_null(False)

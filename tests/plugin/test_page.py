@@ -32,7 +32,7 @@ def test_names_of_the_spi_are_sorted_and_each_is_on_the_page() -> None:
 
 
 def test_the_page_has_a_row_for_each_group() -> None:
-    groups = {plugins.SOURCES, plugins.SINKS, plugins.STORES, plugins.DECODERS, plugins.COMMANDS}
+    groups = {plugins.SOURCES, plugins.SINKS, plugins.STORES, plugins.DECODERS, plugins.ENCODERS, plugins.COMMANDS}
     assert set(re.findall(r"^\|[^|]*\| `(actorproc\.\w+)`", PAGE, re.MULTILINE)) == groups
 
 

@@ -27,8 +27,10 @@ from actorproc.connectors.kafka.messages import KafkaMessage, Numbered
 from actorproc.connectors.kafka.send_errors import KafkaUnavailable, MessagesRefused, ProducerLost
 from actorproc.connectors.kafka.writers import TransactionalWriter, check_topic, stored_offset
 from actorproc.errors import HandlerError, UsageError
+from actorproc.records import SEQUENCE
 from actorproc.sinks.messages import MessageOptions, Messages, check_columns, messages_of
 from actorproc.sinks.protocol import Delivery, Guarantee, Sink, SinkError, SinkMoved, SinkPlace, SinkRefused, SinkRow
+from actorproc.sinks.row_encoder import RowEncoder, open_encoder
 
 METADATA_LIMIT = 4096
 """Bytes of text beside an offset that a broker takes (its `offset.metadata.max.bytes`)."""
@@ -78,6 +80,7 @@ class KafkaSink(Sink):
         self.topic = address.topics[0]
         own = {"bootstrap.servers": address.brokers}
         self._properties: dict[str, Any] = {**_DEFAULTS, **(self.options.model_extra or {}), **own}
+        self._encoder = open_encoder(self.options, self.topic, place.clock)
         self._held: OrderedDict[str, _Held] = OrderedDict()
         self._locks: dict[str, anyio.Lock] = {}
         self._threads = anyio.CapacityLimiter(_THREADS)
@@ -87,6 +90,7 @@ class KafkaSink(Sink):
     async def open(self, schema: pa.Schema) -> None:
         """See `Sink.open`."""
         check_columns(self.options, schema)
+        await self._encoder.open(schema.remove(schema.get_field_index(SEQUENCE.name)))
         await self._in_thread(self._open)
 
     def _open(self) -> None:
@@ -142,7 +146,7 @@ class KafkaSink(Sink):
         self._held.pop(partition, None)
         try:
             with collector_paused():
-                refused = held.writer.write_at(_messages(delivery, self.options), offset)
+                refused = held.writer.write_at(_messages(delivery, self.options, self._encoder), offset)
         except BaseException:
             held.writer.close()
             raise
@@ -191,6 +195,7 @@ class KafkaSink(Sink):
     async def close(self) -> None:
         """See `Sink.close`."""
         await self._in_thread(self._close)
+        await self._encoder.close()
 
     async def _in_thread(self, work: Callable[..., T], *args: object) -> T:
         """Run `work` in a thread of this sink: brokers that do not answer take none from others.
@@ -218,9 +223,9 @@ def _as_sink_errors(delivery: Delivery) -> Iterator[None]:
         raise SinkRefused(str(error)) from None
 
 
-def _messages(delivery: Delivery, options: MessageOptions) -> Iterator[Numbered]:
+def _messages(delivery: Delivery, options: MessageOptions, encoder: RowEncoder) -> Iterator[Numbered]:
     """The rows, numbered. The client sends the first while the next are made."""
-    return enumerate(chain.from_iterable(map(_kafka_messages, messages_of(delivery, options))))
+    return enumerate(chain.from_iterable(map(_kafka_messages, messages_of(delivery, options, encoder))))
 
 
 def _kafka_messages(some: Messages) -> Iterable[KafkaMessage]:

@@ -24,9 +24,10 @@ from actorproc.produce.routes import Routes
 from actorproc.produce.serializers import header_column
 from actorproc.produce.staged_files import StagedFile, encode_staged
 from actorproc.produce.transactions import GROUP_BYTES, NoteMoved, Transactions
-from actorproc.records import RECORD_SCHEMA
+from actorproc.records import RECORD_SCHEMA, SEQUENCE
 from actorproc.sinks.messages import MessageOptions, check_columns, messages_of
 from actorproc.sinks.protocol import Delivery, Guarantee, Sink, SinkError, SinkMoved, SinkPlace, SinkRefused, SinkRow
+from actorproc.sinks.row_encoder import RowEncoder, open_encoder
 from actorproc.storage.names import log_staged
 from actorproc.storage.store import Store
 from actorproc.stores import given_store
@@ -54,6 +55,7 @@ class LogSink(Sink):
     def __init__(self, url: str, given: Mapping[str, Any], place: SinkPlace, store: Store | None = None) -> None:
         self.options = parse_options(url, LogSinkOptions, given, of="sink")
         self.url, self.place = url, place
+        self._encoder = open_encoder(self.options, place.name, place.clock)
         where = url.partition(":")[2]
         if not where and store is None:
             raise UsageError(f"sink {place.name}: log:URL, such as log:./orders-by-customer")
@@ -68,6 +70,7 @@ class LogSink(Sink):
     async def open(self, schema: pa.Schema) -> None:
         """See `Sink.open`."""
         check_columns(self.options, schema)
+        await self._encoder.open(schema.remove(schema.get_field_index(SEQUENCE.name)))
         if self._transactions is not None:
             return
         async with AsyncExitStack() as opening:
@@ -119,7 +122,9 @@ class LogSink(Sink):
     async def _records(self, delivery: Delivery) -> list[list[pa.RecordBatch]]:
         """The rows as records, in files of at most about `GROUP_BYTES`."""
         now = int(self.place.clock.wall() * 1e6)
-        return await self.place.clock.run_in_thread(lambda: list(_files(_batches(delivery, self.options, now))))
+        return await self.place.clock.run_in_thread(
+            lambda: list(_files(_batches(delivery, self.options, self._encoder, now)))
+        )
 
     async def _stage(self, transaction: str, batch: int, records: list[pa.RecordBatch]) -> StagedFile:
         router = self._routes.router
@@ -133,6 +138,7 @@ class LogSink(Sink):
         """See `Sink.close`."""
         self._transactions = None
         await self._open.aclose()
+        await self._encoder.close()
 
 
 async def _stop(task: asyncio.Task[None]) -> None:
@@ -145,9 +151,9 @@ def _text_of(row: SinkRow | None) -> str:
     return "" if row is None else msgspec.json.encode(row).decode()
 
 
-def _batches(delivery: Delivery, options: MessageOptions, now: int) -> Iterator[pa.RecordBatch]:
+def _batches(delivery: Delivery, options: MessageOptions, encoder: RowEncoder, now: int) -> Iterator[pa.RecordBatch]:
     time = pa.scalar(now, RECORD_SCHEMA.field("timestamp").type)
-    for some in messages_of(delivery, options):
+    for some in messages_of(delivery, options, encoder):
         count = len(some.values)
         headers = header_column(some.headers, count)
         times = pa.repeat(time, count) if some.times is None else some.times.fill_null(time)

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any, TypeVar
 
-from confluent_kafka.schema_registry import SchemaRegistryClient
+from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
 from confluent_kafka.schema_registry.error import SchemaRegistryError
 
-from actorproc.errors import DecodeError, SettingsError, SourceError
+from actorproc.errors import DecodeError, SchemaError, SettingsError, SourceError
 from actorproc.runtime.clock import SYSTEM, Clock
 from actorproc.runtime.error_text import format_error
 
@@ -18,6 +18,8 @@ T = TypeVar("T")
 
 _SERIALIZED = "serialized"  # Protobuf as a descriptor, which needs no compiler; other formats ignore it
 _NOT_FOUND = (40401, 40402, 40403)  # subject, version, schema; a plain 404 says that the URL is wrong
+
+_REFUSED = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN, HTTPStatus.CONFLICT, HTTPStatus.UNPROCESSABLE_ENTITY)
 
 MOST_REFERENCES = 200
 """Schemas to which a schema may refer, those of its references included: each is a request."""
@@ -50,7 +52,7 @@ class Subject:
 
 
 class SchemaRegistry:
-    """Reads schemas.
+    """Reads and registers schemas.
 
     Args:
         url: of the API, such as `http://127.0.0.1:8081`; several are separated by commas.
@@ -99,6 +101,27 @@ class SchemaRegistry:
             return self._read(found.schema_id, found.schema)
 
         return await self._ask(read)
+
+    async def register(self, subject: str, kind: str, text: str) -> int:
+        """The id of a schema, which becomes the subject's latest version unless it has it.
+
+        Raises:
+            SchemaError: the registry refuses it: it is not compatible with earlier versions, or a right is missing.
+            SourceError: the registry does not answer.
+        """
+
+        def register() -> int:
+            try:
+                return self._client.register_schema(subject, Schema(text, kind))
+            except SchemaRegistryError as error:
+                if error.http_status_code in _REFUSED:
+                    raise SchemaError(f"the registry {self.url} refuses the schema of the rows: {error}") from None
+                raise
+
+        found = await self._ask(register)
+        if found is None:
+            raise SourceError(f"schema registry {self.url}: it registers no schema of subject {subject}")
+        return found
 
     async def subjects(self, limit: int) -> tuple[list[Subject], int]:
         """The first subjects by name, and how many there are. Raises as `schema`."""
@@ -150,7 +173,7 @@ class SchemaRegistry:
     async def _ask(self, question: Callable[[], T]) -> T | None:
         try:
             return await self._clock.run_in_thread(question, abandon=True)
-        except DecodeError:
+        except (DecodeError, SchemaError):
             raise
         except SchemaRegistryError as error:
             if error.error_code in _NOT_FOUND:

@@ -20,6 +20,11 @@ NO_ID = -1
 _LONGEST = 2**31 - 1  # bytes of a value; without a stop some values are "Negative buffer resize" (pyarrow 26.0)
 
 
+def header_of(schema_id: int) -> bytes:
+    """The header of values with this schema."""
+    return b"\0" + schema_id.to_bytes(HEADER - 1, "big")
+
+
 def schema_ids(values: pa.Array) -> npt.NDArray[np.int64]:
     """The schema id of each binary value; `NO_ID` where the value has no header."""
     ids = np.full(len(values), NO_ID, np.int64)
