@@ -10,7 +10,7 @@ import msgspec
 import pyarrow as pa
 from msgspec.structs import astuple
 from redis.asyncio import RedisCluster
-from redis.exceptions import RedisError
+from redis.exceptions import NoPermissionError, RedisError
 
 from actorproc.config.options import parse_options
 from actorproc.connectors.redis.client import Client, connect, reconnect, refusal
@@ -66,11 +66,16 @@ class RedisSink(Sink):
         """
         client, keys = self._opened(), [self._position("")]
         keys += [*self._ours(), f"{self._target}:"] if self._is_keyed else [self._target]
-        await self._call(check_rights(client, keys, UPSERT if self._is_keyed else APPEND))
-        if not self._is_keyed:
-            await self._call(check_type(client, self._target, "stream"))
         never = SinkRow("", -1, "", -1, -1)  # so the script ends at its comparison
-        await self._call(self._script(keys=keys, args=[_packed(never), _packed(never), ""], client=client))
+        try:
+            await self._call(check_rights(client, keys, UPSERT if self._is_keyed else APPEND))
+            if not self._is_keyed:
+                await self._call(check_type(client, self._target, "stream"))
+            await self._call(self._script(keys=keys, args=[_packed(never), _packed(never), ""], client=client))
+        except SinkRefused as refused:
+            if isinstance(refused.__cause__, NoPermissionError):  # Redis 6 does not name the key
+                raise SinkRefused(f"{refused}; the user needs the keys {', '.join(keys)}") from None
+            raise
 
     async def read(self, partition: str) -> SinkRow | None:
         """See `Sink.read`."""
