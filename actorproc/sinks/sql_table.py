@@ -22,7 +22,7 @@ from actorproc.sinks.sql_versions import VERSION
 HOME = pa.field("_home", pa.string())
 """Column of the container and processor, with `on_reset = replace`: rows of others are not deleted."""
 
-_STAGE, _DELETED = "actorproc_rows", "_deleted"
+_DELETED = "_deleted"
 
 
 class SqlTableSink(SqlSink):
@@ -32,6 +32,8 @@ class SqlTableSink(SqlSink):
     shared_lock: ClassVar[str] = ""
     """Appended to a query, it locks the row against `exclusive_lock`. "": transactions that write wait anyway."""
     exclusive_lock: ClassVar[str] = ""
+    stage: ClassVar[str] = "actorproc_rows"
+    """The temporary table of `mode = upsert`."""
 
     def __init__(self, url: str, given: Mapping[str, Any], place: SinkPlace) -> None:
         super().__init__(url, given, place)
@@ -69,7 +71,7 @@ class SqlTableSink(SqlSink):
 
     def create_stage(self, columns: str) -> str:
         """The statement that creates the temporary table, if the connection has none."""
-        return f"CREATE TEMPORARY TABLE IF NOT EXISTS {_STAGE} ({columns})"
+        return f"CREATE TEMPORARY TABLE IF NOT EXISTS {self.stage} ({columns})"
 
     # Preparing
 
@@ -212,8 +214,8 @@ class SqlTableSink(SqlSink):
             for f in self._stage_schema
         )
         cursor.execute(self.create_stage(columns))
-        cursor.execute(f"DELETE FROM {_STAGE}")
-        self.load(connection, _STAGE, rows.select(self._stage_schema.names))
+        cursor.execute(f"DELETE FROM {self.stage}")
+        self.load(connection, self.stage, rows.select(self._stage_schema.names))
         try:
             for statement in self._merges(any_deleted=bool(pc.any(rows[_DELETED]).as_py())):
                 cursor.execute(statement)
@@ -228,7 +230,7 @@ class SqlTableSink(SqlSink):
 
     def _merges(self, *, any_deleted: bool) -> list[str]:
         """Deletions first, then rows: each key is there once."""
-        version, stage = self.quoted(VERSION), _STAGE
+        version, stage = self.quoted(VERSION), self.stage
         if self.options.deleted is None:
             return [self.merge(self._target, self.columns, "1 = 1")]
         gone, tombs, target = f"{stage}.{self.quoted(_DELETED)}", self._tombs, self._target
@@ -247,20 +249,20 @@ class SqlTableSink(SqlSink):
 
     def delete(self, table: str, condition: str) -> str:
         """The statement that deletes the rows of a table for which a row of the stage fulfils the condition."""
-        return f"DELETE FROM {table} WHERE EXISTS (SELECT 1 FROM {_STAGE} WHERE {condition})"
+        return f"DELETE FROM {table} WHERE EXISTS (SELECT 1 FROM {self.stage} WHERE {condition})"
 
     def merge(self, table: str, columns: Sequence[str], condition: str) -> str:
         """The statement that brings rows of the stage into a table, where that has no later version."""
         key, version = self.options.key, self.quoted(VERSION)
         changed = ", ".join(f"{q} = excluded.{q}" for q in map(self.quoted, columns))
         return (  # in the order of keys: transactions that lock them in another one would wait for each other
-            f"INSERT INTO {table} ({self._joined(columns)}) SELECT {self._joined(columns)} FROM {_STAGE} "
+            f"INSERT INTO {table} ({self._joined(columns)}) SELECT {self._joined(columns)} FROM {self.stage} "
             f"WHERE {condition} ORDER BY {self._joined(key)} ON CONFLICT ({self._joined(key)}) "
             f"DO UPDATE SET {changed} WHERE {table}.{version} <= excluded.{version}"
         )
 
     def _same(self, table: str) -> str:
-        return " AND ".join(f"{table}.{q} = {_STAGE}.{q}" for q in map(self.quoted, self.options.key))
+        return " AND ".join(f"{table}.{q} = {self.stage}.{q}" for q in map(self.quoted, self.options.key))
 
     def _joined(self, names: Sequence[str]) -> str:
         return ", ".join(map(self.quoted, names))

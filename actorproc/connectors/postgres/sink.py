@@ -51,19 +51,31 @@ class PostgresSink(SqlTableSink):
     options: PostgresOptions
     shared_lock = "FOR SHARE"
     exclusive_lock = "FOR UPDATE"
+    stage = "actorproc_stage"  # `actorproc_rows` of an earlier version may be left over on a connection of a pooler
 
     def __init__(self, url: str, given: Mapping[str, Any], place: SinkPlace) -> None:
         super().__init__(url, given, place)
         self._parts = tuple(self.table.split("."))
 
     def connect(self) -> psycopg.Connection[Any]:
-        """See `SqlSink.connect`."""
-        options: dict[str, Any] = {"connect_timeout": self.options.connect_timeout}
+        """See `SqlSink.connect`. What the sink relies on must not depend on settings of role, database or environment.
+
+        Statements are not prepared: a pooler may run the next one on another connection of the server.
+        """
+        options: dict[str, Any] = {"connect_timeout": self.options.connect_timeout, "client_encoding": "utf8"}
         given = conninfo_to_dict(self.url)
         options |= {name: value for name, value in _GONE.items() if name not in given}
         if self.options.password is not None:
             options["password"] = self.options.password
-        return psycopg.connect(self.url, application_name=f"actorproc {self.place.processor}", **options)
+        name = f"actorproc {self.place.processor}"
+        connection = psycopg.connect(self.url, application_name=name, prepare_threshold=None, **options)
+        connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED  # each BEGIN says so
+        if connection.info.encoding != "utf-8":
+            connection.close()
+            raise SinkRefused(
+                f"the connection speaks {connection.info.encoding}, although it asked for utf8: see its pooler"
+            )
+        return connection
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -149,13 +161,14 @@ class PostgresSink(SqlTableSink):
         return [{*names} for (names,) in rows]
 
     def create_stage(self, columns: str) -> str:
-        """See `SqlTableSink.create_stage`."""
-        return f"{super().create_stage(columns)} ON COMMIT DELETE ROWS"
+        """See `SqlTableSink.create_stage`. A pooler gives the connection to other sinks after the transaction."""
+        return f"{super().create_stage(columns)} ON COMMIT DROP"
 
     def load(self, connection: psycopg.Connection[Any], table: str, rows: pa.Table) -> None:
         """See `SqlTableSink.load`."""
         names = sql.SQL(", ").join(map(sql.Identifier, rows.schema.names))
-        statement = sql.SQL("COPY {} ({}) FROM STDIN (FORMAT CSV)").format(sql.SQL(table), names)  # quoted before
+        target = sql.SQL(table)  # quoted before
+        statement = sql.SQL("COPY {} ({}) FROM STDIN (FORMAT CSV, ENCODING 'UTF8')").format(target, names)
         try:
             with connection.cursor() as cursor, cursor.copy(statement) as copy:
                 copy.write(csv_of(rows))

@@ -8,13 +8,13 @@ from decimal import Decimal
 from typing import Any
 
 import anyio
-import psycopg
 import pyarrow as pa
 import pytest
 
 from actorproc.connectors.postgres import PostgresSink
-from actorproc.runtime.clock import SYSTEM
-from actorproc.sinks.protocol import Delivery, SinkMoved, SinkPlace, SinkRefused, SinkRow
+from actorproc.sinks.protocol import Delivery, SinkMoved, SinkRefused, SinkRow
+from tests.connectors.postgres.one_partition import Target as OnePartition
+from tests.connectors.postgres.one_partition import query as answer
 from tests.connectors.postgres.server import Postgres
 
 pytestmark = pytest.mark.servers
@@ -23,30 +23,12 @@ UPSERT = {"mode": "upsert", "key": ("k",)}
 
 
 async def query(server: Postgres, text: Any) -> list[tuple[Any, ...]]:
-    async with await psycopg.AsyncConnection.connect(server.url, autocommit=True) as connection:
-        cursor = await connection.execute(text)
-        return await cursor.fetchall() if cursor.description else []
+    return await answer(server.url, text)
 
 
-class Target:
-    """A sink with one partition, which gets one commit after the other."""
-
+class Target(OnePartition):
     def __init__(self, server: Postgres, table: str, **options: Any) -> None:
-        self.sink = PostgresSink(server.url, {"table": table, **options}, SinkPlace("pg", table, SYSTEM))
-        self.row: SinkRow | None = None
-
-    async def write(self, *rows: dict[str, Any], schema: pa.Schema | None = None, **more: Any) -> None:
-        table = pa.Table.from_pylist(list(rows), schema)
-        table = table.append_column("_sequence", pa.array(range(len(rows)), pa.int64()))
-        await self.sink.open(table.schema)
-        position = self.row.position if self.row else 0
-        now = SinkRow("home", 1, "term", 0, position + 1)
-        await self.sink.write(
-            Delivery(
-                "0", table, position, (len(rows),), self.row, now, registration="one", begins=position == 0, **more
-            )
-        )
-        self.row = now
+        super().__init__(server.url, table, **options)
 
 
 async def test_names_keep_their_case_and_may_be_words_of_sql(server: Postgres) -> None:
