@@ -122,6 +122,11 @@ class SqlSink(Sink):
         """Of a sink that can `replace`: delete the rows of home and partition after `replace_after`."""
         raise NotImplementedError
 
+    def storable(self, connection: Any, text: str) -> str:
+        """JSON, or the reason of a refusal, without characters that the database does not have. By default it has all
+        of them."""
+        return text
+
     # The contract
 
     async def open(self, schema: pa.Schema) -> None:
@@ -226,7 +231,9 @@ class SqlSink(Sink):
             )
         else:
             refused = sql_refused.put_or_refuse(cursor, rows, put)
-        sql_refused.keep(cursor, self.placeholder, self._key, delivery, refused)
+        sql_refused.keep(
+            cursor, self.placeholder, self._key, delivery, refused, lambda text: self.storable(connection, text)
+        )
 
     def _move(self, cursor: Any, delivery: Delivery) -> None:
         mark, was, now = self.placeholder, delivery.was, delivery.now

@@ -67,8 +67,14 @@ def _refusal(cursor: Any, rows: pa.Table, put: Callable[[pa.Table], None]) -> st
     return None
 
 
-def keep(cursor: Any, mark: str, sink: str, delivery: Delivery, refused: Sequence[Refused]) -> None:
-    """Add refused rows, which have the column `_number`, to their table."""
+def keep(
+    cursor: Any, mark: str, sink: str, delivery: Delivery, refused: Sequence[Refused], storable: Callable[[str], str]
+) -> None:
+    """Add refused rows, which have the column `_number`, to their table.
+
+    Args:
+        storable: see `SqlSink.storable`.
+    """
     if not refused:
         return
     rows = pa.concat_tables([each.row for each in refused]).combine_chunks()
@@ -78,7 +84,15 @@ def keep(cursor: Any, mark: str, sink: str, delivery: Delivery, refused: Sequenc
     cursor.executemany(
         f"INSERT INTO {REFUSED} ({', '.join(_COLUMNS)}) VALUES ({', '.join([mark] * len(_COLUMNS))})",
         [
-            (sink, delivery.now.home, delivery.partition, number, sequence, _short(each.reason), text)
+            (
+                sink,
+                delivery.now.home,
+                delivery.partition,
+                number,
+                sequence,
+                storable(_short(each.reason)),
+                storable(text),
+            )
             for number, sequence, each, text in zip(numbers, sequences, refused, texts, strict=True)
         ],
     )

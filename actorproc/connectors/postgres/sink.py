@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -12,6 +13,7 @@ from psycopg.conninfo import conninfo_to_dict
 from pydantic import Field
 
 from actorproc.connectors.postgres.copying import column_type, csv_of
+from actorproc.connectors.postgres.refusals import is_of_row
 from actorproc.sinks.protocol import SinkPlace, SinkRefused
 from actorproc.sinks.sql import POSITIONS, SqlOptions
 from actorproc.sinks.sql_table import SqlTableSink
@@ -25,9 +27,6 @@ _LOCK = 5_143_970_274
 
 _NAME = 63
 """Bytes of a name. PostgreSQL cuts longer ones off, and two of them may become one."""
-
-_REFUSALS = (psycopg.DataError, psycopg.IntegrityError, psycopg.errors.RaiseException)  # the last: a trigger's
-
 
 _LASTING = (
     "does not exist", "authentication failed", "no password supplied", "no pg_hba.conf entry", "permission denied",
@@ -172,12 +171,20 @@ class PostgresSink(SqlTableSink):
         try:
             with connection.cursor() as cursor, cursor.copy(statement) as copy:
                 copy.write(csv_of(rows))
-        except _REFUSALS as error:
-            raise SinkRefused(f"table {self.table}: {_in_a_line(error)}") from error
+        except psycopg.Error as error:
+            if self.is_refusal(error):
+                raise SinkRefused(f"table {self.table}: {_in_a_line(error)}") from error
+            raise
+
+    def storable(self, connection: psycopg.Connection[Any], text: str) -> str:
+        """See `SqlSink.storable`. In a database that is not in UTF-8, other characters than ASCII are JSON escapes."""
+        if connection.info.parameter_status("server_encoding") == "UTF8":
+            return text
+        return "".join(each if each.isascii() else json.dumps(each)[1:-1] for each in text)
 
     def is_refusal(self, error: BaseException) -> bool:
         """See `SqlTableSink.is_refusal`."""
-        return isinstance(error, _REFUSALS) and not self.is_taken(error)
+        return is_of_row(error) and not self.is_taken(error)
 
     def is_taken(self, error: BaseException) -> bool:
         """See `SqlSink.is_taken`."""
