@@ -74,6 +74,7 @@ class SqlSink(Sink):
         self.columns: tuple[str, ...] = ()
         """Of the rows, with `_sequence` and `_partition`, once the sink is open."""
         self._key = f"{place.processor}/{place.name}"
+        self._own: dict[str, str] = {}
         self._free: list[Any] = []  # connections
         self._limit = anyio.CapacityLimiter(self.options.connections)
 
@@ -102,6 +103,26 @@ class SqlSink(Sink):
 
     def begin_preparing(self, connection: Any) -> None:
         """Called first in `open`: hosts that create tables at once may have to wait for each other."""
+
+    @property
+    def creates(self) -> bool:
+        """Whether tables and columns are created."""
+        return True
+
+    def find_own(self, connection: Any, table: str, column: str, values: Sequence[str]) -> str | None:
+        """The SQL name of a table of the sink's own, such as that of positions, if it is there. By default None: it is
+        created if it is missing.
+
+        Args:
+            column: where two tables could be meant, it is the one that has one of these values there.
+        """
+        return None
+
+    @property
+    def counted_as(self) -> tuple[str, ...]:
+        """Names under which the lives of the target are counted: the name for new ones, then others that may be
+        stored."""
+        return (self.table,)
 
     def prepare(self, connection: Any, schema: pa.Schema) -> None:
         """Create or check the table of the rows, and add the columns that it lacks. By default nothing."""
@@ -141,17 +162,35 @@ class SqlSink(Sink):
 
     def _provide_all(self, connection: Any, schema: pa.Schema) -> None:
         self.begin_preparing(connection)
-        text, number = self.position_types["text"], self.position_types["number"]
-        connection.cursor().execute(
-            f"CREATE TABLE IF NOT EXISTS {POSITIONS} (sink {text} NOT NULL, part {text} NOT NULL, "
-            f"home {text} NOT NULL, life {number} NOT NULL, term {text} NOT NULL, fence {number} NOT NULL, "
-            f"position {number} NOT NULL, put_id {text} NOT NULL, PRIMARY KEY (sink, part))"
+        types = self.position_types
+        text, number = types["text"], types["number"]
+        columns = (
+            f"sink {text} NOT NULL, part {text} NOT NULL, home {text} NOT NULL, life {number} NOT NULL, "
+            f"term {text} NOT NULL, fence {number} NOT NULL, position {number} NOT NULL, put_id {text} NOT NULL, "
+            "PRIMARY KEY (sink, part)"
         )
+        self._provide_own(connection, POSITIONS, columns, "sink", (self._key,))
         if self.options.on_refused == "keep":
-            connection.cursor().execute(sql_refused.create_statement(self.position_types))
+            self._provide_own(connection, sql_refused.REFUSED, sql_refused.columns(types), "sink", (self._key,))
         if self.options.mode == "upsert":
-            connection.cursor().execute(sql_versions.create_statement(self.position_types))
+            self._provide_own(connection, sql_versions.LIVES, sql_versions.columns(types), "target", self.counted_as)
         self.prepare(connection, schema)
+
+    def _provide_own(self, connection: Any, table: str, columns: str, known_by: str, values: Sequence[str]) -> None:
+        """Find the table, or create it. One that is there needs no right to create tables."""
+        found = self.find_own(connection, table, known_by, values)
+        if found is None:
+            if not self.creates:
+                raise SinkRefused(
+                    f"a table of the sink is missing: CREATE TABLE {table} ({columns}), or set create = true"
+                )
+            connection.cursor().execute(f"CREATE TABLE IF NOT EXISTS {table} ({columns})")
+            found = self.find_own(connection, table, known_by, values) or table
+        self._own[table] = found.replace("%", "%%") if "%" in self.placeholder else found
+
+    def own(self, table: str) -> str:
+        """The name of a table of the sink's own in a statement with parameters."""
+        return self._own.get(table, table)
 
     async def check(self, schema: pa.Schema) -> None:
         """See `Sink.check`: a delivery without rows into the prepared tables, which is rolled back."""
@@ -172,7 +211,7 @@ class SqlSink(Sink):
         def read(connection: Any) -> SinkRow | None:
             cursor, mark = connection.cursor(), self.placeholder
             cursor.execute(  # names of ours only
-                f"SELECT {', '.join(_COLUMNS)} FROM {POSITIONS} WHERE sink = {mark} AND part = {mark}",
+                f"SELECT {', '.join(_COLUMNS)} FROM {self.own(POSITIONS)} WHERE sink = {mark} AND part = {mark}",
                 (self._key, partition),
             )
             found = cursor.fetchone()
@@ -193,7 +232,7 @@ class SqlSink(Sink):
     def _change(self, connection: Any, delivery: Delivery) -> None:
         options = self.options
         if options.on_refused == "keep":
-            sql_refused.forget(connection.cursor(), self.placeholder, self._key, delivery)
+            self._refused(connection.cursor()).forget(delivery)
         if delivery.replace_after is not None:
             self.clear(connection, delivery)
         if count := delivery.rows.num_rows:
@@ -231,24 +270,25 @@ class SqlSink(Sink):
             )
         else:
             refused = sql_refused.put_or_refuse(cursor, rows, put)
-        sql_refused.keep(
-            cursor, self.placeholder, self._key, delivery, refused, lambda text: self.storable(connection, text)
-        )
+        self._refused(cursor).keep(delivery, refused, lambda text: self.storable(connection, text))
+
+    def _refused(self, cursor: Any) -> sql_refused.RefusedRows:
+        return sql_refused.RefusedRows(cursor, self.placeholder, self.own(sql_refused.REFUSED), self._key)
 
     def _move(self, cursor: Any, delivery: Delivery) -> None:
-        mark, was, now = self.placeholder, delivery.was, delivery.now
+        mark, was, now, positions = self.placeholder, delivery.was, delivery.now, self.own(POSITIONS)
         after = astuple(now)
         where = (self._key, delivery.partition)
         if was is None:
             marks = ", ".join([mark] * (2 + len(_COLUMNS)))
             cursor.execute(
-                f"INSERT INTO {POSITIONS} (sink, part, {', '.join(_COLUMNS)}) SELECT {marks} "
-                f"WHERE NOT EXISTS (SELECT 1 FROM {POSITIONS} WHERE sink = {mark} AND part = {mark})",
+                f"INSERT INTO {positions} (sink, part, {', '.join(_COLUMNS)}) SELECT {marks} "
+                f"WHERE NOT EXISTS (SELECT 1 FROM {positions} WHERE sink = {mark} AND part = {mark})",
                 (*where, *after, *where),
             )
         else:
             cursor.execute(
-                f"UPDATE {POSITIONS} SET {', '.join(f'{name} = {mark}' for name in _COLUMNS)} "
+                f"UPDATE {positions} SET {', '.join(f'{name} = {mark}' for name in _COLUMNS)} "
                 f"WHERE sink = {mark} AND part = {mark} AND {' AND '.join(f'{name} = {mark}' for name in _COLUMNS)}",
                 (*after, *where, *astuple(was)),
             )

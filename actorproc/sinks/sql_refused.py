@@ -31,12 +31,12 @@ class Refused(NamedTuple):
     reason: str
 
 
-def create_statement(types: Mapping[str, str]) -> str:
+def columns(types: Mapping[str, str]) -> str:
+    """Its columns, as SQL declares them."""
     text, number = types["text"], types["number"]
     return (
-        f"CREATE TABLE IF NOT EXISTS {REFUSED} (sink {text} NOT NULL, home {text} NOT NULL, part {text} NOT NULL, "
-        f"number {number} NOT NULL, sequence {number} NOT NULL, reason {types.get('long', text)}, "
-        f"fields {types.get('long', text)})"
+        f"sink {text} NOT NULL, home {text} NOT NULL, part {text} NOT NULL, number {number} NOT NULL, "
+        f"sequence {number} NOT NULL, reason {types.get('long', text)}, fields {types.get('long', text)}"
     )
 
 
@@ -67,49 +67,46 @@ def _refusal(cursor: Any, rows: pa.Table, put: Callable[[pa.Table], None]) -> st
     return None
 
 
-def keep(
-    cursor: Any, mark: str, sink: str, delivery: Delivery, refused: Sequence[Refused], storable: Callable[[str], str]
-) -> None:
-    """Add refused rows, which have the column `_number`, to their table.
+class RefusedRows(NamedTuple):
+    """The rows of a sink in the table, within a transaction."""
 
-    Args:
-        storable: see `SqlSink.storable`.
-    """
-    if not refused:
-        return
-    rows = pa.concat_tables([each.row for each in refused]).combine_chunks()
-    numbers, sequences = rows[NUMBER].to_pylist(), rows["_sequence"].to_pylist()
-    (batch,) = rows.select(delivery.rows.schema.names).to_batches()
-    texts = [line.decode() for line in rows_to_json(batch).to_pylist()]
-    cursor.executemany(
-        f"INSERT INTO {REFUSED} ({', '.join(_COLUMNS)}) VALUES ({', '.join([mark] * len(_COLUMNS))})",
-        [
-            (
-                sink,
-                delivery.now.home,
-                delivery.partition,
-                number,
-                sequence,
-                storable(_short(each.reason)),
-                storable(text),
-            )
-            for number, sequence, each, text in zip(numbers, sequences, refused, texts, strict=True)
-        ],
-    )
+    cursor: Any
+    mark: str
+    table: str
+    sink: str
 
+    def keep(self, delivery: Delivery, refused: Sequence[Refused], storable: Callable[[str], str]) -> None:
+        """Add refused rows, which have the column `_number`.
 
-def forget(cursor: Any, mark: str, sink: str, delivery: Delivery) -> None:
-    """Delete the refused rows that this delivery replaces, or delivers once more."""
-    conditions = []
-    if delivery.begins:
-        conditions.append(("number >= ", delivery.since))
-    if delivery.replace_after is not None:
-        conditions.append(("sequence > ", delivery.replace_after))
-    for condition, value in conditions:
-        cursor.execute(
-            f"DELETE FROM {REFUSED} WHERE sink = {mark} AND home = {mark} AND part = {mark} AND {condition}{mark}",
-            (sink, delivery.now.home, delivery.partition, value),
+        Args:
+            storable: see `SqlSink.storable`.
+        """
+        if not refused:
+            return
+        rows = pa.concat_tables([each.row for each in refused]).combine_chunks()
+        numbers, sequences = rows[NUMBER].to_pylist(), rows["_sequence"].to_pylist()
+        (batch,) = rows.select(delivery.rows.schema.names).to_batches()
+        texts = [storable(line.decode()) for line in rows_to_json(batch).to_pylist()]
+        reasons = [storable(_short(each.reason)) for each in refused]
+        origin = (self.sink, delivery.now.home, delivery.partition)
+        self.cursor.executemany(
+            f"INSERT INTO {self.table} ({', '.join(_COLUMNS)}) VALUES ({', '.join([self.mark] * len(_COLUMNS))})",
+            [(*origin, *found) for found in zip(numbers, sequences, reasons, texts, strict=True)],
         )
+
+    def forget(self, delivery: Delivery) -> None:
+        """Delete those that this delivery replaces, or delivers once more."""
+        mark, conditions = self.mark, []
+        if delivery.begins:
+            conditions.append(("number >= ", delivery.since))
+        if delivery.replace_after is not None:
+            conditions.append(("sequence > ", delivery.replace_after))
+        for condition, value in conditions:
+            self.cursor.execute(
+                f"DELETE FROM {self.table} WHERE sink = {mark} AND home = {mark} AND part = {mark} "
+                f"AND {condition}{mark}",
+                (self.sink, delivery.now.home, delivery.partition, value),
+            )
 
 
 def _short(reason: str) -> str:

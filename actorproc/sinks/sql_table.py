@@ -85,12 +85,22 @@ class SqlTableSink(SqlSink):
         return ".".join(map(self.quoted, self.names))
 
     @property
-    def _tombs_names(self) -> tuple[str, ...]:
+    def deleted_names(self) -> tuple[str, ...]:
+        """The name of the table of deleted keys, in its parts."""
         return (*self.names[:-1], f"{self.names[-1]}_deleted")
 
     @property
     def _tombs(self) -> str:
-        return ".".join(map(self.quoted, self._tombs_names))
+        return ".".join(map(self.quoted, self.deleted_names))
+
+    @property
+    def counted_as(self) -> tuple[str, ...]:
+        """See `SqlSink.counted_as`."""
+        return (".".join(self.names),)
+
+    def find_own(self, connection: Any, table: str, column: str, values: Sequence[str]) -> str | None:
+        """See `SqlSink.find_own`."""
+        return self.quoted(table) if self.there(connection, (table,)) else None
 
     def prepare(self, connection: Any, schema: pa.Schema) -> None:
         """See `SqlSink.prepare`."""
@@ -111,13 +121,13 @@ class SqlTableSink(SqlSink):
             self._check_unique(connection, self.names)
         if options.deleted is not None:
             keys = pa.schema([*(schema.field(name) for name in options.key), schema.field(VERSION)])
-            other = self.there(connection, self._tombs_names) - set(keys.names)
+            other = self.there(connection, self.deleted_names) - set(keys.names)
             if other:
                 raise SinkRefused(
-                    f"table {'.'.join(self._tombs_names)} is for deleted keys, and there is another one of this name"
+                    f"table {'.'.join(self.deleted_names)} is for deleted keys, and there is another one of this name"
                 )
-            self._provide(connection, self._tombs_names, keys, options.key)
-            self._check_unique(connection, self._tombs_names)
+            self._provide(connection, self.deleted_names, keys, options.key)
+            self._check_unique(connection, self.deleted_names)
 
     def _provide(self, connection: Any, names: Sequence[str], schema: pa.Schema, key: Sequence[str]) -> None:
         """Create the table, or the columns that it lacks."""
@@ -144,11 +154,6 @@ class SqlTableSink(SqlSink):
             return
         for field in missing:
             cursor.execute(f"ALTER TABLE {table} ADD COLUMN {self._declared(field, key)}")
-
-    @property
-    def creates(self) -> bool:
-        """Whether tables and columns are created."""
-        return True
 
     def create_index(self, connection: Any, table: str) -> None:
         """So that what a reset replaces is found without reading the table."""
@@ -185,8 +190,9 @@ class SqlTableSink(SqlSink):
         gone, lock = deletes(rows, options.deleted), ""
         if options.deleted is not None:  # a deletion and an older row of its key must see each other
             lock = self.exclusive_lock if pc.any(gone).as_py() else self.shared_lock
+        lives = self.own(sql_versions.LIVES)
         life = sql_versions.life_of(
-            connection.cursor(), self.placeholder, ".".join(self.names), delivery.registration, lock
+            connection.cursor(), self.placeholder, lives, self.counted_as, delivery.registration, lock
         )
         return rows.append_column(VERSION, sql_versions.versions(delivery, life)).append_column(_DELETED, gone)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,31 +21,36 @@ _DEPTH_BITS, _NUMBER_BITS = 13, 36
 _LIVES, _DEPTHS, _NUMBERS = 2**14, 2**_DEPTH_BITS, 2**_NUMBER_BITS
 
 
-def create_statement(types: Mapping[str, str]) -> str:
+def columns(types: Mapping[str, str]) -> str:
+    """Its columns, as SQL declares them."""
     text, number = types["text"], types["number"]
     return (
-        f"CREATE TABLE IF NOT EXISTS {LIVES} (target {text} NOT NULL, registration {text} NOT NULL, "
-        f"number {number} NOT NULL, PRIMARY KEY (target, registration), UNIQUE (target, number))"
+        f"target {text} NOT NULL, registration {text} NOT NULL, number {number} NOT NULL, "
+        f"PRIMARY KEY (target, registration), UNIQUE (target, number)"
     )
 
 
-def life_of(cursor: Any, mark: str, target: str, registration: str, lock: str = "") -> int:
+def life_of(cursor: Any, mark: str, lives: str, targets: Sequence[str], registration: str, lock: str = "") -> int:
     """The number of a registration, which is added if it is new. Of two at once one fails on the unique number.
 
     Args:
+        lives: SQL name of the table.
+        targets: names of the target, of which one at least is in the table if the target has lives. A new life gets
+            the first one.
         lock: appended to the query.
     """
-    query = f"SELECT number FROM {LIVES} WHERE target = {mark} AND registration = {mark} {lock}"
-    cursor.execute(query, (target, registration))
-    if (found := cursor.fetchone()) is None:
+    known = f"FROM {lives} WHERE target IN ({', '.join([mark] * len(targets))})"
+    query = f"SELECT number {known} AND registration = {mark} ORDER BY number DESC {lock}"
+    cursor.execute(query, (*targets, registration))
+    if not (found := cursor.fetchall()):
         cursor.execute(
-            f"INSERT INTO {LIVES} (target, registration, number) "
-            f"SELECT {mark}, {mark}, COALESCE(MAX(number), 0) + 1 FROM {LIVES} WHERE target = {mark}",
-            (target, registration, target),
+            f"INSERT INTO {lives} (target, registration, number) "
+            f"SELECT {mark}, {mark}, COALESCE(MAX(number), 0) + 1 {known}",
+            (targets[0], registration, *targets),
         )
-        cursor.execute(query, (target, registration))
-        found = cursor.fetchone()
-    return int(found[0])
+        cursor.execute(query, (*targets, registration))
+        found = cursor.fetchall()
+    return int(found[0][0])
 
 
 def versions(delivery: Delivery, life: int) -> pa.Int64Array:

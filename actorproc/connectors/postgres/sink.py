@@ -14,6 +14,7 @@ from pydantic import Field
 
 from actorproc.connectors.postgres.copying import column_type, csv_of
 from actorproc.connectors.postgres.refusals import is_of_row
+from actorproc.connectors.postgres.search_path import has_any, schema_of, schemas_with
 from actorproc.sinks.protocol import SinkPlace, SinkRefused
 from actorproc.sinks.sql import POSITIONS, SqlOptions
 from actorproc.sinks.sql_table import SqlTableSink
@@ -54,7 +55,8 @@ class PostgresSink(SqlTableSink):
 
     def __init__(self, url: str, given: Mapping[str, Any], place: SinkPlace) -> None:
         super().__init__(url, given, place)
-        self._parts = tuple(self.table.split("."))
+        self._names: tuple[str, ...] = tuple(self.table.split("."))
+        self._deleted_names = super().deleted_names
 
     def connect(self) -> psycopg.Connection[Any]:
         """See `SqlSink.connect`. What the sink relies on must not depend on settings of role, database or environment.
@@ -78,8 +80,18 @@ class PostgresSink(SqlTableSink):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """See `SqlTableSink.names`."""
-        return self._parts
+        """See `SqlTableSink.names`. With their schema, once the sink is open."""
+        return self._names
+
+    @property
+    def deleted_names(self) -> tuple[str, ...]:
+        """See `SqlTableSink.deleted_names`. It may be in another schema than the target."""
+        return self._deleted_names
+
+    @property
+    def counted_as(self) -> tuple[str, ...]:
+        """See `SqlSink.counted_as`. Earlier versions counted under the spelling of the option `table`."""
+        return tuple({".".join(self.names): None, self.names[-1]: None})
 
     @property
     def creates(self) -> bool:
@@ -130,6 +142,27 @@ class PostgresSink(SqlTableSink):
     def begin_preparing(self, connection: psycopg.Connection[Any]) -> None:
         """See `SqlSink.begin_preparing`."""
         connection.execute("SELECT pg_advisory_xact_lock(%s)", (_LOCK,))
+        spelled = tuple(self.table.split("."))
+        self._names = self._with_schema(connection, spelled)
+        self._deleted_names = self._with_schema(connection, (*spelled[:-1], f"{spelled[-1]}_deleted"))
+
+    def _with_schema(self, connection: psycopg.Connection[Any], names: Sequence[str]) -> tuple[str, ...]:
+        """Where PostgreSQL finds the table now, or would create it: a schema that is added later changes nothing."""
+        for name in names:
+            self.quoted(name)
+        if len(names) > 1:
+            return tuple(names)
+        schema = schema_of(connection, names[0])
+        return (*names,) if schema is None else (schema, *names)
+
+    def find_own(
+        self, connection: psycopg.Connection[Any], table: str, column: str, values: Sequence[str]
+    ) -> str | None:
+        """See `SqlSink.find_own`. It may be in any schema of the search path, to which others may have been added."""
+        found = [(schema, table) for schema in schemas_with(connection, table)]
+        if len(found) > 1:
+            found = [each for each in found if has_any(connection, each, column, values)] or found
+        return ".".join(map(self.quoted, found[0])) if found else None
 
     def quoted(self, name: str) -> str:
         """See `SqlTableSink.quoted`."""
