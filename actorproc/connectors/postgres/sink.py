@@ -12,6 +12,7 @@ from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict
 from pydantic import Field
 
+from actorproc.connectors.postgres.coarse import Column, is_coarser
 from actorproc.connectors.postgres.copying import column_type, csv_of
 from actorproc.connectors.postgres.refusals import is_of_row
 from actorproc.connectors.postgres.search_path import has_any, schema_of, schemas_with
@@ -103,6 +104,7 @@ class PostgresSink(SqlTableSink):
         try:
             super().prepare(connection, schema)
             self._check_types(connection, schema)
+            self._check_precision(connection, schema)
         except (psycopg.ProgrammingError, psycopg.NotSupportedError) as error:  # a right, a schema, a view, a type
             raise SinkRefused(f"table {self.table}: {error.diag.message_primary or _in_a_line(error)}") from error
 
@@ -131,6 +133,22 @@ class PostgresSink(SqlTableSink):
                 target, columns, sql.SQL(", ").join(map(sql.SQL, values))
             )
         )
+
+    def _check_precision(self, connection: psycopg.Connection[Any], schema: pa.Schema) -> None:
+        found = connection.execute(
+            "SELECT column_name, data_type, numeric_precision, numeric_scale, datetime_precision "
+            "FROM information_schema.columns WHERE table_schema = %s AND table_name = %s",
+            (self.names[0], self.names[-1]),
+        ).fetchall()
+        for name, *values in found:
+            if name not in schema.names or name not in self.columns:
+                continue
+            column, kind = Column(*values), schema.field(name).type
+            if is_coarser(column, kind, is_cast=self.options.mode == "upsert"):
+                raise SinkRefused(
+                    f"table {self.table} would round the column {name}: it is {column.data_type} there, and needs "
+                    f"the precision of {self.column_type(kind)}"
+                )
 
     def lasts(self, error: Exception) -> bool:
         """See `SqlSink.lasts`. A refused connection has no code: the texts are those of an English server."""

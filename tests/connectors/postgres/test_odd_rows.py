@@ -193,3 +193,52 @@ async def test_a_late_row_of_a_parent_never_brings_back_a_deleted_key(server: Po
     assert await query(server, f"SELECT count(*) FROM {table}_deleted") == [(count,)]
     for found in (parent, child):
         await found.close()
+
+
+COARSE = [
+    (pa.float64(), "real"), (pa.float64(), "numeric(8, 1)"), (pa.float32(), "numeric(8, 1)"),
+    (pa.decimal128(10, 3), "numeric(8, 1)"), (pa.decimal128(10, 3), "real"), (pa.decimal128(16, 3), "double precision"),
+    (pa.int32(), "real"), (pa.int64(), "double precision"),
+    (pa.timestamp("us", "UTC"), "timestamp(0) with time zone"), (pa.timestamp("us"), "timestamp(3)"),
+    (pa.timestamp("us"), "date"), (pa.timestamp("us"), "time"), (pa.float64(), "coarse_domain"),
+]  # fmt: skip
+
+FINE = [
+    (pa.float64(), "double precision"), (pa.float64(), "numeric"), (pa.float32(), "real"), (pa.float64(), "bigint"),
+    (pa.decimal128(10, 3), "numeric(7, 3)"), (pa.decimal128(10, 3), "numeric"), (pa.decimal128(10, 3), "text"),
+    (pa.decimal128(15, 3), "double precision"), (pa.int16(), "real"), (pa.int32(), "double precision"),
+    (pa.int64(), "smallint"), (pa.int64(), "numeric(8)"), (pa.timestamp("us", "UTC"), "timestamptz"),
+    (pa.timestamp("us"), "timestamp(6)"), (pa.timestamp("us"), "text"), (pa.date32(), "date"),
+    (pa.date32(), "timestamp(0)"), (pa.string(), "timestamp(0)"),
+]  # fmt: skip
+
+
+async def opened(server: Postgres, kind: pa.DataType, column: str, **options: Any) -> None:
+    await query(server, "DROP TABLE IF EXISTS precise; DROP DOMAIN IF EXISTS coarse_domain")
+    await query(server, "CREATE DOMAIN coarse_domain AS numeric(8, 1)")
+    versioned = "k bigint PRIMARY KEY, _version bigint, " if options else ""
+    await query(server, f"CREATE TABLE precise ({versioned}v {column}, _sequence bigint, _partition text)")
+    target = Target(server, "precise", **options)
+    fields = [("k", pa.int64())] if options else []
+    try:
+        await target.sink.open(pa.schema([*fields, ("v", kind), ("_sequence", pa.int64())]))
+    finally:
+        await target.sink.close()
+
+
+@pytest.mark.parametrize("options", [{}, UPSERT], ids=["append", "upsert"])
+async def test_a_column_that_would_round_is_refused_at_the_start(server: Postgres, options: dict[str, Any]) -> None:
+    for kind, column in COARSE:
+        with pytest.raises(SinkRefused, match="table precise would round the column v"):
+            await opened(server, kind, column, **options)
+
+
+async def test_a_column_that_is_as_fine_as_the_output_is_taken(server: Postgres) -> None:
+    for kind, column in FINE:
+        await opened(server, kind, column)
+
+
+async def test_an_integer_column_is_refused_where_a_cast_would_round(server: Postgres) -> None:
+    """COPY refuses 1.5 there, and takes 1."""
+    with pytest.raises(SinkRefused, match="would round"):
+        await opened(server, pa.float64(), "bigint", **UPSERT)
