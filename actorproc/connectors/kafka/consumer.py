@@ -298,6 +298,7 @@ class SharedConsumer:
                 self._paused.discard(before)
                 self._consumer.incremental_unassign([TopicPartition(topic, number)])
             self._consumer.incremental_assign([TopicPartition(topic, number, offset)])
+            self._consumer.resume([TopicPartition(topic, number)])  # a pause outlives the assignment in librdkafka
         except KafkaException as error:
             feed.fail(SourceError(f"partition {feed.name} cannot be assigned: {error.args[0].str()}"))
         except Exception as error:

@@ -13,6 +13,7 @@ Properties = dict[str, Any]
 DEFAULTS: Properties = {
     "group.id": "actorproc",  # librdkafka wants one; nothing is committed to it and nobody joins it
     "isolation.level": "read_committed",
+    "check.crcs": True,  # as in Kafka's Java client; librdkafka would pass on what a disk has changed
     "fetch.queue.backoff.ms": 5,  # the default of 1000 costs a factor of eight (docs/performance.md)
     "max.partition.fetch.bytes": 2**18,  # as messages in the client, a reply takes many times its size
     "queued.min.messages": 10_000,

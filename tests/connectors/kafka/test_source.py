@@ -114,6 +114,26 @@ async def test_read_ahead_bytes_bounds_the_memory_of_slow_handlers(broker: Broke
     await source.close()
 
 
+async def test_a_partition_that_waited_for_its_reader_is_read_again(broker: Broker) -> None:
+    """librdkafka keeps a pause across assignments: without a resume nothing arrives any more."""
+    topic = Topic(broker, partitions=1)
+    for _ in range(400):
+        topic.producer.produce(topic.name, b"x" * 20_000)
+    assert topic.producer.flush(30) == 0
+    source = await opened(KafkaSource(topic.url, settings=Settings(read_ahead_bytes=2**20, max_batch_bytes=2**19)))
+    await source.partitions()
+    reader = source.read(f"{topic.name}-0", "0")
+    chunk = await anext(reader)
+    await _until(lambda: bool(source._consumer._paused))
+    await reader.aclose()
+    found, reader = len(chunk.batch), source.read(f"{topic.name}-0", chunk.next)
+    with anyio.fail_after(30):
+        while found < 400:
+            found += len((await anext(reader)).batch)
+    await reader.aclose()
+    await source.close()
+
+
 async def test_aborted_transactions_are_skipped_up_to_the_end(broker: Broker, tmp_path: Path) -> None:
     topic = Topic(broker, partitions=1)
     topic.transaction(range(10), commit=True)
