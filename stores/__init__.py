@@ -19,6 +19,9 @@ from actorproc.storage.store import Store, StoreLimits
 OUTPUT_SCHEME = "actorproc+"
 """Prefix of the URL of a processor's output: `actorproc+CONTAINER/PROCESSOR`. It names a source, not a store."""
 
+_LOCAL = ("file", "memory")
+_QUERY = re.compile(r"\?[^/]*=")  # of a signed URL, which would become a part of every key
+
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(//)?(.*)", re.DOTALL)  # two letters at least: not the drive of a path
 
 
@@ -117,7 +120,7 @@ def _backend(url: str, settings: Settings, clock: Clock) -> Backend:
         )
     scheme, slashes, rest = _split(url)
     if slashes and scheme not in plugins.names(plugins.STORES):
-        rest = rest.rpartition("@")[2]  # a secret may be before it
+        rest = rest.rpartition("@")[2].partition("?")[0]  # secrets may be before and behind
         own = own_url(f"{scheme}://{rest}")
         meant = f" (did you mean {own}?)" if own is not None else ""
         raise UsageError(f"store URL {scheme}://{rest} has the unknown scheme {scheme!r}{meant}: {_allowed()}")
@@ -125,9 +128,11 @@ def _backend(url: str, settings: Settings, clock: Clock) -> Backend:
         raise UsageError(f"store URL {url!r} is not complete: {_allowed()}")
     kind = _kind(scheme)
     url = kind.normal_url(f"{scheme}://{rest}")
-    if has_credentials(url) and scheme != "file":
+    if scheme not in _LOCAL and (has_credentials(url) or _QUERY.search(url)):
         known = ", ".join(kind.options.model_fields) or "none"
-        raise UsageError(f"a store URL must not contain credentials; {scheme}:// has the settings {known}")
+        raise UsageError(
+            f"a store URL must not contain credentials or a query (?sig=...); {scheme}:// has the settings {known}"
+        )
     options = parse_options(url, kind.options, _own(kind, settings), of="store")
     with plugins.importing(plugins.STORES, scheme, f"store {scheme}://"):
         return kind.of_url(url, options, settings=settings, clock=clock)

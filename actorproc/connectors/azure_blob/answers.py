@@ -22,7 +22,7 @@ _ADVICE = {
     "ContainerNotFound": "create the container, or correct its name in the URL",
     "ContainerBeingDeleted": "it is being deleted; create it anew in a minute, or correct its name in the URL",
     "AuthenticationFailed": f"check {_KEYS}, and the clock of this machine",
-    "AuthorizationFailure": "the account's firewall refuses this machine, or the signature lacks rights",
+    "AuthorizationFailure": f"check {_KEYS}: it is wrong or lacks rights, or the account's firewall refuses it",
     "AuthorizationPermissionMismatch": f"these credentials need {_ROLE}; a signature needs sp=racwdl",
     "AuthorizationResourceTypeMismatch": "the signature needs srt=co, or be one of the container",
     "AuthorizationServiceMismatch": "the signature is not for the blob service (ss=b)",

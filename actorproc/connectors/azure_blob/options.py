@@ -19,6 +19,12 @@ def _checked_key(key: str | None) -> str | None:
     return key
 
 
+def _checked_sas(sas: str | None) -> str | None:
+    if sas is not None and not sas:
+        raise ValueError("is empty")
+    return None if sas is None else sas.removeprefix("?")
+
+
 class AzureBlobOptions(BaseModel):
     """Settings of stores in Azure Blob Storage."""
 
@@ -27,7 +33,7 @@ class AzureBlobOptions(BaseModel):
     az_account_key: Annotated[str | None, AfterValidator(_checked_key)] = Field(
         None, description="Key of the storage account. Default: login by Microsoft Entra.", repr=False
     )
-    az_sas_token: str | None = Field(
+    az_sas_token: Annotated[str | None, AfterValidator(_checked_sas)] = Field(
         None, description="Shared access signature of the container or account, in place of a key.", repr=False
     )
     az_endpoint: Annotated[str | None, AfterValidator(checked_endpoint)] = Field(
@@ -61,7 +67,7 @@ def hadoop_of(address: Address, options: AzureBlobOptions) -> Hadoop | None:
     elif options.az_sas_token is not None:
         given = {
             f"fs.azure.account.auth.type.{host}": "SAS",
-            f"fs.azure.sas.fixed.token.{host}": options.az_sas_token.removeprefix("?"),
+            f"fs.azure.sas.fixed.token.{host}": options.az_sas_token,
         }
     return Hadoop(
         f"abfss://{address.container}@{host}/{address.prefix}".rstrip("/"),

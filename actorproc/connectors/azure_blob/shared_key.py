@@ -21,9 +21,12 @@ _SIGNED = (
 def decoded_key(key: str) -> bytes:
     """Raises ValueError: it is no account key. Does not show it."""
     try:
-        return base64.b64decode(key, validate=True)
+        found = base64.b64decode(key, validate=True)
     except binascii.Error:
-        raise ValueError("is no account key: that is text in Base64") from None
+        raise ValueError("is no account key: that is text in Base64, and no connection string") from None
+    if not found:
+        raise ValueError("is empty")
+    return found
 
 
 def signature(key: bytes, account: str, method: str, url: str, headers: Mapping[str, str]) -> str:

@@ -20,6 +20,7 @@ from typing import Self
 from urllib.parse import quote, urlencode
 from xml.etree import ElementTree as ET
 
+from actorproc.config.options import with_secrets
 from actorproc.config.settings import Settings
 from actorproc.connectors.azure_blob import container_warnings
 from actorproc.connectors.azure_blob.address import Address, normal_url
@@ -59,7 +60,7 @@ class AzureBlobStore(HttpStore):
         super().__init__(address.url, address.prefix, service, options.az_endpoint, hint, settings, clock)
         self._address = address
         self._options = options
-        self._login = Login(address.url, address.account, options, clock)
+        self._login = Login(address.url, address.account, options, lambda: _options_now(settings, options), clock)
         self._container = f"{service}/{address.container}"
         self._versioned = False
 
@@ -203,13 +204,22 @@ class AzureBlobStore(HttpStore):
 
     def _error(self, what: str, refusal: Refusal) -> StoreError:
         error = refusal.error(what)
-        return self._login.refused(error) if refusal.unauthorized else error
+        if refusal.status not in (401, 403):
+            return error
+        return self._login.refused(error, unauthorized=refusal.unauthorized)
 
     def _tag(self, reply: Reply) -> str:
         try:
             return reply.headers["ETag"].strip('"')
         except KeyError:
             raise StoreRefused(f"{self.url}: answers without an ETag; this is no blob service") from None
+
+
+def _options_now(settings: Settings, options: AzureBlobOptions) -> AzureBlobOptions:
+    """The options, with a key or a signature from a file as the file has it now."""
+    given = {name: settings.store_options.get(name) for name in ("az_account_key", "az_sas_token")}
+    files = {name: value for name, value in given.items() if isinstance(value, str) and value.startswith("@")}
+    return AzureBlobOptions(**dict(options) | with_secrets("store option", files))
 
 
 def _follows(key: str, after: str) -> bool:

@@ -145,11 +145,11 @@ class HttpStore(Backend):
             return StoreUnavailable(f"{what}: no TLS with {self._service}: {error}; check {self._hint}")
         if isinstance(error, aiohttp.ClientConnectorError | aiohttp.ClientHttpProxyError):
             return StoreUnavailable(
-                f"{what}: cannot reach {self._service}: {error}; check {self._hint} and the network"
+                f"{what}: cannot reach {self._service}: {_shown(error)}; check {self._hint} and the network"
             )
         if isinstance(error, ValueError):
-            return StoreRefused(f"{what}: {error}; check {self._hint}")
-        return StoreUnavailable(f"{what}: no whole answer from {self._service}: {error or type(error).__name__}")
+            return StoreRefused(f"{what}: {_shown(error)}; check {self._hint}")
+        return StoreUnavailable(f"{what}: no whole answer from {self._service}: {_shown(error)}")
 
     def _date(self, reply: Reply) -> float:
         """The service's own clock: seconds since 1970."""
@@ -160,6 +160,15 @@ class HttpStore(Backend):
 
     def _what(self, verb: str, key: str = "") -> str:
         return f"{self.url}: {verb} {key!r}" if key else f"{self.url}: {verb}"
+
+
+def _shown(error: Exception) -> str:
+    """The error without URLs, which may hold a signature, or the password of a proxy."""
+    if isinstance(error, aiohttp.ClientResponseError):
+        return f"{error.status} {error.message}"
+    if isinstance(error, aiohttp.InvalidURL):
+        return "the URL of a proxy is malformed"
+    return str(error) or type(error).__name__
 
 
 def _proxy_of(service: str) -> str | None:

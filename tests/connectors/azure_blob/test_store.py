@@ -5,8 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
+import anyio
 import pytest
 from azure.storage.blob import (
     AccountSasPermissions,
@@ -52,7 +55,7 @@ def test_a_container_has_one_url_of_ours(url: str, own: str) -> None:
 @pytest.mark.parametrize(
     "url",
     [
-        "az://shop", "az://shop/", "az://SHOP/state", "az://shop.evil.com/state", "az://shop/a",
+        "az://shop", "az://shop/", "az://SHOP/state", "az://shop/state/a?sv=1&sig=hunter2", "az://shop.evil.com/state", "az://shop/a",
         "az://shop/-state", "az://me:hunter2@shop/state", "abfss://state@shop", "abfss://state:hunter2@shop.dfs.x/y",
         "abfss://shop.dfs.core.windows.net/state", "abfss://state@a.b.dfs.core.windows.net/x",
     ],
@@ -276,6 +279,48 @@ class TestOnAzurite:
             await _open("az://shop/state", **given)
         causes = [str(failed.value), repr(failed.value), str(failed.value.__cause__)]
         assert not [text for text in causes if "hunter2" in text]
+
+    @pytest.mark.parametrize("answer", [b"HTTP/1.1 200 OK\r\nbad header\r\n\r\n", b"garbage\r\n\r\n"])
+    async def test_a_malformed_answer_shows_no_signature(self, azurite: BlobServer, answer: bytes) -> None:
+        async def malformed(_: Request) -> bytes:
+            return answer
+
+        url = await azurite.new_url()
+        given = {"az_account_key": None, "az_sas_token": f"{_account_sas()}&x=hunter2"}
+        async with proxied(azurite) as (proxy, front):
+            proxy.on_request = malformed
+            with pytest.raises(StoreUnavailable) as failed:
+                await _open(url, **front.settings | given, store_timeout=2)
+        assert "hunter2" not in str(failed.value)
+        assert "sig=" not in str(failed.value)
+
+    async def test_a_password_of_a_proxy_is_in_no_message(
+        self, azurite: BlobServer, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        async def bad_gateway(_: Request) -> bytes:
+            return b"HTTP/1.1 502 Bad Gateway\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+
+        async with proxied(azurite) as (proxy, front):
+            proxy.on_request = bad_gateway
+            port = urlsplit(front.settings["az_endpoint"]).port
+            monkeypatch.setenv("https_proxy", f"http://me:hunter2@127.0.0.1:{port}")
+            with pytest.raises(StoreUnavailable) as failed:
+                await _open("az://shop/state", az_account_key=KEY, store_timeout=2)
+        assert "502" in str(failed.value)
+        assert "hunter2" not in str(failed.value)
+
+    async def test_a_signature_that_was_renewed_in_its_file_is_used(self, azurite: BlobServer, tmp_path: Path) -> None:
+        container, file = await azurite.new_container(), tmp_path / "sas"
+        ended = generate_container_sas(ACCOUNT, container, KEY, permission="racwdl", expiry=_in(3 / 3600))
+        file.write_text(ended)
+        given = azurite.settings | {"az_account_key": None, "az_sas_token": f"@{file}", "store_timeout": 2}
+        async with open_store(f"az://{ACCOUNT}/{container}", Settings.load(**given)) as store:
+            await store.put("key", b"body")
+            await anyio.sleep(4)
+            with pytest.raises(StoreRefused, match="the signature has expired: renew az_sas_token"):
+                await store.get("key")
+            file.write_text(generate_container_sas(ACCOUNT, container, KEY, permission="racwdl", expiry=_in(1)))
+            assert (await store.get("key")).body == b"body"  # type: ignore[union-attr]
 
     async def test_a_blob_under_a_lease_is_refused_saying_so(self, azurite: BlobServer) -> None:
         """Azure answers 412 as to an unmet condition; here nothing can be won by trying again."""
