@@ -6,6 +6,7 @@ the same way, in pyproject.toml. Nothing is imported before it is used: clients 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -31,6 +32,8 @@ SINKS = "actorproc.sinks"
 """Group of sinks, by URL scheme."""
 COMMANDS = "actorproc.commands"
 """Group of commands and groups of commands, by name."""
+
+_CONNECTOR = re.compile(r"actorproc\.connectors\.(\w+)")  # the extra is named as the folder
 
 OURS = "actorproc"
 """The package whose optional parts are extras."""
@@ -64,9 +67,18 @@ def load(group: str, name: str) -> Any:
     except UsageError:
         raise
     except (Exception, SystemExit) as error:  # whatever another package does when it is imported
-        where = "" if (package := _package(registered[0])) == OURS else f" of package {package}"
-        why = str(error) if isinstance(error, ImportError) else format_error(error)
-        raise UsageError(f"{name}{where}: {why}") from error
+        raise UsageError(f"{name}{_why(registered[0], error)}") from error
+
+
+def _why(point: EntryPoint, error: BaseException) -> str:
+    """Why a plug-in cannot be imported, and what to install."""
+    why = str(error) if isinstance(error, ImportError) else format_error(error)
+    if (package := _package(point)) != OURS:
+        return f" of package {package}: {why}"
+    folder = _CONNECTOR.match(point.module)
+    if folder is None or not isinstance(error, ImportError):
+        return f": {why}"
+    return f": {why}: {how_to_install(folder[1].replace('_', '-'))}"
 
 
 @contextmanager

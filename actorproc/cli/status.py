@@ -125,6 +125,7 @@ def _document(fleet: Fleet, sinks: Sequence[SinkStatus], plan: Plan | None) -> d
 
 def _member(host: HostView) -> dict[str, Any]:
     facts = structs.asdict(host)
+    del facts["tables"]  # among the sinks
     return facts | {"heartbeat_age": _rounded(facts.pop("age")), "started": utc(host.started)}
 
 

@@ -61,4 +61,4 @@ class Origins:
             return f"it is placed on {self._host}"
         if owner in self._wishes.drained:
             return f"{owner} is drained"
-        return "to even the counts" if planned else ""
+        return f"to even the {'loads' if self._wishes.weights else 'counts'}" if planned else ""

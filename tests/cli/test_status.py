@@ -13,7 +13,7 @@ from actorproc.counts import Counts
 from actorproc.group.assignment import Lease, Member
 from actorproc.group.heartbeat import Heartbeat
 from actorproc.group.membership import GroupDocument
-from actorproc.group.reports import HostReport, PartitionReport
+from actorproc.group.reports import HostReport, PartitionReport, SinkReport
 from actorproc.output.checkpoint import Checkpoint
 from actorproc.stores import open_store
 from tests.cli.conftest import Run, events
@@ -72,7 +72,8 @@ def test_status_shows_why_a_host_cannot_list_partitions(run: Run, tmp_path: Path
     async def looked() -> None:
         async with open_store(str(tmp_path)) as store:
             now, error = store.clock.wall(), "listing the partitions of PR failed: ConnectionError: db away"
-            beat = Heartbeat("a", "1-60s", None, 42, now, now, 1, HostReport(error=error))
+            table = SinkReport(name="table", state="up to date")
+            beat = Heartbeat("a", "1-60s", None, 42, now, now, 1, HostReport(error=error, tables=(table,)))
             await store.put(LAYOUT.host("a", "1-60s"), beat.to_json())
 
     anyio.run(looked)
