@@ -135,7 +135,7 @@ async def test_the_fleet_is_shown_well_on_each_screen_and_axe_finds_nothing(tmp_
                     await expect(shown.locator("#errors")).to_contain_text("in the last day: 15 min, at most 1")
                     await expect(shown.locator("#partition")).to_contain_text("has been on host-01 for 15 min")
                     await expect(shown.locator("#day")).to_contain_text("actorproc: 0.1.0 → 0.2.0")
-                    await expect(shown.locator("#outlook")).to_contain_text("on S3 Standard")
+                    await expect(shown.locator("#outlook")).to_contain_text("at prices of S3 Standard")
                     assert await shown.evaluate("document.documentElement.scrollWidth") <= width
                     await axe_finds_nothing(shown, checker)
 
@@ -332,7 +332,7 @@ async def screenshots(folder: Path) -> None:
                 for name, width, scheme in PICTURES:
                     async with page(opened, f"{url}#/{NAME}/partition/3", width, scheme) as shown:
                         await expect(shown.locator("#partition")).to_contain_text("10,004")
-                        await expect(shown.locator("#outlook")).to_contain_text("on S3 Standard")
+                        await expect(shown.locator("#outlook")).to_contain_text("at prices of S3 Standard")
                         await fleet.write(lag=200)
                         await anyio.sleep(2)
                         await shown.screenshot(path=folder / name, full_page=width > 1000)

@@ -14,7 +14,7 @@ export async function load(processor) {
   const rate = !known ? "without records (their rate is not known yet)" : `at ${count(scale.per_second)} records per second`;
   return [
     h("p", {}, h("b", {}, known || !scale.running ? `${counted(scale.running, "host")} ${scale.running === 1 ? "runs" : "run"}, ${count(scale.hosts)} ${scale.hosts === 1 ? "is" : "are"} useful: ` : `${counted(scale.running, "host")}; how many are useful is not known yet: `), `${scale.reason}.`),
-    h("p", {}, h("b", {}, stores.map(store => `${money(dollars[store])} on ${store}`).join(", ")),
+    h("p", {}, h("b", {}, stores.map(store => `${money(dollars[store])} at prices of ${store}`).join(", ")),
       ` for ${count(requests)} requests in a month like this: ${counted(given.hosts, "host")}, ${counted(given.partitions, "partition")}, ${rate}.`),
     h("details", {}, h("summary", {}, "By kind of request"), h("div", {class: "scroll", tabindex: 0, role: "region", "aria-label": "Requests by kind"}, detail),
       h("p", {class: "muted"}, `Computed from the settings of this server; ${prices}, without storage.`)),
