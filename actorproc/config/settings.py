@@ -86,7 +86,7 @@ class Settings(BaseModel):
     nudge_host: str | None = Field(
         None,
         description="Address at which other hosts and readers reach this host with a UDP datagram that makes them look "
-        "at once. Detected in a cloud. For a folder the default is 127.0.0.1; set it if several machines share the folder.",
+        "at once. Detected in a cloud. For a folder it is 127.0.0.1; set it if several machines share the folder.",
     )
     partition_refresh_interval: Seconds = Field(300, description="How often the source is asked for new partitions.")
 

@@ -199,9 +199,10 @@ class SqlSink(Sink):
 
         def work(connection: Any) -> None:
             self._prepare_all(connection, schema)
-            self._move(connection.cursor(), Delivery("", schema.empty_table(), 0, (), None, SinkRow("", 0, "", 0, 0)))
+            none = Delivery("", schema.empty_table(), 0, (), None, SinkRow("", 0, "", 0, 0))
+            self._move(connection.cursor(), none)
             if self.options.mode == "append":
-                self.apply(connection, schema.empty_table())
+                self.apply(connection, self.stamped(connection, none, none.rows))
 
         await self._in_thread(self._run, work, True)
 

@@ -32,8 +32,9 @@ def tried(run: Run, *arguments: str, code: int = 0) -> dict[str, object]:
     return dict(found)
 
 
-def test_doctor_leaves_nothing_in_a_sink(run: Run, tmp_path: Path) -> None:
-    found = tried(run, "--sink", f"db=sqlite:{tmp_path}/rows.db")
+@pytest.mark.parametrize("on_reset", ["repeat", "replace"])
+def test_doctor_leaves_nothing_in_a_sink(run: Run, tmp_path: Path, on_reset: str) -> None:
+    found = tried(run, "--sink", f"db=sqlite:{tmp_path}/rows.db", "--sink-option", f"db.on_reset={on_reset}")
     assert (found["error"], found["guarantee"]) == (None, "exactly once")
     assert isinstance(found["latency_ms"], float)
     with sqlite3.connect(tmp_path / "rows.db") as connection:
