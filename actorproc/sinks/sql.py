@@ -143,6 +143,13 @@ class SqlSink(Sink):
         """Of a sink that can `replace`: delete the rows of home and partition after `replace_after`."""
         raise NotImplementedError
 
+    def settle(self, connection: Any) -> None:
+        """Called after each attempt to put rows of which the refused ones are kept: check what else the commit would.
+
+        Raises:
+            SinkRefused: rows do not fit.
+        """
+
     def storable(self, connection: Any, text: str) -> str:
         """JSON, or the reason of a refusal, without characters that the database does not have. By default it has all
         of them."""
@@ -256,6 +263,7 @@ class SqlSink(Sink):
 
         def put(part: pa.Table) -> None:
             self._put(connection, part.drop_columns([sql_refused.NUMBER]))
+            self.settle(connection)
 
         rows = rows.append_column(sql_refused.NUMBER, commit_numbers(delivery))
         if self.options.mode == "upsert":
@@ -328,6 +336,8 @@ class SqlSink(Sink):
             self._close_all(connection)  # the server may have gone, and with it all connections
             if self.is_taken(error):
                 raise SinkMoved(str(error)) from error
+            if self.is_refusal(error):  # at the commit
+                raise SinkRefused(" ".join(str(error).split())) from error
             raise
         self._free.append(connection)
         return result
@@ -353,6 +363,10 @@ class SqlSink(Sink):
     def lasts(self, error: Exception) -> bool:
         """Whether an error of the driver, while it connects or prepares tables, lasts until somebody mends its cause:
         a wrong name or password, a missing right. By default never: it is tried again."""
+        return False
+
+    def is_refusal(self, error: BaseException) -> bool:
+        """Whether the driver's error says that a row does not fit. By default never."""
         return False
 
     def is_taken(self, error: BaseException) -> bool:

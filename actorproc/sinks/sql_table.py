@@ -230,10 +230,6 @@ class SqlTableSink(SqlSink):
                 raise SinkRefused(f"table {self.table}: {error}") from error
             raise
 
-    def is_refusal(self, error: BaseException) -> bool:
-        """Whether the driver's error says that a row does not fit."""
-        return False
-
     def _merges(self, *, any_deleted: bool) -> list[str]:
         """Deletions first, then rows: each key is there once."""
         version, stage = self.quoted(VERSION), self.stage

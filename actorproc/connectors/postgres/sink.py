@@ -58,6 +58,7 @@ class PostgresSink(SqlTableSink):
         super().__init__(url, given, place)
         self._names: tuple[str, ...] = tuple(self.table.split("."))
         self._deleted_names = super().deleted_names
+        self._has_deferrable = False
 
     def connect(self) -> psycopg.Connection[Any]:
         """See `SqlSink.connect`. What the sink relies on must not depend on settings of role, database or environment.
@@ -105,6 +106,7 @@ class PostgresSink(SqlTableSink):
             super().prepare(connection, schema)
             self._check_types(connection, schema)
             self._check_precision(connection, schema)
+            self._has_deferrable = self._find_deferrable(connection)
         except (psycopg.ProgrammingError, psycopg.NotSupportedError) as error:  # a right, a schema, a view, a type
             raise SinkRefused(f"table {self.table}: {error.diag.message_primary or _in_a_line(error)}") from error
 
@@ -133,6 +135,12 @@ class PostgresSink(SqlTableSink):
                 target, columns, sql.SQL(", ").join(map(sql.SQL, values))
             )
         )
+
+    def _find_deferrable(self, connection: psycopg.Connection[Any]) -> bool:
+        """Whether the target has constraints, or foreign keys of others, that may be checked by the commit only."""
+        target = ".".join(map(self.quoted, self.names))
+        query = "SELECT 1 FROM pg_constraint WHERE condeferrable AND to_regclass(%s) IN (conrelid, confrelid) LIMIT 1"
+        return connection.execute(query, (target,)).fetchone() is not None
 
     def _check_precision(self, connection: psycopg.Connection[Any], schema: pa.Schema) -> None:
         found = connection.execute(
@@ -227,6 +235,17 @@ class PostgresSink(SqlTableSink):
                 raise SinkRefused(f"table {self.table}: {_in_a_line(error)}") from error
             raise
 
+    def settle(self, connection: psycopg.Connection[Any]) -> None:
+        """See `SqlSink.settle`."""
+        if not self._has_deferrable:
+            return
+        try:
+            connection.execute("SET CONSTRAINTS ALL IMMEDIATE")
+        except psycopg.Error as error:
+            if self.is_refusal(error):
+                raise SinkRefused(f"table {self.table}: {_in_a_line(error)}") from error
+            raise
+
     def storable(self, connection: psycopg.Connection[Any], text: str) -> str:
         """See `SqlSink.storable`. In a database that is not in UTF-8, other characters than ASCII are JSON escapes."""
         if connection.info.parameter_status("server_encoding") == "UTF8":
@@ -234,7 +253,7 @@ class PostgresSink(SqlTableSink):
         return "".join(each if each.isascii() else json.dumps(each)[1:-1] for each in text)
 
     def is_refusal(self, error: BaseException) -> bool:
-        """See `SqlTableSink.is_refusal`."""
+        """See `SqlSink.is_refusal`."""
         return is_of_row(error) and not self.is_taken(error)
 
     def is_taken(self, error: BaseException) -> bool:

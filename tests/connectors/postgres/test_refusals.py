@@ -9,6 +9,7 @@ from typing import Any
 import psycopg
 import pytest
 
+from actorproc.sinks.protocol import SinkRefused
 from tests.connectors.postgres.one_partition import Target, query
 from tests.connectors.postgres.server import Postgres
 
@@ -113,3 +114,32 @@ async def test_an_error_of_the_server_keeps_no_row(server: Postgres, mode: str) 
 
 
 async def _nothing(*_: object) -> None: ...
+
+
+@pytest.mark.parametrize("mode", ["append", "upsert"])
+async def test_a_row_that_a_deferred_constraint_refuses_is_kept(server: Postgres, mode: str) -> None:
+    target = await deferred(server, f"deferred_{mode}", mode, **KEEP)
+    await target.write({"k": 1}, {"k": 2}, {"k": 3}, {"k": 1})
+    ((sequence, reason),) = await kept(server, target)
+    assert (sequence, "violates foreign key" in reason) == (1, True)
+    assert {k for (k,) in await query(server.url, f"SELECT k FROM {target.sink.table}")} == {1, 3}
+
+
+@pytest.mark.parametrize("mode", ["append", "upsert"])
+async def test_a_row_that_a_deferred_constraint_refuses_stops_the_delivery(server: Postgres, mode: str) -> None:
+    target = await deferred(server, f"stopped_{mode}", mode)
+    with pytest.raises(SinkRefused, match="violates foreign key"):
+        await target.write({"k": 1}, {"k": 2})
+    assert await target.sink.read("0") is None
+    await target.sink.close()
+
+
+async def deferred(server: Postgres, table: str, mode: str, **options: Any) -> Target:
+    """Two is not there."""
+    unique = " PRIMARY KEY" if mode == "upsert" else ""
+    version = ", _version bigint NOT NULL" if mode == "upsert" else ""
+    await query(server.url, f"CREATE TABLE {table}_parent (k bigint PRIMARY KEY)")
+    await query(server.url, f"INSERT INTO {table}_parent VALUES (1), (3)")
+    reference = f"REFERENCES {table}_parent DEFERRABLE INITIALLY DEFERRED"
+    await query(server.url, f"CREATE TABLE {table} (k bigint{unique} {reference}{version}, {OWN})")
+    return Target(server.url, table, **options, **(UPSERT if mode == "upsert" else {}))
