@@ -11,13 +11,17 @@ import pyarrow as pa
 import pyarrow.types as pt
 import pymysql
 from pydantic import Field
-from pymysql.constants import CLIENT, ER
 
+from actorproc.connectors.mysql.errors import is_of_a_row, is_taken, lasts, text_of
+from actorproc.connectors.mysql.session import Session
+from actorproc.connectors.mysql.tables import check_engine, check_keys, information
 from actorproc.errors import UsageError
 from actorproc.rows.json_values import plain_rows, to_json
 from actorproc.sinks.protocol import SinkError, SinkPlace, SinkRefused
-from actorproc.sinks.sql import SqlOptions
+from actorproc.sinks.sql import POSITIONS, SqlOptions
+from actorproc.sinks.sql_refused import REFUSED
 from actorproc.sinks.sql_table import SqlTableSink
+from actorproc.sinks.sql_versions import LIVES
 
 _NAME = 64
 """Characters of a name."""
@@ -46,22 +50,8 @@ _TYPES = {
     pa.date32(): "date",
 }
 
-_NO_PASSWORD = 1698
-"""MariaDB's other "access denied"."""
-
-_REFUSALS = (pymysql.err.DataError, pymysql.err.IntegrityError)
-_TAKEN = (ER.DUP_ENTRY, ER.LOCK_DEADLOCK)
-
 _COLLATIONS = ("utf8mb4_nopad_bin", "utf8mb4_0900_bin")
 """Of MariaDB and of MySQL. They have none in common by which "a" and "a " are two keys."""
-
-_LASTING = {
-    ER.DBACCESS_DENIED_ERROR, ER.ACCESS_DENIED_ERROR, ER.BAD_DB_ERROR, ER.HOST_NOT_PRIVILEGED,
-    ER.TABLEACCESS_DENIED_ERROR, ER.COLUMNACCESS_DENIED_ERROR, ER.SPECIFIC_ACCESS_DENIED_ERROR,
-    ER.NO_SUCH_TABLE, ER.BAD_FIELD_ERROR, ER.TOO_LONG_KEY, ER.TOO_BIG_ROWSIZE, ER.WRONG_OBJECT,
-    ER.VIEW_INVALID, ER.NONUPDATEABLE_COLUMN, ER.UNKNOWN_COLLATION, ER.NOT_SUPPORTED_AUTH_MODE, _NO_PASSWORD,
-}  # fmt: skip
-"""Errors of `open` that last until somebody changes a right, a name or a table."""
 
 
 class MysqlOptions(SqlOptions):
@@ -88,19 +78,17 @@ class MysqlSink(SqlTableSink):
             raise UsageError(f"sink {place.name}: mysql://USER@HOST:PORT/DATABASE")
         self._collation = ""
 
-    def connect(self) -> pymysql.Connection[Any]:
-        """See `SqlSink.connect`. A value that does not fit must fail, which is not every server's default."""
+    def connect(self) -> Session:
+        """See `SqlSink.connect`."""
         address, options = self._address, self.options
-        return pymysql.connect(
+        return Session(
             host=address.hostname, port=address.port or 3306, user=unquote(address.username or ""),
-            password=options.password or "", database=unquote(address.path.strip("/")), charset="utf8mb4",
-            client_flag=CLIENT.FOUND_ROWS,  # else an update to equal values counts no row
+            password=options.password or "", database=unquote(address.path.strip("/")),
             connect_timeout=options.connect_timeout, read_timeout=_READ_TIMEOUT, write_timeout=_READ_TIMEOUT,
             ssl={"ca": options.ca} if options.ca else None,
-            sql_mode="TRADITIONAL", init_command="SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED",
         )  # fmt: skip
 
-    def begin_preparing(self, connection: pymysql.Connection[Any]) -> None:
+    def begin_preparing(self, connection: Session) -> None:
         """See `SqlSink.begin_preparing`."""
         cursor = connection.cursor()
         cursor.execute(
@@ -116,12 +104,14 @@ class MysqlSink(SqlTableSink):
         if cursor.fetchone() != (1,):
             raise SinkError(f"another host prepares its tables: the lock {_LOCK} was not free within {_LOCK_TIMEOUT} s")
 
-    def prepare(self, connection: pymysql.Connection[Any], schema: pa.Schema) -> None:
+    def prepare(self, connection: Session, schema: pa.Schema) -> None:
         """See `SqlSink.prepare`."""
         try:
             super().prepare(connection, schema)
+            for table in (self.names, self.deleted_names, (POSITIONS,), (LIVES,), (REFUSED,)):
+                check_engine(connection, table)
         except (pymysql.err.ProgrammingError, pymysql.err.NotSupportedError) as error:
-            raise SinkRefused(f"table {self.table}: {_text(error)}") from error
+            raise SinkRefused(f"table {self.table}: {text_of(error)}") from error
         connection.cursor().execute("SELECT RELEASE_LOCK(%s)", (_LOCK,))
 
     @property
@@ -161,25 +151,26 @@ class MysqlSink(SqlTableSink):
             return f"varchar({most}) CHARACTER SET utf8mb4 COLLATE {self._collation}"
         return self.column_type(kind)
 
-    def there(self, connection: pymysql.Connection[Any], table: Sequence[str]) -> set[str]:
+    def there(self, connection: Session, table: Sequence[str]) -> set[str]:
         """See `SqlTableSink.there`."""
-        return {name for name, _ in self._information(connection, "column_name, column_name", "columns", table)}
+        return {name for (name,) in information(connection, table, "column_name", "columns t")}
 
-    def unique(self, connection: pymysql.Connection[Any], table: Sequence[str]) -> list[set[str]]:
+    def unique(self, connection: Session, table: Sequence[str]) -> list[set[str]]:
         """See `SqlTableSink.unique`. An index of a prefix does not count."""
         return [*self._unique(connection, table).values()]
 
-    def _unique(self, connection: pymysql.Connection[Any], table: Sequence[str]) -> dict[str, set[str]]:
+    def _unique(self, connection: Session, table: Sequence[str]) -> dict[str, set[str]]:
         """The columns of unique indexes by name. A prefix or an expression is no column: ""."""
         found: dict[str, set[str]] = {}
         what = "index_name, IF(sub_part IS NULL, COALESCE(column_name, ''), '')"
-        for index, column in self._information(connection, what, "statistics", table, "AND non_unique = 0"):
+        for index, column in information(connection, table, what, "statistics t", "non_unique = 0"):
             found.setdefault(index, set()).add(column)
         return found
 
-    def _check_unique(self, connection: pymysql.Connection[Any], names: Sequence[str]) -> None:
-        """Also refuse other unique indexes: a row that has its value there would be changed, though its key differs."""
+    def _check_unique(self, connection: Session, names: Sequence[str]) -> None:
+        """Also refuse what lets a row replace those of other keys: a loose collation, another unique index."""
         super()._check_unique(connection, names)
+        check_keys(connection, names, self.options.key, self._collation)
         key = {*self.options.key}
         if others := sorted(name for name, columns in self._unique(connection, names).items() if not key <= columns):
             raise SinkRefused(
@@ -187,20 +178,11 @@ class MysqlSink(SqlTableSink):
                 "by it: drop it, or make it an index that is not unique"
             )
 
-    def _information(
-        self, connection: pymysql.Connection[Any], what: str, of: str, table: Sequence[str], where: str = ""
-    ) -> list[tuple[str, str]]:
-        cursor = connection.cursor()
-        schema = "DATABASE()" if len(table) == 1 else "%s"
-        query = f"SELECT {what} FROM information_schema.{of} WHERE table_schema = {schema} AND table_name = %s {where}"
-        cursor.execute(query, tuple(table))
-        return [(str(one), str(other)) for one, other in cursor.fetchall()]
-
-    def create_index(self, connection: pymysql.Connection[Any], table: str) -> None:
+    def create_index(self, connection: Session, table: str) -> None:
         """See `SqlTableSink.create_index`. Of text an index takes the begin."""
         connection.cursor().execute(f"CREATE INDEX actorproc_by_sequence ON {table} (_partition(100), _sequence)")
 
-    def load(self, connection: pymysql.Connection[Any], table: str, rows: pa.Table) -> None:
+    def load(self, connection: Session, table: str, rows: pa.Table) -> None:
         """See `SqlTableSink.load`. PyMySQL joins the rows to statements of many."""
         names = ", ".join(map(self.quoted, rows.schema.names)).replace("%", "%%")
         statement = f"INSERT INTO {table.replace('%', '%%')} ({names}) VALUES ({', '.join(['%s'] * rows.num_columns)})"
@@ -208,8 +190,10 @@ class MysqlSink(SqlTableSink):
             for batch in rows.to_batches():
                 values = [tuple(map(_value, row.values())) for row in plain_rows(batch)]
                 connection.cursor().executemany(statement, values)
-        except _REFUSALS as error:
-            raise SinkRefused(f"table {self.table}: {_text(error)}") from error
+        except pymysql.err.MySQLError as error:
+            if not is_of_a_row(error):
+                raise
+            raise SinkRefused(f"table {self.table}: {text_of(error)}") from error
 
     def delete(self, table: str, condition: str) -> str:
         """See `SqlTableSink.delete`: with EXISTS, MariaDB would read the whole table."""
@@ -227,23 +211,21 @@ class MysqlSink(SqlTableSink):
             f"ORDER BY {', '.join(map(self.quoted, self.options.key))} ON DUPLICATE KEY UPDATE {changed}"
         )
 
+    def storable(self, connection: Session, text: str) -> str:
+        """See `SqlSink.storable`. JSON that the server would not take in a statement is `null`: the reason says so."""
+        return text if connection.takes(text) else "null"
+
     def lasts(self, error: Exception) -> bool:
         """See `SqlSink.lasts`."""
-        if isinstance(error, pymysql.err.ProgrammingError | pymysql.err.NotSupportedError | FileNotFoundError):
-            return True
-        return isinstance(error, pymysql.err.MySQLError) and bool(error.args) and error.args[0] in _LASTING
+        return lasts(error)
 
     def is_refusal(self, error: BaseException) -> bool:
         """See `SqlTableSink.is_refusal`."""
-        return isinstance(error, _REFUSALS)
+        return is_of_a_row(error)
 
     def is_taken(self, error: BaseException) -> bool:
         """See `SqlSink.is_taken`."""
-        return isinstance(error, pymysql.err.MySQLError) and bool(error.args) and error.args[0] in _TAKEN
-
-
-def _text(error: Exception) -> str:
-    return " ".join(str(error.args[-1] if error.args else error).split())
+        return is_taken(error)
 
 
 def _value(value: Any) -> Any:

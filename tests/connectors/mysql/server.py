@@ -21,8 +21,11 @@ _POLL = 0.05
 
 
 @contextmanager
-def mariadb() -> Iterator[str]:
+def mariadb(*options: str, zone: str | None = None) -> Iterator[str]:
     """The URL of an empty database.
+
+    Args:
+        zone: of the server's clock.
 
     Raises:
         Unavailable: the server cannot be had here.
@@ -40,7 +43,9 @@ def mariadb() -> Iterator[str]:
     listens = ["--bind-address=127.0.0.1", f"--port={port}", f"--socket={data}/s.sock", f"--pid-file={data}/pid"]
     small = ["--innodb-buffer-pool-size=64M", "--performance-schema=OFF", "--innodb-flush-log-at-trx-commit=0"]
     with (folder / "log").open("wb") as log:
-        process = subprocess.Popen([_program(), *common, *listens, *small], stderr=log, stdout=log)
+        line = [_program(), *common, *listens, *small, *options]
+        environment = {**os.environ, "TZ": zone} if zone else None
+        process = subprocess.Popen(line, env=environment, stderr=log, stdout=log)
     try:
         until = time.monotonic() + _START
         while not _answers(port):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -11,47 +11,14 @@ import pymysql
 import pytest
 
 from actorproc.connectors.mysql import MysqlSink
-from actorproc.runtime.clock import SYSTEM
-from actorproc.sinks.protocol import Delivery, Guarantee, SinkError, SinkPlace, SinkRefused, SinkRow
+from actorproc.sinks.protocol import Guarantee, SinkError, SinkRefused
 from actorproc.testing import check_sink
 from actorproc.testing.sink_check import ALL_TYPES
 from actorproc.testing.sink_modes_check import Rows
-from tests.connectors.mysql.server import mariadb
-from tests.servers import REQUIRED, Unavailable
+from tests.connectors.mysql.target import deliver, query, sink
 from tests.sinks.matrix import tried
 
 pytestmark = pytest.mark.servers
-
-
-@pytest.fixture(scope="module")
-def url() -> Iterator[str]:
-    try:
-        with mariadb() as found:
-            yield found
-    except Unavailable as why:
-        if REQUIRED:
-            raise
-        pytest.skip(str(why))
-
-
-def sink(url: str, table: str, **options: Any) -> MysqlSink:
-    return MysqlSink(url, {"table": table, **options}, SinkPlace("db", table, SYSTEM))
-
-
-def query(url: str, text: str) -> Sequence[tuple[Any, ...]]:
-    port = urlsplit(url).port or 0
-    with pymysql.connect(host="127.0.0.1", port=port, user="root", database="tests", autocommit=True) as connection:
-        cursor = connection.cursor()
-        cursor.execute(text)
-        return cursor.fetchall()
-
-
-async def deliver(found: MysqlSink, rows: pa.Table) -> None:
-    rows = rows.append_column("_sequence", pa.array(range(rows.num_rows), pa.int64()))
-    async with found:
-        await found.open(rows.schema)
-        now = SinkRow("home", 1, "term", 0, 1)
-        await found.write(Delivery("0", rows, 0, (rows.num_rows,), None, now, registration="one", begins=True))
 
 
 async def test_it_keeps_exactly_once_in_every_mode(url: str) -> None:
