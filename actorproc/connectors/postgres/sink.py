@@ -130,9 +130,10 @@ class PostgresSink(SqlTableSink):
         ]
         columns = sql.SQL(", ").join(map(sql.Identifier, names))
         target = sql.Identifier(*self.names)
+        conflict = sql.SQL("ON CONFLICT DO NOTHING" if self.options.mode == "upsert" else "")  # not every table can
         connection.execute(
-            sql.SQL("EXPLAIN INSERT INTO {} ({}) SELECT {} WHERE false").format(
-                target, columns, sql.SQL(", ").join(map(sql.SQL, values))
+            sql.SQL("EXPLAIN INSERT INTO {} ({}) SELECT {} WHERE false {}").format(
+                target, columns, sql.SQL(", ").join(map(sql.SQL, values)), conflict
             )
         )
 

@@ -54,6 +54,10 @@ async def test_a_table_in_another_schema_with_another_column_order(server: Postg
         ("CREATE TABLE {} (k bigint, v bigint)", "needs a primary key, or a unique index, of exactly the columns k"),
         ("CREATE TABLE {} (k bigint, v bigint, UNIQUE (k, v))", "of exactly the columns k"),
         ("CREATE VIEW {} AS SELECT 1 AS k", "table odd_"),
+        (
+            "CREATE TABLE {} (k bigint PRIMARY KEY, v bigint); CREATE RULE r AS ON INSERT TO {} DO ALSO SELECT 1",
+            "cannot be used with table that has INSERT or UPDATE rules",
+        ),
         ("CREATE TABLE {} (k bigint PRIMARY KEY); ALTER TABLE {} OWNER TO other", "must be owner"),
     ],
 )
