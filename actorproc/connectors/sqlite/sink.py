@@ -20,7 +20,10 @@ _BUSY = 30.0
 _REFUSALS = (sqlite3.IntegrityError, sqlite3.DataError, OverflowError)
 
 
-_PASSING = ("SQLITE_BUSY", "SQLITE_LOCKED", "SQLITE_IOERR", "SQLITE_FULL", "SQLITE_NOMEM", "SQLITE_PROTOCOL")
+_PASSING = (
+    "SQLITE_BUSY", "SQLITE_LOCKED", "SQLITE_IOERR", "SQLITE_FULL", "SQLITE_NOMEM", "SQLITE_PROTOCOL",
+    "SQLITE_READONLY_DBMOVED",
+)  # fmt: skip
 
 
 class _Connection(sqlite3.Connection):
@@ -43,15 +46,23 @@ class SqliteSink(SqlTableSink):
 
     def connect(self) -> sqlite3.Connection:
         """See `SqlSink.connect`."""
-        path = self._path
-        path.parent.mkdir(parents=True, exist_ok=True)
-        connection = sqlite3.connect(
-            path, timeout=_BUSY, check_same_thread=False, isolation_level="IMMEDIATE", factory=_Connection
-        )
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        connection = self._opened()
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = FULL")
-        connection.file = _file_at(path)
         return connection
+
+    def _opened(self) -> _Connection:
+        """A connection that knows its file: one that was replaced while it was opened is opened anew."""
+        while True:
+            before = _file_at(self._path)
+            connection = sqlite3.connect(
+                self._path, timeout=_BUSY, check_same_thread=False, isolation_level="IMMEDIATE", factory=_Connection
+            )
+            if before is not None and _file_at(self._path) == before:
+                connection.file = before
+                return connection
+            connection.close()
 
     @property
     def _path(self) -> Path:
@@ -59,11 +70,7 @@ class SqliteSink(SqlTableSink):
 
     def check_target(self, connection: sqlite3.Connection) -> None:
         """See `SqlSink.check_target`: SQLite goes on in a file that was deleted, and nobody would find the rows."""
-        try:
-            found = _file_at(self._path)
-        except FileNotFoundError:
-            found = None
-        if isinstance(connection, _Connection) and found != connection.file:
+        if isinstance(connection, _Connection) and _file_at(self._path) != connection.file:
             raise SinkError(f"{self._path} was deleted or replaced while it was open: it is opened anew")
 
     def begin_preparing(self, connection: sqlite3.Connection) -> None:
@@ -88,13 +95,36 @@ class SqliteSink(SqlTableSink):
 
     def unique(self, connection: sqlite3.Connection, table: Sequence[str]) -> list[set[str]]:
         """See `SqlTableSink.unique`. A partial index does not count."""
+        key = connection.execute("SELECT name FROM pragma_table_info(?) WHERE pk > 0", (table[-1],)).fetchall()
+        return [{name for (name,) in key}, *({*columns} for columns in self._indexes(connection, table).values())]
+
+    def _indexes(self, connection: sqlite3.Connection, table: Sequence[str]) -> dict[str, dict[str, str]]:
+        """The columns of unique indexes by name, with their collations."""
         indexes = connection.execute(
             'SELECT name FROM pragma_index_list(?) WHERE "unique" = 1 AND partial = 0', (table[-1],)
         ).fetchall()
-        key = connection.execute("SELECT name FROM pragma_table_info(?) WHERE pk > 0", (table[-1],)).fetchall()
-        return [{name for (name,) in key}] + [
-            {row[0] for row in connection.execute("SELECT name FROM pragma_index_info(?)", index)} for index in indexes
+        columns = "SELECT name, coll FROM pragma_index_xinfo(?) WHERE key = 1"
+        return {name: dict(connection.execute(columns, (name,)).fetchall()) for (name,) in indexes}
+
+    def _check_unique(self, connection: sqlite3.Connection, names: Sequence[str]) -> None:
+        """Also refuse a key in which different values are equal: a row would replace rows of other keys."""
+        super()._check_unique(connection, names)
+        table, key = names[-1], self.options.key
+        loose = [f"column {name}" for name in key if self._is_loose(connection, table, name)] or [
+            f"index {name}"
+            for name, columns in self._indexes(connection, names).items()
+            if {*columns} == {*key} and any(collation.upper() != "BINARY" for collation in columns.values())
         ]
+        if loose:
+            raise SinkRefused(
+                f"table {table}: different keys are equal in its {loose[0]}: create it anew with COLLATE BINARY"
+            )
+
+    def _is_loose(self, connection: sqlite3.Connection, table: str, column: str) -> bool:
+        """Whether a column compares without case, or without spaces at the end. A union has its collation."""
+        texts = f"SELECT {quoted(column)} AS k FROM {quoted(table)} WHERE 0 UNION ALL VALUES ('a'), ('A'), ('a ')"
+        found = connection.execute(f"SELECT count(DISTINCT k) < 3 FROM ({texts})").fetchone()
+        return bool(found[0])
 
     def load(self, connection: sqlite3.Connection, table: str, rows: pa.Table) -> None:
         """See `SqlTableSink.load`."""
@@ -108,7 +138,7 @@ class SqliteSink(SqlTableSink):
             raise SinkRefused(f"table {self.table}: {error}") from error
 
     def lasts(self, error: Exception) -> bool:
-        """See `SqlSink.lasts`: all but a lock that is held, a disk that is full, and memory."""
+        """See `SqlSink.lasts`: all but a lock that is held, a full disk, memory, and a file that was replaced."""
         if isinstance(error, PermissionError | NotADirectoryError | FileNotFoundError):
             return True
         name = getattr(error, "sqlite_errorname", "")
@@ -119,8 +149,11 @@ class SqliteSink(SqlTableSink):
         return isinstance(error, _REFUSALS)
 
 
-def _file_at(path: Path) -> tuple[int, int]:
-    found = path.stat()
+def _file_at(path: Path) -> tuple[int, int] | None:
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return None
     return found.st_dev, found.st_ino
 
 

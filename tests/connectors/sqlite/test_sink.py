@@ -23,6 +23,9 @@ from actorproc.testing.memory_source import MemorySource
 from actorproc.testing.sink_modes_check import Rows
 from tests.sinks.matrix import tried
 
+PLACE = SinkPlace("db", "Delays", SYSTEM)
+ROW = SinkRow("home", 1, "term", 0, 1)
+
 
 async def test_it_keeps_exactly_once(tmp_path: Path) -> None:
     path = tmp_path / "rows.db"
@@ -149,3 +152,64 @@ async def test_rows_of_a_file_that_is_deleted_or_replaced_under_a_host_come_agai
         (tmp_path / "other.db").rename(path)
         source.append("0", [b"3"])
         await found(4)
+
+
+@pytest.mark.parametrize(
+    ("columns", "index", "says"),
+    [
+        ("k TEXT COLLATE NOCASE PRIMARY KEY, j TEXT", "", "column k"),
+        ("k TEXT COLLATE RTRIM PRIMARY KEY, j TEXT", "", "column k"),
+        ("k TEXT COLLATE NOCASE PRIMARY KEY, j TEXT", "WITHOUT ROWID", "column k"),
+        ("k TEXT, j TEXT", "CREATE UNIQUE INDEX loose ON t (k COLLATE NOCASE)", "index loose"),
+        ("k TEXT COLLATE nocase, j TEXT", "CREATE UNIQUE INDEX exact ON t (k COLLATE BINARY)", "column k"),
+        ("k TEXT, j TEXT", "CREATE UNIQUE INDEX exact ON t (k)", ""),
+        ("k TEXT COLLATE BINARY PRIMARY KEY, j TEXT COLLATE NOCASE UNIQUE", "", ""),
+    ],
+)
+async def test_a_key_in_which_different_values_are_equal_is_refused(
+    tmp_path: Path, columns: str, index: str, says: str
+) -> None:
+    path = tmp_path / "rows.db"
+    with closing(sqlite3.connect(path)) as own:
+        more = "_sequence INTEGER, _partition TEXT, _version INTEGER NOT NULL DEFAULT 0"
+        own.executescript(f"CREATE TABLE t ({columns}, n INTEGER, {more}) {index.replace('CREATE', '; CREATE')}")
+    schema = pa.schema([("k", pa.string()), ("n", pa.int64()), SEQUENCE])
+    rows = pa.table({"k": ["a", "A", "a "], "n": [1, 2, 3], "_sequence": range(3)}, schema)
+    async with SqliteSink(f"sqlite:{path}", {"table": "t", "mode": "upsert", "key": "k"}, PLACE) as sink:
+        if says:
+            with pytest.raises(SinkRefused, match=f"different keys are equal in its {says}"):
+                await sink.open(schema)
+        else:
+            await sink.open(schema)
+            await sink.write(Delivery("0", rows, 0, (3,), None, ROW, registration="r"))
+    with closing(sqlite3.connect(path)) as own:
+        found = own.execute("SELECT k FROM t ORDER BY k").fetchall()
+    assert found == ([] if says else [("A",), ("a",), ("a ",)])
+
+
+async def test_a_file_that_is_replaced_while_it_is_opened_is_opened_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, schema = tmp_path / "rows.db", pa.schema([pa.field("n", pa.int64()), SEQUENCE])
+    real, others = sqlite3.connect, [tmp_path / "other.db", None]
+
+    def replaced(database: Any, **options: Any) -> sqlite3.Connection:
+        """Replaces the file after the first connection, and deletes it after the second one."""
+        connection: sqlite3.Connection = real(database, **options)
+        if others:
+            for file in tmp_path.glob("rows.db*"):
+                file.unlink()
+            if (other := others.pop(0)) is not None:
+                other.rename(path)
+        return connection
+
+    for each in (path, tmp_path / "other.db"):
+        with closing(real(each)) as connection:
+            connection.execute("CREATE TABLE t (x)")
+    monkeypatch.setattr(sqlite3, "connect", replaced)
+    async with SqliteSink(f"sqlite:{path}", {}, PLACE) as sink:
+        await sink.open(schema)
+        await sink.write(Delivery("0", pa.table({"n": [1], "_sequence": [0]}, schema), 0, (1,), None, ROW))
+    assert others == []
+    with closing(real(path)) as connection:
+        assert connection.execute("SELECT n FROM Delays").fetchall() == [(1,)]
