@@ -35,6 +35,7 @@ _NEWS = b"actorproc news "
 _NAME_MAX = 1_024  # bytes of a partition's name
 _DIGITS_MAX = 20  # of a number
 _NAMES_MAX = 10_000
+_PORT_MAX = 65_535
 _LOOPBACK = "127.0.0.1"
 
 
@@ -128,7 +129,7 @@ class UdpNudges(Nudges):
         loop = asyncio.get_running_loop()
         try:
             host = await self._clock.run_in_thread(_own_address, self._route, self._host)
-            receiver = _Receiver(self._topic, on_nudge, self._on_news, self._add_follower)
+            receiver = _Receiver(self._topic, on_nudge, self._on_news, self._add_follower, self._lost)
             try:
                 transport, _ = await loop.create_datagram_endpoint(lambda: receiver, local_addr=(host, 0))
             except OSError:  # the given address is a translated one (NAT): listen on all, advertise that one
@@ -144,7 +145,8 @@ class UdpNudges(Nudges):
         self.address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
     async def close(self) -> None:
-        transport, self._transport, self.address = self._transport, None, None
+        transport = self._transport
+        self._lost()
         if transport is not None:
             transport.close()
             with anyio.CancelScope(shield=True):
@@ -160,25 +162,31 @@ class UdpNudges(Nudges):
             self._send(_FOLLOW + self._topic, address)
 
     def tell(self, partition: str, number: int) -> None:
-        if self._transport is None or not self._followers:
+        if not self._followers:
             return
         now = self._clock.monotonic()
         self._followers = {address: until for address, until in self._followers.items() if until > now}
         for address in self._followers:
-            with suppress(OSError):
-                self._transport.sendto(_NEWS + self._topic + b"\0%d " % number + partition.encode(), address)
+            self._put(_NEWS + self._topic + b"\0%d " % number + partition.encode(), address)
 
     def _add_follower(self, address: Any) -> None:
         if address in self._followers or len(self._followers) < FOLLOWERS_MAX:
             self._followers[address] = self._clock.monotonic() + 3 * FOLLOW_EVERY
 
     def _send(self, datagram: bytes, address: str) -> None:
-        if self._transport is None:
+        place = _place(address)
+        if place is not None:
+            self._put(datagram, place)
+
+    def _put(self, datagram: bytes, place: Any) -> None:
+        if self._transport is None or self._transport.is_closing():
             return
-        host, _, port = address.rpartition(":")
-        with suppress(ValueError, OSError):  # malformed, or an address that we cannot reach
-            numeric = str(ipaddress.ip_address(host.strip("[]")))  # a number only: to resolve a name would block
-            self._transport.sendto(datagram, (numeric, int(port)))
+        with suppress(Exception):  # a datagram that is not sent costs time only, an error here a whole host
+            self._transport.sendto(datagram, place)
+
+    def _lost(self) -> None:
+        """The socket is closed. Hosts that see no address of this one leave it to its timers."""
+        self._transport = self.address = None
 
 
 class _Receiver(asyncio.DatagramProtocol):
@@ -190,11 +198,13 @@ class _Receiver(asyncio.DatagramProtocol):
         on_nudge: Callable[[], None],
         on_news: OnNews,
         on_follower: Callable[[Any], None],
+        on_lost: Callable[[], None],
     ) -> None:
         self._look, self._follow, self._news = _MAGIC + topic, _FOLLOW + topic, _NEWS + topic + b"\0"
         self._nudged = _Calls(INTERVAL, lambda name, number: on_nudge())
         self._told = _Calls(NEWS_INTERVAL, on_news)
         self._on_follower = on_follower
+        self._on_lost = on_lost
 
     def datagram_received(self, data: bytes, addr: object) -> None:
         if data == self._look:
@@ -212,6 +222,7 @@ class _Receiver(asyncio.DatagramProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._nudged.cancel()
         self._told.cancel()
+        self._on_lost()
 
 
 class _Calls:
@@ -251,6 +262,20 @@ def nudges_of(
 ) -> Nudges:
     """Nudges as datagrams; none where another clock than the system's rules, since a socket knows no other."""
     return UdpNudges(route, host, topic, on_news=on_news, clock=clock) if clock is SYSTEM else Nudges()
+
+
+def _place(address: str) -> tuple[str, int] | None:
+    """Host and port of an address that another host has written. None: no datagram can be sent to it.
+
+    The host is a number: to resolve a name would block. asyncio closes the socket if the system cannot even be asked to
+    send, because of a port out of range or a zone with a NUL, for example. So these are refused here.
+    """
+    host, _, port = address.rpartition(":")
+    try:
+        numeric, number = str(ipaddress.ip_address(host.strip("[]"))), int(port)
+    except ValueError:
+        return None
+    return (numeric, number) if 0 < number <= _PORT_MAX and numeric.isascii() and numeric.isprintable() else None
 
 
 def _own_address(route: str | None, given: str | None) -> str:

@@ -95,12 +95,37 @@ async def test_a_flood_is_bounded_and_the_last_of_it_is_not_lost(a: Listener, b:
     assert a.count <= 2 + took / 0.1
 
 
-async def test_addresses_that_make_no_sense_are_passed_over(a: Listener, b: Listener) -> None:
-    for address in ("", "nowhere", "localhost:99", "127.0.0.1:", "127.0.0.1:x", "127.0.0.1:99999999", "[::1]:9", ":9"):
+NONSENSE = [
+    "", "nowhere", "localhost:99", "127.0.0.1:", "127.0.0.1:x", "[::1]:9", ":9", "127.0.0.1:0", "127.0.0.1:-1",
+    "127.0.0.1:65536", "127.0.0.1:99999999", "127.0.0.1:" + "9" * 5_000, "[fe80::1%\0]:9", "[fe80::1%\ud800]:9",
+    "127.0.0.1:9",  # no listener there
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("address", NONSENSE)
+async def test_addresses_that_make_no_sense_are_passed_over(a: Listener, b: Listener, address: str) -> None:
+    for _ in range(2):
         a.nudges.send(address)
-    a.nudges.send("127.0.0.1:9")  # no listener there
+        a.nudges.follow(address)
+        await anyio.sleep(0.01)  # the loop closes a socket that failed in its next turn
     a.nudges.send(b.address)
     await b.told_times(1)
+    assert a.listens()
+
+
+async def test_a_host_that_lost_its_socket_goes_silent(a: Listener, b: Listener) -> None:
+    b.nudges.follow(a.address)
+    a.nudges.send(b.address)
+    await b.told_times(1)
+    transport = a.nudges._transport
+    assert transport is not None
+    transport.abort()
+    for _ in range(2):
+        a.nudges.send(b.address)
+        a.nudges.follow(b.address)
+        a.nudges.tell("0", 1)
+        await anyio.sleep(0.01)
+    assert not a.listens()
 
 
 async def test_before_and_after_listening_nothing_is_sent_and_there_is_no_address(a: Listener) -> None:
