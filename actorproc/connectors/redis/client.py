@@ -55,7 +55,7 @@ async def connect(url: str, options: RedisOptions, name: str) -> Client:
     return redis.RedisCluster.from_url(url, max_connections=options.connections, **common)
 
 
-_LASTING = ("executing the script can't", "DB index is out of range")
+_LASTING = ("executing the script can't", "DB index is out of range", "the last possible ID")
 """In errors for which Redis has no code of their own."""
 
 

@@ -5,6 +5,10 @@ start undoes the part, but does not remove it from the log, so the start after t
 afterwards (`aof-load-truncated yes`, the default). This repeats a delivery in part. Rows of keys do not mind, but
 entries of a stream would be there twice. Therefore a delivery first writes a note with the ids of its entries, and
 deletes the note of the delivery before it. A second note shows that a part has come back, and names its entries.
+
+An id is never given twice, since a delivery that was undone may have had it: it is later than the clock's last one, or
+has the clock's microseconds as its second part where ids of others are ahead of the clock. Ids are texts: others may
+have ids that a number of Lua, a double, cannot hold.
 """
 
 from __future__ import annotations
@@ -45,14 +49,19 @@ return 'ok'
 """
 
 _LATEST = """
+local function is_ours(fields)
+  for i = 1, #fields, 2 do
+    if fields[i] == '_partition' then return fields[i + 1] == partition end
+  end
+end
+
 local latest = redis.call('HGET', KEYS[1], 'entries') or ''
 for _, note in ipairs(redis.call('HKEYS', KEYS[1])) do
   local first, last = string.match(note, '^(%d+%-%d+) (%d+%-%d+)$')
   if first and note ~= latest then
-    repeat
-      local found = redis.call('XRANGE', KEYS[2], first, last, 'COUNT', 1000)
-      for _, entry in ipairs(found) do redis.call('XDEL', KEYS[2], entry[1]) end
-    until #found == 0
+    for _, entry in ipairs(redis.call('XRANGE', KEYS[2], first, last)) do
+      if is_ours(entry[2]) then redis.call('XDEL', KEYS[2], entry[1]) end
+    end
     redis.call('HDEL', KEYS[1], note)
   end
 end
@@ -60,16 +69,18 @@ end
 """Takes out the entries of deliveries that Redis has undone at one restart, and brought back at another."""
 
 READ = (
-    _LATEST
+    "local partition = ARGV[1]"
+    + _LATEST
     + f"""
 return redis.call('HMGET', KEYS[1], {", ".join(f"'{name}'" for name in FIELDS)})
 """
 )
-"""The sink's row. KEYS: the sink's row, the stream."""
+"""The sink's row. KEYS: the sink's row, the stream. ARGV: the partition."""
 
 APPEND = (
     _BEGIN
     + """
+local partition = ARGV[4]
 if not is(KEYS[2], 'stream') then return 'type ' .. KEYS[2] end
 """
     + _LATEST
@@ -78,28 +89,44 @@ local function trim()
   if ARGV[3] ~= '' then redis.call('XTRIM', KEYS[2], 'MAXLEN', '~', ARGV[3]) end
 end
 
-local function next_id()
-  local time = redis.call('TIME')
-  local ms, number = time[1] * 1000 + math.floor(time[2] / 1000), 0
-  if redis.call('EXISTS', KEYS[2]) == 0 then return ms, number end
+local function less(one, other)
+  if #one ~= #other then return #one < #other end
+  return one < other
+end
+
+local function plus_one(digits)
+  local head, nines = string.match(digits, '^(.-)(9*)$')
+  if head == '' then return '1' .. string.rep('0', #nines) end
+  return string.sub(head, 1, -2) .. tonumber(string.sub(head, -1)) + 1 .. string.rep('0', #nines)
+end
+
+local function last_id()
+  if redis.call('EXISTS', KEYS[2]) == 0 then return '0', '0' end
   local stream = redis.call('XINFO', 'STREAM', KEYS[2])
   for i = 1, #stream, 2 do
-    if stream[i] == 'last-generated-id' then
-      local last_ms, last_number = string.match(stream[i + 1], '(%d+)-(%d+)')
-      if tonumber(last_ms) >= ms then ms, number = tonumber(last_ms), last_number + 1 end
-    end
+    if stream[i] == 'last-generated-id' then return string.match(stream[i + 1], '(%d+)-(%d+)') end
   end
-  return ms, number
+end
+
+local function next_id()
+  local time = redis.call('TIME')
+  local us = time[1] * 1000000 + time[2]
+  local ms = string.format('%d', math.floor(us / 1000))
+  local last_ms, last_number = last_id()
+  if less(last_ms, ms) then return ms, 0 end
+  if last_ms == ms and #last_number < 15 then return ms, last_number + 1 end
+  return plus_one(last_ms), us
 end
 
 local rows = {}
-for i = 4, #ARGV do
+for i = 5, #ARGV do
   for _, row in ipairs(cmsgpack.unpack(ARGV[i])) do rows[#rows + 1] = row end
 end
 local entries = latest
 if #rows > 0 then
   local ms, number = next_id()
-  local function id(i) return string.format('%d-%d', ms, number + i - 1) end
+  if less('18446744073709551615', ms) then return redis.error_reply('ERR the stream has the last possible ID') end
+  local function id(i) return ms .. string.format('-%d', number + i - 1) end
   entries = id(1) .. ' ' .. id(#rows)
   redis.call('HSET', KEYS[1], entries, '')
   redis.call('HDEL', KEYS[1], latest)
@@ -113,8 +140,8 @@ names[#names + 1], now[#now + 1] = 'entries', entries
 )
 """Adds rows to a stream.
 
-KEYS: the sink's row, the stream. ARGV: the sink's row as it was, and as it will be; entries that the stream keeps; all
-rows.
+KEYS: the sink's row, the stream. ARGV: the sink's row as it was, and as it will be; entries that the stream keeps; the
+partition; all rows.
 """
 
 UPSERT = (

@@ -84,7 +84,7 @@ class RedisSink(Sink):
             if self._is_keyed:
                 found = await self._call(client.hmget(position, list(FIELDS)))
             else:
-                found = await self._call(self._read(keys=[position, self._target], client=client))
+                found = await self._call(self._read(keys=[position, self._target], args=[partition], client=client))
         if found[0] is None:
             return None
         texts = dict(zip(FIELDS, (text.decode() for text in found), strict=True))
@@ -107,7 +107,7 @@ class RedisSink(Sink):
         origin = pa.repeat(pa.scalar(delivery.partition, pa.string()), delivery.rows.num_rows)
         packed = packed_rows(delivery.rows.append_column("_partition", origin))
         most = self.options.most_entries
-        return [self._target], ["" if most is None else most, *packed]
+        return [self._target], ["" if most is None else most, delivery.partition, *packed]
 
     def _upsert(self, delivery: Delivery) -> tuple[list[Any], list[Any]]:
         rows = keyed_rows(delivery, self.options)

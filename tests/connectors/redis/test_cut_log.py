@@ -34,16 +34,28 @@ def row(position: int) -> SinkRow:
     return SinkRow("memory://x", 1, "t", 0, position, f"p{position}")
 
 
-class Log:
-    """A Redis server whose log can be cut. Partition "0" has had two deliveries; the second one is cut."""
+AHEAD = "1900000000123456789-7"
+"""Of somebody else: nanoseconds, which are ahead of a clock of milliseconds."""
 
-    def __init__(self, server: RedisServer, folder: Path, options: dict[str, Any]) -> None:
+
+class Log:
+    """A Redis server whose log can be cut. Partition "0" has had two deliveries; the second one is cut.
+
+    Args:
+        other: id of an entry of somebody else, before the second delivery.
+    """
+
+    def __init__(self, server: RedisServer, folder: Path, options: dict[str, Any], other: str | None = None) -> None:
         self.server, self._data, self._kept, self._options = server, folder / "data", folder / "kept", options
         self.cuts: list[int] = []
+        self._other = other
 
     async def prepare(self) -> None:
         self.server.start()
         await self.deliver("0", None, 1)
+        if self._other is not None:
+            with self.server.client() as client:
+                client.xadd("cut", {"other": "one"}, id=self._other)
         begin = self._file().stat().st_size
         await self.deliver("0", row(1), 2)
         self.server.kill()
@@ -88,7 +100,8 @@ class Log:
             if self._options is KEYED:
                 rows = [client.hgetall(key) for key in client.keys("cut:*")]
             else:
-                rows = [fields for _, fields in client.xrange("cut")]
+                rows = [fields for _, fields in client.xrange("cut") if "other" not in fields]
+                assert len(client.xrange("cut")) == len(rows) + (self._other is not None)
         return Counter((fields["_partition"], int(fields["n"])) for fields in rows)
 
     def _sink(self) -> RedisSink:
@@ -144,8 +157,9 @@ Then = Callable[[Log], Awaitable[None]]
 
 @pytest.mark.parametrize("then", [again, with_more_commits, another_partition_and_then_again, a_fence, several_times])
 @pytest.mark.parametrize("program", programs())
-async def test_each_row_is_in_the_stream_once(program: str, then: Then, tmp_path: Path) -> None:
-    await _cut_everywhere(Log(RedisServer(tmp_path, program), tmp_path, STREAM), then)
+@pytest.mark.parametrize("other", [None, AHEAD])
+async def test_each_row_is_in_the_stream_once(program: str, then: Then, other: str | None, tmp_path: Path) -> None:
+    await _cut_everywhere(Log(RedisServer(tmp_path, program), tmp_path, STREAM, other), then)
 
 
 @pytest.mark.parametrize("then", [again, with_more_commits, several_times])
