@@ -23,6 +23,7 @@ from msgspec.structs import astuple
 from pydantic import Field
 
 from actorproc.config.options import parse_options
+from actorproc.records import SEQUENCE
 from actorproc.sinks import sql_refused, sql_versions
 from actorproc.sinks.keyed_rows import commit_numbers, last_of_keys
 from actorproc.sinks.options import SinkOptions
@@ -235,7 +236,35 @@ class SqlSink(Sink):
             self._move(connection.cursor(), delivery)
             self._change(connection, delivery)
 
-        await self._in_transaction(write)
+        try:
+            await self._in_transaction(write)
+        except SinkRefused as refused:
+            if "keep" not in self.can or self.options.on_refused == "keep":
+                raise
+            raise SinkRefused(f"{await self._refused_record(delivery)}{refused}") from refused.__cause__
+
+    async def _refused_record(self, delivery: Delivery) -> str:
+        """The beginning of the message about a refused row: its record. It is looked for without leaving rows."""
+
+        def look(connection: Any) -> pa.Table | None:
+            self._move(connection.cursor(), delivery)
+
+            def put(part: pa.Table) -> None:
+                self._put(connection, part)
+                self.settle(connection)
+
+            return sql_refused.first_refused(connection.cursor(), self._rows(connection, delivery), put)
+
+        found = None
+        with suppress(Exception):  # whatever a database raises: the refusal is told without it
+            found = await self._in_thread(self._run, look, True)
+        if found is None:
+            return ""
+        return f"the row of record {found[SEQUENCE.name][0]} of partition {delivery.partition}: "
+
+    def _rows(self, connection: Any, delivery: Delivery) -> pa.Table:
+        origin = pa.repeat(pa.scalar(delivery.partition, pa.string()), delivery.rows.num_rows)
+        return self.stamped(connection, delivery, delivery.rows.append_column(PARTITION, origin))
 
     def _change(self, connection: Any, delivery: Delivery) -> None:
         options = self.options
@@ -243,9 +272,8 @@ class SqlSink(Sink):
             self._refused(connection.cursor()).forget(delivery)
         if delivery.replace_after is not None:
             self.clear(connection, delivery)
-        if count := delivery.rows.num_rows:
-            origin = pa.repeat(pa.scalar(delivery.partition, pa.string()), count)
-            rows = self.stamped(connection, delivery, delivery.rows.append_column(PARTITION, origin))
+        if delivery.rows.num_rows:
+            rows = self._rows(connection, delivery)
             if options.on_refused == "keep":
                 self._put_or_keep(connection, delivery, rows)
             else:

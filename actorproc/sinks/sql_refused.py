@@ -50,6 +50,14 @@ def put_or_refuse(cursor: Any, rows: pa.Table, put: Callable[[pa.Table], None]) 
     return put_or_refuse(cursor, rows[:half], put) + put_or_refuse(cursor, rows[half:], put)
 
 
+def first_refused(cursor: Any, rows: pa.Table, put: Callable[[pa.Table], None]) -> pa.Table | None:
+    """The first row that the database refuses. None: it takes each by itself."""
+    while rows.num_rows > 1:
+        half = rows.num_rows // 2
+        rows = rows[half:] if takes(cursor, rows[:half], put) else rows[:half]
+    return None if takes(cursor, rows, put) else rows
+
+
 def takes(cursor: Any, rows: pa.Table, put: Callable[[pa.Table], None]) -> bool:
     """Put the rows. False: one is refused, and none was put."""
     return _refusal(cursor, rows, put) is None

@@ -33,12 +33,14 @@ def mariadb(*options: str, zone: str | None = None) -> Iterator[str]:
     _install()
     folder = Path(tempfile.mkdtemp(prefix="actorproc-mariadb-"))
     folder.chmod(0o755)
-    data, user = folder / "data", "mysql" if os.getuid() == 0 else pwd.getpwuid(os.getuid()).pw_name
-    data.mkdir()
-    shutil.chown(data, user)
-    common = ["--no-defaults", f"--user={user}", f"--datadir={data}"]
-    made = ["mariadb-install-db", *common, "--auth-root-authentication-method=normal", "--skip-test-db"]
-    subprocess.run(made, check=True, capture_output=True)
+    data, scratch = folder / "data", folder / "tmp"  # a server that starts deletes what others have in /tmp
+    user = "mysql" if os.getuid() == 0 else pwd.getpwuid(os.getuid()).pw_name
+    for made in (data, scratch):
+        made.mkdir()
+        shutil.chown(made, user)
+    common = ["--no-defaults", f"--user={user}", f"--datadir={data}", f"--tmpdir={scratch}"]
+    install = ["mariadb-install-db", *common, "--auth-root-authentication-method=normal", "--skip-test-db"]
+    subprocess.run(install, check=True, capture_output=True)
     (port,) = free_ports(1)
     listens = ["--bind-address=127.0.0.1", f"--port={port}", f"--socket={data}/s.sock", f"--pid-file={data}/pid"]
     small = ["--innodb-buffer-pool-size=64M", "--performance-schema=OFF", "--innodb-flush-log-at-trx-commit=0"]

@@ -34,6 +34,15 @@ async def test_a_key_that_is_too_long_for_an_index_is_kept(server: Postgres) -> 
     assert await query(server.url, "SELECT k FROM long_keys ORDER BY k") == [("a",), ("b",)]
 
 
+@pytest.mark.parametrize("mode", [{}, UPSERT])
+async def test_a_refused_row_that_stops_the_delivery_is_named(server: Postgres, mode: dict[str, Any]) -> None:
+    target = Target(server.url, f"named_{len(mode)}", **mode)
+    with pytest.raises(SinkRefused, match=r"the row of record 2 of partition 0: .*0x00"):
+        await target.write({"k": "a"}, {"k": "b"}, {"k": "a\0b"}, {"k": "d"})
+    assert await target.sink.read("0") is None
+    await target.sink.close()
+
+
 async def test_a_row_that_is_too_large_for_a_page_is_kept(server: Postgres) -> None:
     await query(server.url, f"CREATE TABLE wide_rows (k text, {OWN})")
     await query(server.url, "ALTER TABLE wide_rows ALTER k SET STORAGE PLAIN")
@@ -128,7 +137,7 @@ async def test_a_row_that_a_deferred_constraint_refuses_is_kept(server: Postgres
 @pytest.mark.parametrize("mode", ["append", "upsert"])
 async def test_a_row_that_a_deferred_constraint_refuses_stops_the_delivery(server: Postgres, mode: str) -> None:
     target = await deferred(server, f"stopped_{mode}", mode)
-    with pytest.raises(SinkRefused, match="violates foreign key"):
+    with pytest.raises(SinkRefused, match=r"the row of record 1 of partition 0: .*violates foreign key"):
         await target.write({"k": 1}, {"k": 2})
     assert await target.sink.read("0") is None
     await target.sink.close()
