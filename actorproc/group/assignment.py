@@ -12,6 +12,7 @@ from typing import Literal, NamedTuple
 import msgspec
 from msgspec.structs import replace
 
+from actorproc.group.levelling import Load, steps
 from actorproc.group.wishes import NO_WISHES, Wishes
 
 NOBODY = ""
@@ -324,31 +325,21 @@ class _WeightedTargets(_Targets):
         self._weights = weights
 
     def held(self) -> dict[str, str]:
-        total = self._loads().total()
-        return {host: f"{load / total:.0%} of the load" for host, load in self._loads().items()} if total else {}
+        loads = self._loads()
+        total = loads.total()
+        return {host: f"{load / total:.0%} of the load" for host, load in loads.items()} if total else {}
 
     def level(self) -> None:
-        """Move leases from heavy hosts to light ones. Each move lowers the sum of squares of loads, so this ends."""
+        """Move leases from heavy hosts to light ones."""
         self.fill()  # first: a heavy lease without an owner changes what is even
-        loads = self._loads()
-        while (found := self._move(loads)) is not None:
-            partition, source, target = found
-            self._of[source].remove(partition)
-            self.counts[source] -= 1
-            self._place(partition, target)
-            loads[source] -= self._weight(partition)
-            loads[target] += self._weight(partition)
-
-    def _move(self, loads: Mapping[str, int]) -> tuple[str, str, str] | None:
-        """The lease that halves the difference best, from the heaviest host that has one, to the lightest host."""
-        target = min(sorted(loads), key=lambda host: loads[host], default=None)
-        for source in sorted(loads, key=lambda host: (-loads[host], host)):
-            gap = loads[source] - loads[target] if target is not None else 0
-            movable = [p for p in self._of[source] if self._weight(p) < gap]
-            if target is not None and movable:
-                best = min(movable, key=lambda p: (abs(gap - 2 * self._weight(p)), self._owner.get(p) == source, p))
-                return best, source, target
-        return None
+        movable = {
+            host: [Load(self._weight(p), p, self._owner.get(p)) for p in partitions]
+            for host, partitions in self._of.items()
+        }
+        for step in steps(self._loads(), movable):
+            self.target[step.load.partition] = step.target
+            self.counts[step.source] -= 1
+            self.counts[step.target] += 1
 
     def fill(self) -> None:
         """Give each lease without a target to the lightest host, heavy ones first."""

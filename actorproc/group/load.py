@@ -13,12 +13,10 @@ from msgspec.structs import replace
 
 from actorproc.group.assignment import Lease, Member, plan
 from actorproc.group.heartbeat import Heartbeat
-from actorproc.group.wishes import Wishes
+from actorproc.group.wishes import HEAVIEST, Wishes
 
 AVERAGE = 8
 """Weight of a partition with the mean load. Idle ones weigh 1, so that they are spread, too."""
-
-HEAVIEST = 1_000
 
 LEAST = 2
 """Looks before which a load is not known: a sample counts whole batches, so that a short time says little."""

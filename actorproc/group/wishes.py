@@ -5,6 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import msgspec
+from msgspec.structs import force_setattr
+
+HEAVIEST = 1_000
+"""Weight of a partition at most; the least is 1."""
 
 
 class Wishes(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -25,6 +29,12 @@ class Wishes(msgspec.Struct, frozen=True, omit_defaults=True):
 
     reasons: Mapping[str, str] = {}
     """Why, in the operators' words: of `pause`, `pause PARTITION`, `drain HOST`, `move PARTITION`."""
+
+    def __post_init__(self) -> None:
+        """Bound the weights, of which a stored document may hold any: planning relies on it."""
+        if not all(1 <= weight <= HEAVIEST for weight in self.weights.values()):
+            bounded = {partition: max(1, min(HEAVIEST, weight)) for partition, weight in self.weights.items()}
+            force_setattr(self, "weights", bounded)
 
     def pauses(self, partition: str) -> bool:
         return self.paused or partition in self.paused_partitions

@@ -30,6 +30,15 @@ def test_a_document_without_a_list_of_fenced_hosts_is_read() -> None:
     assert GroupDocument.from_json("group.json", body) == GroupDocument.of({}, {"0": Lease(None, 3)}, put_id="p")
 
 
+def test_weights_of_a_document_are_bounded() -> None:
+    body = b'{"version":3,"put_id":"p","members":{},"leases":{},"unowned":{},"next":{},"wishes":{"weights":%s}}'
+    document = GroupDocument.from_json("group.json", body % b'{"0":-5,"1":0,"2":7,"3":99999999999999999999999}')
+    assert document.wishes.weights == {"0": 1, "1": 1, "2": 7, "3": 1_000}
+    for weight in (b'"7"', b"7.5", b"null", b"true"):
+        with pytest.raises(CorruptObject, match="weights"):
+            GroupDocument.from_json("group.json", body % b'{"0":%s}' % weight)
+
+
 def test_a_deleted_group_document_is_made_anew_and_epochs_go_on() -> None:
     async def main() -> None:
         fleet = SimulatedGroup(6)
