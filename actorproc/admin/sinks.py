@@ -29,6 +29,7 @@ from actorproc.sinks.entries import (
 )
 from actorproc.sinks.lineage import descendants, read_parents
 from actorproc.sinks.tables.open_tables import open_tables
+from actorproc.sinks.tables.ownership import Choice
 from actorproc.sinks.tables.progress import table_progress
 from actorproc.storage.names import ProcessorLayout, natural
 from actorproc.storage.store import Store
@@ -142,7 +143,7 @@ async def read_sinks(
 async def _status(
     store: Store, layout: ProcessorLayout, name: str, entry: SinkEntry, tips: Mapping[str, ChainEnd | None]
 ) -> SinkStatus:
-    found = await read_progress(store, layout, name, list(tips))
+    found = await read_progress(store, layout, name, list(tips), entry)
 
     async def status(partition: str) -> SinkPartitionStatus:
         progress, tip = found[partition], tips[partition]
@@ -173,12 +174,15 @@ async def _measured(
 
 
 async def read_progress(
-    store: Store, layout: ProcessorLayout, name: str, partitions: Sequence[str]
+    store: Store, layout: ProcessorLayout, name: str, partitions: Sequence[str], entry: SinkEntry | None = None
 ) -> Mapping[str, SinkProgress | None]:
-    """The noted progress of a sink, by partition."""
+    """The noted progress of a sink, by partition. `entry`: of a table, which tells whether its pause is fenced."""
     if (table := await table_progress(store, layout, name).read()) is not None:
         # A trim asks the table itself: what is noted here is for people.
-        noted = SinkProgress(term=table.term, fenced=table.fenced, error=table.error, error_term=table.term)
+        noted = SinkProgress(
+            term=table.term, fenced=entry is not None and table.is_fenced(entry), error=table.error,
+            error_term=table.term, refuses=table.refuses,
+        )  # fmt: skip
         begun = {p: replace(noted, position=number) for p, number in table.positions.items()}
         return {p: begun.get(p, None if table.error is None else replace(noted, term="")) for p in partitions}
     return await gather(partitions, lambda partition: progress_document(store, layout, name, partition).read())
@@ -249,18 +253,25 @@ async def _following(store: Store, layout: ProcessorLayout, name: str, start: in
     return descendants(await read_parents(store, layout), repeated)
 
 
-async def repair(store: Store, layout: ProcessorLayout, name: str, configured: Mapping[str, Any]) -> int:
+async def repair(
+    store: Store, layout: ProcessorLayout, name: str, configured: Mapping[str, Any], *, others: Choice = "refuse"
+) -> int:
     """Make a table what the output has, whatever people or a restored backup have made of it.
 
     Args:
         configured: the sinks of the settings.
+        others: what becomes of files outside the folder of the processor that may have its rows, or rows of others.
 
     Returns:
         The number of files that it names then.
+
+    Raises:
+        UsageError: the output lacks files, or there are such files and `others` is "refuse". The table stays as it is.
     """
     declared = await read_schema(store, layout)
     schema = None if declared is None else output_schema(declared)
-    async with open_tables(store, layout, configured, schema=schema, only=name) as tables:
+    async with open_tables(store, layout, configured, schema=schema, only=name, others=others) as tables:
+        await tables.check_anew()
         await register_anew(store, layout, name)
         await tables.catch_up()
         files = [len((await table.committer.sink.load()).files) for table in tables.each]

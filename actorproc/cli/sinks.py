@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -127,13 +127,24 @@ def redeliver(
 
 
 @app.command()
-def repair(sink: Sink, name: Name, container: Container, config: Config = None, settings: Set = None) -> None:
+def repair(
+    sink: Sink,
+    name: Name,
+    container: Container,
+    others: Annotated[
+        Literal["refuse", "keep", "remove"],
+        typer.Option(help="What to do with files elsewhere, which may have rows of the output that others rewrote."),
+    ] = "refuse",
+    config: Config = None,
+    settings: Set = None,
+) -> None:
     """Make a table what the output has, after people or a backup changed it.
 
     \b
       actorproc sinks repair table --name Delays --container state
 
-    Files that others have put into the table leave it. `actorproc verify` says whether a repair is needed.
+    Files in the folder of the processor that are not of its output leave the table. Files of other processors stay.
+    `actorproc verify` says whether a repair is needed.
     """
     from actorproc.admin.sinks import repair
     from actorproc.cli.common import opened_processor, run_async
@@ -141,7 +152,7 @@ def repair(sink: Sink, name: Name, container: Container, config: Config = None, 
 
     async def run() -> int:
         async with opened_processor(name, container, config, settings) as (store, layout, loaded):
-            return await repair(store, layout, sink, loaded.sinks)
+            return await repair(store, layout, sink, loaded.sinks, others=others)
 
     print_line(f"{sink} has the rows of the output, in {counted(run_async(run), 'file')}")
 

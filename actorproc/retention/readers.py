@@ -116,6 +116,8 @@ class SinkEntry(msgspec.Struct, frozen=True, omit_defaults=True):
     """Random."""
     parts: dict[str, SinkPart] = {}
     paused: bool = False
+    pause: str = ""
+    """Of the latest pause. Random, so that what was made for an earlier one does not count."""
     ordered: bool = False
     """A redelivery of a partition is one of all that follow it."""
     table: Literal["", "beside", "within"] = ""

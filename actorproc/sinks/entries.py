@@ -134,7 +134,13 @@ def _with_lowest(registry: Registry, starts: Mapping[str, int]) -> list[tuple[st
 
 async def pause_sink(store: Store, layout: ProcessorLayout, name: str, *, paused: bool) -> SinkEntry:
     """Pause or resume the deliveries to a sink. A pause is done once the owner has fenced the sink's row."""
-    return await _change_entry(store, layout, name, lambda entry: replace(entry, paused=paused))
+
+    def change(entry: SinkEntry) -> SinkEntry:
+        if not paused or entry.paused:
+            return replace(entry, paused=paused)
+        return replace(entry, paused=True, pause=store.clock.nonce())
+
+    return await _change_entry(store, layout, name, change)
 
 
 async def redeliver(

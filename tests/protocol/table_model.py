@@ -5,7 +5,9 @@ table keeps, beside the files that it names, for each processor under its own id
 and per partition `position` (next commit to take) and `seen` (version of the boundary that the transaction was based
 on). An entry in readers.json registers the table: the start is a number, as for every sink.
 
-A **transaction of a committer**: load the table: counters and files of one snapshot. Per partition, list the files,
+A **transaction of a committer**: load the table: counters and files of one snapshot. Then read the entry (`after`). If
+it is paused, make one transaction that changes nothing, and note for which pause it was made (`each`): one that was
+under way is refused from then on. The table counts as paused once this is noted. Else, per partition, list the files,
 read the boundary. A table that does not fit (its `position` has another commit before it than the chain, by put-id, or
 `seen` is above the boundary's version): the container went back. Stop, as compaction, trim and deletion do, till
 somebody mends the table (`fits`). Plan:
@@ -25,14 +27,14 @@ ever; a range that has a reset begins with it and says so (`apart`). The table f
 **Deletion** of a file that no boundary names any more, trimmed or compacted: if the table does not name it (`named`),
 and a transaction has landed that saw the boundary without it (`seen`), both by one snapshot. An hour later it is done.
 
-What can happen at any step: two committers, each may sleep or die, and a transaction may land late; commits, compaction
-(also of what the table has not taken), trims, deletions; late creates; a stranger (OPTIMIZE) replaces files of the
-table by one of its own. Several partitions; two processors that feed one table; a table that is registered late. With
-hosts stopped, a backup of the container is restored, and not of the table.
+What can happen at any step: pauses and resumes; two committers, each may sleep or die, and a transaction may land late;
+commits, compaction (also of what the table has not taken), trims, deletions; late creates; a stranger (OPTIMIZE)
+replaces files of the table by one of its own. Several partitions; two processors that feed one table; a table that is
+registered late. With hosts stopped, a backup of the container is restored, and not of the table.
 
 Checked in every state: each commit from `lowest` (or the start) to the position is in the table once, without those
 that a reset has taken back if it replaces; no commit is trimmed before it was taken; each file that the table names is
-there, and is what was committed.
+there, and is what was committed; no transaction changes a table that counts as paused.
 
 Change the protocol here first, then the docs, then the code. `python -m tests.protocol.table_model [quick]`
 """
@@ -106,12 +108,16 @@ class Change(NamedTuple):
 
 
 class Committer(NamedTuple):
-    """It has loaded a count (`loaded`), `places` and `files`. `listed`: of the next partition; `changes`: planned."""
+    """It has loaded a count (`loaded`), `places` and `files`. `listed`: of the next partition; `changes`: planned.
+
+    `pause`: as the entry said, the number of the pause, or 0 without one; None: it has not read it yet.
+    """
 
     processor: int
-    loaded: int
+    loaded: int | None
     places: tuple[Place, ...]
     files: frozenset[File]
+    pause: int | None
     listed: frozenset[int] | None = None
     changes: tuple[Change, ...] = ()
 
@@ -125,6 +131,7 @@ class Left(NamedTuple):
     strangers: int = 0
     saves: int = 0
     losses: int = 0
+    pauses: int = 0
     loads: int = 4
 
 
@@ -139,6 +146,10 @@ class State(NamedTuple):
     """Numbers from which on the container, restored, has other commits."""
     lost: bool = False
     """The table has what the restored container has not."""
+    pause: int = 0
+    """Number of the pause in the entry; 0: it is not paused."""
+    fence: int = 0
+    """Number of the pause for which a transaction that changes nothing was noted."""
     left: Left = Left()
     wrong: str | None = None
 
@@ -176,6 +187,10 @@ class Rules:
     """Nobody acts on a table whose last commit is another one in the chain, or that saw a later boundary."""
     apart: bool = True
     """A range that has a reset begins with it."""
+    after: bool = True
+    """The entry is read after the table was loaded."""
+    each: bool = True
+    """What was made for an earlier pause does not count for a later one."""
 
 
 ALL = Rules()
@@ -269,6 +284,7 @@ class Model:
         for label, state in self._ours(s):
             yield label, state._replace(wrong=state.wrong or lost)
         yield from self._load(s)
+        yield from self._pause(s)
         yield from self._go_back(s)
 
     def _ours(self, s: State) -> Iterator[Step]:
@@ -369,10 +385,19 @@ class Model:
         if not s.registered or not s.left.loads or len(s.committers) == 2:
             return
         for processor in range(len(s.table.counts)):
-            table = s.table
-            committer = Committer(processor, table.counts[self._count(processor)], table.places, table.files)
-            loaded = _spend(s, "loads")._replace(committers=_sorted((*s.committers, committer)))
-            yield f"a committer of {processor} loads count {committer.loaded}", loaded
+            unread = None if self.left.pauses else 0
+            if self.rules.after:
+                committer = self._loaded(s, Committer(processor, None, (), frozenset(), unread))
+                told = f"loads count {committer.loaded}"
+            else:
+                committer = Committer(processor, None, (), frozenset(), s.pause)
+                told = f"reads the entry: pause {s.pause}"
+            begun = _spend(s, "loads")._replace(committers=_sorted((*s.committers, committer)))
+            yield f"a committer of {processor} {told}", begun
+
+    def _loaded(self, s: State, c: Committer) -> Committer:
+        table = s.table
+        return c._replace(loaded=table.counts[self._count(c.processor)], places=table.places, files=table.files)
 
     def _count(self, processor: int) -> int:
         return processor if self.rules.own else 0
@@ -380,6 +405,15 @@ class Model:
     def _commit(self, s: State, c: Committer) -> Iterator[Step]:
         mine = [p for p in range(len(self.scripts)) if self.processors[p] == c.processor]
         name = f"the committer of {c.processor} at {c.loaded}"
+        if c.loaded is None:
+            yield f"{name} loads", _put(s, c, self._loaded(s, c))
+            return
+        if c.pause is None:
+            yield f"{name} reads the entry: pause {s.pause}", _put(s, c, c._replace(pause=s.pause))
+            return
+        if c.pause:
+            yield from self._fence(s, c, name)
+            return
         if len(c.changes) < len(mine):
             p = mine[len(c.changes)]
             x = s.partitions[p]
@@ -392,7 +426,7 @@ class Model:
             onward = c._replace(listed=None, changes=(*c.changes, change))
             if len(onward.changes) == len(mine):
                 if all(self._idle(c, done) for done in onward.changes):
-                    yield f"{name} has nothing to do", _put(s, c, None)
+                    yield f"{name} has nothing to do", _put(s, c, None)._replace(fence=0)
                     return
                 onward = onward._replace(places=(), files=frozenset())
             yield f"{name} reads the boundary of p{p}", _put(s, c, onward)
@@ -403,7 +437,41 @@ class Model:
         elif not all(change.removes <= s.table.files for change in c.changes):
             yield f"{name} is refused: a file to remove is not there", _put(s, c, None)
         else:
-            yield f"{name} lands: {self._told(c.changes)}", _put(s, c, None)._replace(table=self._landed(s.table, c))
+            landed = _put(s, c, None)._replace(table=self._landed(s.table, c), fence=0)
+            if self._is_paused(s):
+                landed = landed._replace(wrong=f"a transaction lands in a table that counts as paused ({s.pause})")
+            yield f"{name} lands: {self._told(c.changes)}", landed
+
+    # A pause
+
+    def _pause(self, s: State) -> Iterator[Step]:
+        if not s.registered or not self.left.pauses:
+            return
+        number = 1 + self.left.pauses - s.left.pauses
+        if s.pause:
+            yield "resumed", s._replace(pause=0)
+        elif s.left.pauses:
+            yield f"pause {number}", _spend(s, "pauses")._replace(pause=number)
+
+    def _is_paused(self, s: State) -> bool:
+        """As operators see it."""
+        return bool(s.pause) and self._is_fenced(s, s.pause)
+
+    def _is_fenced(self, s: State, pause: int) -> bool:
+        return s.fence == pause if self.rules.each else s.fence > 0
+
+    def _fence(self, s: State, c: Committer, name: str) -> Iterator[Step]:
+        yield f"{name} dies", _put(s, c, None)
+        assert c.pause
+        if self._is_fenced(s, c.pause):
+            yield f"{name} finds the table fenced", _put(s, c, None)
+        elif self.rules.count and c.loaded != s.table.counts[self._count(c.processor)]:
+            yield f"{name} is refused", _put(s, c, None)
+        else:
+            counts = list(s.table.counts)
+            counts[self._count(c.processor)] += 1
+            table = s.table._replace(counts=tuple(counts))
+            yield f"{name} fences pause {c.pause}", _put(s, c, None)._replace(table=table, fence=c.pause)
 
     def _idle(self, c: Committer, change: Change) -> bool:
         return not change.adds and not change.removes and change.place == c.places[self._place(change.partition)]
@@ -516,6 +584,7 @@ _TRIM = _case(_FOUR, compactions=1, trims=1, loads=3)
 _REPLACE = replace(_case(_RANGES, compactions=2, late=1, loads=3), replaces=True)
 _LATE = replace(_case(_THREE, compactions=1, late=1, loads=2), begins=False)
 _BACK = _case(_THREE, compactions=1, saves=1, losses=1, loads=2)
+_PAUSE = _case((None, None), pauses=2, loads=4)
 _PROCESSORS = replace(_case((None, None), (None, None), loads=3), processors=(0, 1))
 
 HOLDS = {
@@ -526,6 +595,7 @@ HOLDS = {
     "registered late": replace(_case(_FOUR, compactions=2, trims=1, late=1, loads=2), begins=False),
     "registered late, from now": replace(_case(_FOUR, compactions=2, late=1, loads=3), begins=False, now=True),
     "a restored container": _BACK,
+    "pauses": _PAUSE,
     "a reset that repeats": _case(_RANGES, compactions=2, loads=3),
     "a reset that replaces": _REPLACE,
     "a reset that replaces, a stranger": replace(_case(_RANGES, compactions=1, strangers=1, loads=4), replaces=True),
@@ -556,6 +626,8 @@ BREAKS = {
     "a reset within a transaction": _without(_REPLACE, begin=False),
     "removing whole files at a reset": _without(_REPLACE, cut=False),
     "compacting across a reset": _without(_REPLACE, apart=False),
+    "reading the entry before the table": _without(_PAUSE, after=False),
+    "trusting the fence of an earlier pause": _without(_PAUSE, each=False),
 }
 """One rule left out each."""
 

@@ -174,7 +174,8 @@ class IcebergSink(TableSink):
     def _commit(self, seen: _Seen, change: TableChange) -> None:
         if seen.table is None or self._catalog is None:
             raise RuntimeError("not opened")
-        anew = change.life != seen.life
+        anew = bool(seen.life) and change.life != seen.life
+        manifests = self._manifests_after(seen, change) if anew else seen.manifests
         if change.removes and not anew and any(map(_deletes_rows, seen.manifests)):
             raise SinkRefused(
                 f"others have deleted rows of table {'.'.join(self._identifier)} by delete files (merge-on-read). They "
@@ -183,8 +184,6 @@ class IcebergSink(TableSink):
             )
         transaction = Transaction(seen.table)
         time = max(int(self._home.store.time.now() * 1000), seen.table.metadata.last_updated_ms)
-        # A table that is made anew has the rows again that others have deleted.
-        manifests = [m for m in seen.manifests if not (anew and m.content != ManifestContent.DATA)]
         for operation, adds, removes in _snapshots(self._home, change):
             made = FileChange(
                 operation,
@@ -214,6 +213,21 @@ class IcebergSink(TableSink):
             self._catalog._delete_old_metadata(seen.table.io, seen.table.metadata, done.metadata)
         if gone:
             self._manifests.delete(seen.table.io, seen.table.metadata.snapshots, gone)
+
+    def _manifests_after(self, seen: _Seen, change: TableChange) -> Sequence[ManifestFile]:
+        """Of a table that is made anew: without delete files, so it has the rows again that others have deleted.
+
+        Raises:
+            SinkRefused: the delete files may be of rows of others, which stay deleted.
+        """
+        stay = seen.files.others.keys() - {file.key for file in change.removes}
+        if stay and any(map(_deletes_rows, seen.manifests)):
+            raise SinkRefused(
+                f"table {'.'.join(self._identifier)} has rows of others, such as in {min(stay)}, and delete files, "
+                "which may be of these rows or of ours: rewrite the data files with deletes first, as Spark's "
+                "rewrite_data_files does"
+            )
+        return [manifest for manifest in seen.manifests if manifest.content == ManifestContent.DATA]
 
     def _gone(self, seen: _Seen, removes: Sequence[RemovedFile]) -> dict[str, set[str]]:
         """Paths of the files to remove, by manifest.

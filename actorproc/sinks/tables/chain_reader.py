@@ -19,6 +19,7 @@ from actorproc.retention.boundary import NOTHING_TRIMMED, Boundaries, Boundary, 
 from actorproc.retention.readers import SinkEntry
 from actorproc.runtime.tasks import gather
 from actorproc.sinks.tables.news import ChainNews
+from actorproc.sinks.tables.ownership import Choice, leaving
 from actorproc.sinks.tables.plan import ListedCommit, ListedRange, PartitionView
 from actorproc.sinks.tables.protocol import AddedFile, Place, TableSnapshot
 from actorproc.storage.backend import Stored
@@ -78,13 +79,17 @@ class ChainReader:
         self._ends: dict[str, int] = {}  # by key of a compacted file
         self.news = ChainNews(store, layout, follow)
 
-    async def views(self, table: TableSnapshot, entry: SinkEntry) -> ChainViews:
+    async def views(self, table: TableSnapshot, entry: SinkEntry, others: Choice = "refuse") -> ChainViews:
         """What plans rest on. `table` was loaded before.
 
         Commits are listed before the boundaries are read: what these call originals was there.
 
+        Args:
+            others: of a table that is made anew.
+
         Raises:
             CorruptObject: a footer is corrupt.
+            SinkRefused: see `leaving`.
         """
         partitions = await self.news.look()
         anew = table.life != entry.life
@@ -107,7 +112,7 @@ class ChainReader:
             start = entry.part(partition).start
             found = PartitionView(
                 partition, place, start, named, boundary, commits.get(partition, {}),
-                others=table.files.others_of(partition) if anew else {}, anew=anew,
+                others=leaving(table.files, partition, first=not table.life, choice=others) if anew else {}, anew=anew,
             )  # fmt: skip
             if place is not None and _is_settled(place, boundary):
                 return replace(found, settled=True)

@@ -25,7 +25,8 @@ from actorproc.runtime.tasks import gather
 from actorproc.sinks.protocol import SinkMoved, SinkRefused
 from actorproc.sinks.tables.chain_reader import ChainReader
 from actorproc.sinks.tables.cutting import cut
-from actorproc.sinks.tables.plan import PartitionPlan, PartitionView, plan
+from actorproc.sinks.tables.ownership import Choice
+from actorproc.sinks.tables.plan import PartitionPlan, PartitionView, Stale, plan
 from actorproc.sinks.tables.progress import TableProgress, table_progress
 from actorproc.sinks.tables.protocol import (
     AddedFile,
@@ -39,6 +40,9 @@ from actorproc.storage.store import Conflict
 
 _BACKOFF = Backoff(1.0, 60.0)
 _TRIES = 5  # in a row that others may win, before a committer waits for its next turn
+
+_Plans = dict[str, PartitionPlan]
+"""By partition."""
 
 _ANYWAY = 10
 """Intervals after which another host makes a transaction, too: the first one may not have the table configured."""
@@ -94,6 +98,14 @@ def _lacked(view: PartitionView) -> _Lacked:
     )
 
 
+def _refused(name: str, stale: Mapping[str, Stale]) -> SinkRefused:
+    partition, found = min(stale.items())
+    return SinkRefused(
+        f"table {name} cannot go on in partition {partition}: {found.reason}. Bring the file back from a backup. "
+        "`actorproc verify` says what else is missing"
+    )
+
+
 class TableCommitter:
     """Collects the commits of all partitions, each `interval`, and makes one transaction of them.
 
@@ -103,6 +115,7 @@ class TableCommitter:
         log: bound to processor and host.
         tell: called with `delivered` or `sink_failed`, and fields of `handler.hooks.Event`. Never waits.
         follow: see `ChainNews`.
+        others: what becomes of files of which nobody can tell whose rows they have, if the table is made anew.
     """
 
     def __init__(
@@ -116,9 +129,10 @@ class TableCommitter:
         log: Any,
         tell: Callable[..., None] = lambda kind, **fields: None,
         follow: Callable[[str], None] = lambda address: None,
+        others: Choice = "refuse",
     ) -> None:
         self.name, self.sink = name, sink
-        self._home, self._schema, self._host = home, schema, host
+        self._home, self._schema, self._host, self._others = home, schema, host, others
         self._clock = home.store.clock
         self._logger = log.bind(sink=name)
         self._tell = tell
@@ -202,17 +216,24 @@ class TableCommitter:
             ActorprocError: the store or the table does not answer.
         """
         await self.open()
-        tries = 0
+        tries, known = 0, dict[str, Stale]()
         while True:
-            entry = await self._entry()
             table = await self.sink.load()
+            entry = await self._entry()  # rule `after`
             if entry.paused:
                 return await self._pause(entry, table)
-            boundaries, due = await self._chain.views(table, entry)
+            boundaries, due = await self._chain.views(table, entry, self._others)
             await self.check_fits(table, entry, boundaries)
-            plans = self._plans(due, replaces=entry.replaces)
+            plans, stale = self._plans(due, replaces=entry.replaces)
             self._note_lag(due)
-            if plans or table.life != entry.life:
+            if stale != known:  # files were replaced since the table was loaded, or are lost: a fresh look tells
+                tries, known = tries + 1, stale
+                if tries < _TRIES:
+                    continue
+            anew = table.life != entry.life
+            if stale and anew:  # it is made anew as a whole, or not at all
+                raise _refused(self.name, stale)
+            if plans or anew:
                 try:
                     await self._land(entry, table, plans, due)
                 except SinkMoved:
@@ -224,16 +245,36 @@ class TableCommitter:
                 if not all(self._chain.is_taken(v, plans[v.partition].place) for v in due if v.partition in plans):
                     continue
                 table = await self.sink.load()
-            await self._succeeded(entry, table)
-            return table
+            if stale:
+                raise _refused(self.name, stale)
+            return await self._succeeded(entry, table)
 
-    def _plans(self, views: Sequence[PartitionView], *, replaces: bool) -> dict[str, PartitionPlan]:
+    async def check_anew(self) -> None:
+        """Check that the table can be made anew.
+
+        Raises:
+            SinkRefused: files of the output are missing, or nobody can tell whose rows the table has.
+        """
+        known = dict[str, Stale]()
+        for _ in range(_TRIES):
+            table = await self.sink.load()
+            entry = await self._entry()
+            _, due = await self._chain.views(table, replace(entry, life=entry.life + 1), self._others)
+            _, stale = self._plans(due, replaces=entry.replaces)
+            if stale == known:
+                break
+            known = stale
+        if known:
+            raise _refused(self.name, known)
+
+    def _plans(self, views: Sequence[PartitionView], *, replaces: bool) -> tuple[_Plans, dict[str, Stale]]:
         found = {view.partition: plan(self._home.layout, view, replaces=replaces) for view in views}
-        return {partition: planned for partition, planned in found.items() if planned is not None}
+        return (
+            {partition: planned for partition, planned in found.items() if isinstance(planned, PartitionPlan)},
+            {partition: planned for partition, planned in found.items() if isinstance(planned, Stale)},
+        )
 
-    async def _land(
-        self, entry: SinkEntry, table: TableSnapshot, plans: dict[str, PartitionPlan], due: Sequence[PartitionView]
-    ) -> None:
+    async def _land(self, entry: SinkEntry, table: TableSnapshot, plans: _Plans, due: Sequence[PartitionView]) -> None:
         adds: list[AddedFile] = []
         removes: list[RemovedFile] = []
         for partition, planned in plans.items():
@@ -307,12 +348,18 @@ class TableCommitter:
         return entry
 
     async def _pause(self, entry: SinkEntry, table: TableSnapshot) -> TableSnapshot:
-        """One transaction that changes nothing: one that another host had under way cannot land any more."""
+        """One transaction that changes nothing: one that another host had under way cannot land any more.
+
+        What an earlier pause has made does not count: transactions may be under way that began in between (rule
+        `each`).
+        """
         found = await self._progress.read() or TableProgress()
-        if not found.fenced:
+        if not found.is_fenced(entry):
             with suppress(SinkMoved):  # then the next turn tries again
                 await self.sink.commit(table, TableChange(table.life))
-                await self._publish(replace(found, term=entry.term, fenced=True, error=None))
+                await self._publish(
+                    replace(found, term=entry.term, fenced=True, pause=entry.pause, error=None, refuses=False)
+                )
         self._recovered("paused")
         return table
 
@@ -324,18 +371,21 @@ class TableCommitter:
         self._failures = 0
         self._note(state=state, error=None, error_since=None)
 
-    async def _succeeded(self, entry: SinkEntry, table: TableSnapshot) -> None:
+    async def _succeeded(self, entry: SinkEntry, table: TableSnapshot) -> TableSnapshot:
+        found = await self._progress.read() or TableProgress()
+        if found.count > table.count:  # another committer has been there since it was loaded
+            table = await self.sink.load()
         self._recovered("running")
         self._note(lag=0, lag_rows=0)
         self._lacks_since, self._had_all_at = None, self._clock.wall()
         positions = {partition: place.position for partition, place in table.places.items()}
-        found = await self._progress.read() or TableProgress()
         wanted = replace(
             found, term=entry.term, count=table.count, table_version=table.version, positions=positions, fenced=False,
-            error=None,
+            error=None, refuses=False,
         )  # fmt: skip
         if wanted != found:
             await self._publish(replace(wanted, host=self._host, time=self._home.store.time.now()))
+        return table
 
     async def _failed(self, error: Exception) -> None:
         self._failures += 1
@@ -354,8 +404,8 @@ class TableCommitter:
         say("sink.failed", error=text, again_in=self.sink.options.interval)
         with suppress(ActorprocError):
             found = await self._progress.read() or TableProgress()
-            if found.error != text:
-                await self._publish(replace(found, host=self._host, error=text))
+            if (found.error, found.refuses) != (text, refuses):
+                await self._publish(replace(found, host=self._host, error=text, refuses=refuses))
 
     async def _publish(self, progress: TableProgress) -> None:
         """Write the progress, unless another committer does."""

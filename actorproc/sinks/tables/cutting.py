@@ -34,11 +34,15 @@ async def cut(
 
     Args:
         gone: files that leave the table anyhow.
+
+    Raises:
+        SinkRefused: nobody can tell whether rows behind `sequence` are ours.
     """
     store, layout = home.store, home.layout
     adds, removes = list[AddedFile](), list[RemovedFile]()
+    others = table.files.others_of(partition)
     names: dict[str, str | None] = {key: key for key in table.files.of(partition)}
-    names |= {name: other.key for name, other in table.files.others_of(partition).items()}
+    names |= {name: other.key for name, other in others.items()}
     for name, key in names.items():
         if name in gone:
             continue
@@ -51,6 +55,11 @@ async def cut(
         made = await store.clock.run_in_thread(_without, key or name, body, sequence, sink)
         if made is None:
             continue
+        if name in others and others[name].whose == "unknown":
+            raise SinkRefused(
+                f"a reset takes rows back, and {name} has rows that may be these, or of others: it is not in the "
+                "folder of this processor. `actorproc sinks repair` with `--others remove` or `--others keep` decides"
+            )
         removes.append(RemovedFile(name, partition, rows_go=True))
         if made.rows:
             first = number_of(name) if name == key else 0

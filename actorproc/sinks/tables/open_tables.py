@@ -18,6 +18,7 @@ from actorproc.runtime.error_text import format_error
 from actorproc.runtime.logger import get_logger
 from actorproc.sinks.opening import make_sink
 from actorproc.sinks.tables.committer import TableCommitter
+from actorproc.sinks.tables.ownership import Choice
 from actorproc.sinks.tables.protocol import TableHome, TableSink, TableSnapshot
 from actorproc.storage.names import ProcessorLayout
 from actorproc.storage.store import Store
@@ -74,6 +75,18 @@ class OpenTables:
             except Exception as error:  # whatever the table's client raises
                 raise UsageError(f"table {table.name}: {format_error(error)}") from error
 
+    async def check_anew(self) -> None:
+        """Check that the tables can be made anew.
+
+        Raises:
+            UsageError: one cannot, see `TableCommitter.check_anew`.
+        """
+        for table in self.each:
+            try:
+                await table.committer.check_anew()
+            except Exception as error:  # whatever the table's client raises
+                raise UsageError(f"table {table.name}: {format_error(error)}") from error
+
     async def kept_now(self) -> KeptFiles:
         """`catch_up`, then `kept`."""
         await self.catch_up()
@@ -99,6 +112,7 @@ async def open_tables(
     *,
     schema: pa.Schema | None = None,
     only: str | None = None,
+    others: Choice = "refuse",
 ) -> AsyncIterator[OpenTables]:
     """Open the registered tables of a processor.
 
@@ -106,6 +120,7 @@ async def open_tables(
         configured: the sinks of the settings. A table that is not among them is opened by its registered URL.
         schema: see `TableSink.open`.
         only: the name of the only table to open.
+        others: see `TableCommitter`.
 
     Raises:
         UsageError: one cannot be opened, so nobody can tell which files it names.
@@ -117,18 +132,19 @@ async def open_tables(
         if entries:
             home = TableHome(store, layout, await dataset_identity(store, layout) or "")
             for name, entry in entries.items():
-                opened.append(await _opened(stack, home, name, entry, configured.get(name, entry.url), schema))
+                opened.append(await _opened(stack, home, name, entry, configured.get(name, entry.url), schema, others))
         yield OpenTables(opened)
 
 
 async def _opened(
-    stack: AsyncExitStack, home: TableHome, name: str, entry: SinkEntry, given: Any, schema: pa.Schema | None
-) -> OpenTable:
+    stack: AsyncExitStack, home: TableHome, name: str, entry: SinkEntry, given: Any, schema: pa.Schema | None,
+    others: Choice,
+) -> OpenTable:  # fmt: skip
     try:
         sink = _table(home, name, entry, given)
         if sink is not given:  # else a host uses it
             stack.push_async_callback(sink.close)
-        committer = TableCommitter(name, sink, home, schema=schema, host="", log=logger)
+        committer = TableCommitter(name, sink, home, schema=schema, host="", log=logger, others=others)
         await committer.open()
     except Exception as error:  # whatever the table's client raises
         raise UsageError(

@@ -57,6 +57,7 @@ class PartitionView:
     ranges: Mapping[int, ListedRange] = field(default_factory=dict)
     ends: Mapping[str, int] = field(default_factory=dict)
     others: Mapping[str, OtherFile] = field(default_factory=dict)
+    """Files beside these that leave a table that is made anew."""
     anew: bool = False
     settled: bool = False
 
@@ -75,8 +76,29 @@ class PartitionPlan:
     taken_back: int | None = None
 
 
-def plan(layout: ProcessorLayout, view: PartitionView, *, replaces: bool = False) -> PartitionPlan | None:
-    """The plan; None: there is nothing to do.
+@dataclass(frozen=True, slots=True)
+class UpToDate:
+    """The table has all of the partition: there is nothing to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stale:
+    """Nothing can be planned: files are missing. They were replaced or deleted since the table was loaded, or are lost.
+
+    Attributes:
+        reason: for people.
+        seen: `Boundary.changes`. If a later plan says the same of this boundary, the files are lost.
+    """
+
+    reason: str
+    seen: int
+
+
+UP_TO_DATE = UpToDate()
+
+
+def plan(layout: ProcessorLayout, view: PartitionView, *, replaces: bool = False) -> PartitionPlan | UpToDate | Stale:
+    """The plan.
 
     Args:
         replaces: rows that a reset takes back leave the table.
@@ -85,13 +107,17 @@ def plan(layout: ProcessorLayout, view: PartitionView, *, replaces: bool = False
         return _plan_anew(layout, view, replaces=replaces)
     before = view.place or Place(view.start, -1)
     found = _Plan(layout, view, before, view.named, replaces=replaces).made()
+    if isinstance(found, Stale):
+        return found
     changes = found.place != view.place or found.adds or found.removes or found.taken_back is not None
-    return found if changes else None
+    return found if changes else UP_TO_DATE
 
 
-def _plan_anew(layout: ProcessorLayout, view: PartitionView, *, replaces: bool) -> PartitionPlan:
+def _plan_anew(layout: ProcessorLayout, view: PartitionView, *, replaces: bool) -> PartitionPlan | Stale:
     """What the chain says takes the place of all that the table names of the partition."""
     found = _Plan(layout, view, Place(view.start, -1), {}, replaces=replaces).made()
+    if isinstance(found, Stale):
+        return found
     wanted = {file.key for file in found.adds}
     gone = [RemovedFile(key, view.partition, rows_go=True) for key in view.named if key not in wanted]
     gone += [RemovedFile(name, view.partition, rows_go=True) for name in view.others]
@@ -120,7 +146,7 @@ class _Plan:
         self._adds: dict[str, AddedFile] = {}
         self._removes: dict[str, bool] = {}  # by key: whether rows go
 
-    def made(self) -> PartitionPlan:
+    def made(self) -> PartitionPlan | Stale:
         lowest = self._boundary.lowest
         if not self._view.settled:
             self._removes = {key: True for key, file in self._named.items() if self._end(key, file) <= lowest}
@@ -131,8 +157,8 @@ class _Plan:
         for held in self._ranges(stop):
             if taken_back is not None and held.next <= self._position:
                 self._seen = self._before.seen  # the next transaction: files that it replaces leave with this one
-            elif not self._take_range(held):
-                return PartitionPlan(self._before)  # of no use: the table has moved on meanwhile
+            elif (missing := self._take_range(held)) is not None:
+                return Stale(missing, self._boundary.changes)
         self._take_originals(stop)
         removes = [RemovedFile(key, self._view.partition, rows_go) for key, rows_go in self._removes.items()]
         return PartitionPlan(self._place(), list(self._adds.values()), removes, taken_back)
@@ -157,10 +183,11 @@ class _Plan:
         commits = {number: found.reset for number, found in self._view.commits.items()}
         return {number: to for number, to in (ranges | commits).items() if to is not None}
 
-    def _take_range(self, held: CompactedRange) -> bool:
-        """Add a compacted file in the place of what it replaces. False: files are missing."""
+    def _take_range(self, held: CompactedRange) -> str | None:
+        """Add a compacted file in the place of what it replaces. Returns which files are missing."""
+        key = key_of(self._layout, self._view.partition, held.first, held)
         if (listed := self._view.ranges.get(held.first)) is None:
-            return False
+            return f"the compacted file {key} is missing"
         within = [
             key
             for key, file in self._named.items()
@@ -178,9 +205,12 @@ class _Plan:
             if has >= due:  # taken in a transaction of its own, so that no reader of changes gets rows twice
                 self._seen = self._before.seen
         else:
-            return False
+            return (
+                f"the table cannot take the compacted file {key} as a whole, since it lacks commits of it or begins "
+                f"within it, and the commits {originals.start} to {originals.stop - 1} exist nowhere else"
+            )
         self._position = max(self._position, held.next)
-        return True
+        return None
 
     def _commits_of(self, key: str) -> range:
         file = self._named[key]

@@ -5,6 +5,7 @@ Protocol: docs/protocol.md, 'Tables'. Model: tests/protocol/table_model.py, whos
 
 from __future__ import annotations
 
+import re
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -40,12 +41,34 @@ class NamedFile(NamedTuple):
 
 
 class OtherFile(NamedTuple):
-    """A file that is not ours: a stranger has rewritten or added rows, or it is a copy that a reset has made."""
+    """A file that is none of the output: a stranger has rewritten or added rows, it is a copy that a reset has made, or
+    one of another processor."""
 
     key: str | None
     """In the container; None: it is elsewhere."""
     partition: str | None
     """None: not known."""
+    whose: Literal["ours", "another", "unknown"] = "unknown"
+    """By its path.
+
+    - `ours`: it is in the folder of the processor.
+    - `another`: it is of a processor with another name.
+    - `unknown`: it may have rows of ours that somebody has rewritten, or rows of others.
+    """
+
+
+_OUTPUT = re.compile(
+    r"(?:^|/)(?P<processor>[^/]+)/(?:output|compacted|output/_compacted)/partition=[^/]+/\d{20}(?:-[^/]+)?\.parquet$"
+)
+
+
+def _whose(layout: ProcessorLayout, key: str | None, name: str) -> Literal["ours", "another", "unknown"]:
+    """See `OtherFile.whose`."""
+    if key is not None and key.startswith(layout.root):
+        return "ours"
+    found = _OUTPUT.search(name if key is None else key)
+    # One with our name, elsewhere, may be of this processor before its container was moved.
+    return "unknown" if found is None or found["processor"] == layout.processor else "another"
 
 
 class NamedFiles:
@@ -74,7 +97,7 @@ class NamedFiles:
             partition: as the table says.
         """
         if key is None or (found := self._named(key)) is None:
-            self.others[name] = OtherFile(key, partition)
+            self.others[name] = OtherFile(key, partition, _whose(self._layout, key, name))
         else:
             self._ours.setdefault(found.partition, {})[key] = found
 
@@ -94,8 +117,12 @@ class NamedFiles:
         return ours | {other.key for other in self.others.values() if other.key is not None}
 
     def others_of(self, partition: str) -> Mapping[str, OtherFile]:
-        """The files of a partition that are not ours, by name."""
-        return {name: other for name, other in self.others.items() if other.partition == partition}
+        """The files of a partition beside the output's that may have rows of ours, by name."""
+        return {
+            name: other
+            for name, other in self.others.items()
+            if other.partition == partition and other.whose != "another"
+        }
 
     def __len__(self) -> int:
         return sum(map(len, self._ours.values()))

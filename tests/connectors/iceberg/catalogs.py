@@ -23,6 +23,7 @@ from actorproc.connectors.iceberg.options import IcebergOptions
 from actorproc.output.source_identity import dataset_identity
 from actorproc.runtime.clock import SYSTEM
 from actorproc.sinks.protocol import SinkPlace
+from actorproc.sinks.tables.ownership import Choice
 from actorproc.sinks.tables.protocol import TableHome
 from actorproc.storage.names import ProcessorLayout
 from actorproc.stores import open_store
@@ -122,9 +123,9 @@ class World:
         async with open_store(self.container) as store:
             return [damage.what for damage in (await verify(store, LAYOUT, sinks=self.sinks)).damages]
 
-    async def repair(self) -> None:
+    async def repair(self, others: Choice = "refuse") -> None:
         async with open_store(self.container) as store:
-            await operate.repair(store, LAYOUT, "lake", self.sinks)
+            await operate.repair(store, LAYOUT, "lake", self.sinks, others=others)
 
 
 def sqlite_world(folder: Path, **options: Any) -> World:

@@ -47,7 +47,7 @@ async def test_rows_of_others_stay_until_a_repair_and_verify_counts_them(world: 
     await world.process(20)
     assert world.is_exact(beside=3)
     assert await world.damages() == ["has 3 rows in files of others that the output does not have"]
-    await world.repair()
+    await world.repair("remove")
     assert world.is_exact()
     assert await world.damages() == []
 
@@ -59,7 +59,7 @@ async def test_rows_that_others_rewrote_are_no_damage_and_a_repair_does_not_doub
     await world.process(20)
     assert await world.compact() == 2
     assert world.is_exact()
-    await world.repair()
+    await world.repair("remove")
     assert world.is_exact()
     await world.process(20)
     assert world.is_exact()
@@ -72,7 +72,7 @@ async def test_files_that_others_spell_as_hadoop_does_are_removed_by_a_repair(tm
     table = world.table()
     table.overwrite(table.scan().to_arrow())
     assert all(task.file.file_path.startswith(f"file:{tmp_path}") for task in world.table().scan().plan_files())
-    await world.repair()
+    await world.repair("remove")
     assert world.is_exact()
 
 
@@ -80,7 +80,7 @@ async def test_deleted_rows_are_found_missing_and_come_back_by_a_repair(world: W
     world.table().delete("n < 7")
     await world.process(20)
     assert [what.partition(", for")[0] for what in await world.damages()] == ["lacks 4 rows", "lacks 3 rows"]
-    await world.repair()
+    await world.repair("remove")
     assert world.is_exact()
 
 
@@ -95,7 +95,7 @@ async def test_transactions_stop_at_a_table_that_was_set_back_until_it_is_repair
     append(world, 1)  # a newer version does not hide it
     with pytest.raises(ActorprocError, match="was set back to an earlier version"):
         await world.process(20, store_patience=1)
-    await world.repair()
+    await world.repair("remove")
     assert world.is_exact()
     await world.process(20)
     assert world.is_exact()
@@ -187,19 +187,36 @@ async def test_a_dropped_table_is_made_anew(world: World) -> None:
     assert world.is_exact()
 
 
-async def test_rows_that_a_reset_takes_back_leave_files_of_others_too(tmp_path: Path) -> None:
+async def test_a_reset_that_takes_rows_back_stops_at_files_of_which_nobody_can_tell_whose_rows_they_have(
+    tmp_path: Path,
+) -> None:
     world = sqlite_world(tmp_path, on_reset="replace")
     await world.process(60)
     append(world, 2, sequence=None)
     table = world.table()
     table.overwrite(table.scan().to_arrow())
     assert await world.damages() == ["has 2 rows in files of others that the output does not have"]
+    await take_back(world)
+    with pytest.raises(ActorprocError, match=r"a reset takes rows back, and \S+ has rows that may be these"):
+        await world.process(20, store_patience=1)
+    await world.repair("remove")
+    assert world.is_exact()
+
+
+async def test_a_reset_that_takes_rows_back_leaves_files_of_others_without_such_rows(tmp_path: Path) -> None:
+    world = sqlite_world(tmp_path, on_reset="replace")
+    await world.process(60)
+    append(world, 2, sequence=None)
+    await take_back(world)
+    await world.process(20)
+    assert world.is_exact(beside=2)
+
+
+async def take_back(world: World) -> None:
     async with open_store(world.container) as store:
         resets = Resets(store, LAYOUT, Settings(), world.source, "ann", nudges=Nudges())
         done = await resets.carry_out(await resets.plan(15, ["0", "1"]), {})
         assert [reset.refusal for reset in done] == ["", ""]
-    await world.process(20)
-    assert world.is_exact(beside=2)
 
 
 @pytest.mark.parametrize(("given", "says"), [((), "is not partitioned"), (("n",), "is partitioned by n")])

@@ -206,7 +206,7 @@ def test_a_table_that_is_registered_anew_becomes_what_the_chain_has() -> None:
         await delete_sink(world.store, LAYOUT, "table")
         lost = next(iter(world.catalog.names))
         del world.catalog.names[lost]
-        world.catalog.names["elsewhere.parquet"] = "0"
+        world.catalog.names[f"{LAYOUT.output}partition=0/rewritten.parquet"] = "0"
         world.feed(60)
         await world.until_end()
         await world.check()

@@ -7,7 +7,7 @@ from functools import lru_cache
 import pytest
 
 from actorproc.retention.boundary import Boundary, CompactedRange
-from actorproc.sinks.tables.plan import ListedCommit, ListedRange, PartitionView, plan
+from actorproc.sinks.tables.plan import ListedCommit, ListedRange, PartitionPlan, PartitionView, plan
 from actorproc.sinks.tables.protocol import AddedFile, NamedFile
 from actorproc.sinks.tables.protocol import Place as TablePlace
 from actorproc.storage.names import ProcessorLayout
@@ -59,7 +59,7 @@ def planned(
         {key: f.commits[-1] + 1 for key, f in files.items()},
     )  # fmt: skip
     made = plan(LAYOUT, view, replaces=replaces)
-    if made is None:
+    if not isinstance(made, PartitionPlan):
         return Made(Change(p, place, frozenset(), frozenset()), None)
     adds = frozenset(file_of(p, file.key, b) for file in made.adds)
     removes = frozenset(files[file.key] for file in made.removes)
