@@ -359,9 +359,12 @@ class Batch:
         return int(self.sequence_array[-1].as_py())
 
     @property
-    def first_time(self) -> float | None:
-        """Timestamp of the first record, in seconds since 1970; None if it has none."""
-        time = self.data.column("timestamp")[0].cast(pa.int64()).as_py()
+    def oldest_time(self) -> float | None:
+        """The least timestamp after 1970, in seconds since then; None if no record has one."""
+        times = self.data.column("timestamp").cast(pa.int64())
+        time = pc.min(times).as_py()
+        if time is not None and time <= 0:
+            time = pc.min(times.filter(pc.greater(times, 0))).as_py()
         return None if time is None else float(time) / 1e6
 
     @property

@@ -324,7 +324,7 @@ class PartitionActor(Restartable):
             return
         batch = await read.take(self._clock)
         all_committed = self._committer.has_all_committed
-        self.lag.handed(batch.first_time, read.oldest, all_committed=all_committed)
+        self.lag.handed(batch.oldest_time, read.oldest, all_committed=all_committed)
         begun = self._clock.monotonic()
         try:
             await self._delivery.begin(self._committer.go_ahead, read.cursor)

@@ -31,15 +31,19 @@ class Lag:
         """When that record began its way through a chain of processors: of the first one, its timestamp."""
 
     def handed(self, time: float | None, began_at: float | None, *, all_committed: bool) -> None:
-        """The handler gets a batch now.
+        """The handler gets a batch now. Records from the future, by this host's clock, count as made now.
 
         Args:
-            time: of its first record.
+            time: of its oldest record.
             began_at: see `Chunk.oldest`.
             all_committed: whether everything before it is.
         """
-        if all_committed or self.oldest_time is None:
-            self.oldest_time, self.began_at = time, time if began_at is None else began_at
+        if all_committed:
+            self.all_committed()
+        now = self._clock.wall()
+        self.oldest_time = _earliest(self.oldest_time, time, now)
+        for since in (self.oldest_time, began_at):  # a way that begins after its own record is shown as that record's
+            self.began_at = _earliest(self.began_at, since, now)
 
     def all_committed(self) -> None:
         """Nothing that was read waits for a commit."""
@@ -127,3 +131,10 @@ class Lag:
         if self.began_at is not None:
             return max(0.0, self._clock.wall() - self.began_at)
         return self.seconds
+
+
+def _earliest(known: float | None, time: float | None, now: float) -> float | None:
+    """The earlier one of two times. One before 1970 says nothing, and none is after `now`."""
+    if time is None or time <= 0:
+        return known
+    return min(time, now if known is None else known)
