@@ -12,6 +12,7 @@ import pyarrow.types as pt
 import pymysql
 from pydantic import Field
 
+from actorproc.connectors.mysql.coarse import Column, is_coarser
 from actorproc.connectors.mysql.errors import is_of_a_row, is_taken, lasts, text_of
 from actorproc.connectors.mysql.session import Session
 from actorproc.connectors.mysql.tables import check_engine, check_keys, information
@@ -110,9 +111,22 @@ class MysqlSink(SqlTableSink):
             super().prepare(connection, schema)
             for table in (self.names, self.deleted_names, (POSITIONS,), (LIVES,), (REFUSED,)):
                 check_engine(connection, table)
+            self._check_precision(connection, schema)
         except (pymysql.err.ProgrammingError, pymysql.err.NotSupportedError) as error:
             raise SinkRefused(f"table {self.table}: {text_of(error)}") from error
         connection.cursor().execute("SELECT RELEASE_LOCK(%s)", (_LOCK,))
+
+    def _check_precision(self, connection: Session, schema: pa.Schema) -> None:
+        what = "column_name, column_type, data_type, numeric_scale, datetime_precision"
+        for name, declared, *values in information(connection, self.names, what, "columns t"):
+            if name not in schema.names or name not in self.columns:
+                continue
+            kind = schema.field(name).type
+            if is_coarser(Column(*values), kind):
+                raise SinkRefused(
+                    f"table {self.table} would round the column {name}: it is {declared} there, and needs the "
+                    f"precision of {self.column_type(kind)}"
+                )
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ from tests.servers import REQUIRED, Unavailable
 _ODD = (
     "--sql-mode=ANSI_QUOTES,NO_BACKSLASH_ESCAPES,PIPES_AS_CONCAT", "--transaction-isolation=SERIALIZABLE",
     "--character-set-server=latin1", "--default-storage-engine=Aria", "--completion-type=RELEASE",
-    "--max-allowed-packet=1M", "--autocommit=1", "--init-connect=SET sql_safe_updates = 1, sql_select_limit = 1",
+    "--max-allowed-packet=1M", "--autocommit=1", "--sql-safe-updates=1",
 )  # fmt: skip
 
 
@@ -34,7 +34,7 @@ def url() -> Iterator[str]:
         yield found
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def odd_url() -> Iterator[str]:
     with _or_skip(*_ODD, zone="Europe/Berlin") as found:
         yield found

@@ -48,5 +48,4 @@ async def test_times_in_timestamp_columns_are_utc(odd_url: str) -> None:
 async def test_text_is_right_whatever_the_defaults(odd_url: str) -> None:
     words = ["a\\'\"\n", "žluťoučký 🐎", "%s"]
     await deliver(sink(odd_url, "text"), pa.table({"word": words}))
-    query(odd_url, "SET GLOBAL init_connect = ''")
     assert [word for (word,) in query(odd_url, "SELECT word FROM text ORDER BY _sequence")] == words

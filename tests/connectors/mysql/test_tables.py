@@ -84,3 +84,52 @@ async def test_a_loose_collation_of_other_columns_is_no_hindrance(url: str) -> N
           f"_version bigint NOT NULL, {OWN})")  # fmt: skip
     await deliver(sink(url, "loose", mode="upsert", key="n"), WORDS)
     assert query(url, "SELECT count(*) FROM loose") == ((4,),)
+
+
+MOMENT, MONEY = pa.timestamp("us", "UTC"), pa.decimal128(10, 3)
+
+
+@pytest.mark.parametrize(
+    ("column", "kind", "is_refused"),
+    [
+        ("datetime", MOMENT, True),
+        ("timestamp(3) NULL", pa.timestamp("us"), True),
+        ("date", MOMENT, True),
+        ("time(6)", MOMENT, True),
+        ("datetime(6)", MOMENT, False),
+        ("timestamp(6) NULL", MOMENT, False),
+        ("varchar(50)", MOMENT, False),
+        ("decimal(8, 1)", MONEY, True),
+        ("int", MONEY, True),
+        ("float", MONEY, True),
+        ("double", MONEY, False),
+        ("decimal(8, 3)", MONEY, False),
+        ("float", pa.float64(), True),
+        ("double(8, 1)", pa.float64(), True),
+        ("bigint", pa.float32(), True),
+        ("decimal(20, 10)", pa.float64(), True),
+        ("float", pa.float32(), False),
+        ("double", pa.int64(), True),
+        ("double", pa.int32(), False),
+        ("float", pa.int32(), True),
+        ("tinyint", pa.int64(), False),
+        ("decimal(8, 0)", pa.int64(), False),
+        ("datetime", pa.date32(), False),
+        ("longtext", pa.list_(pa.float64()), False),
+    ],
+)
+@pytest.mark.parametrize("mode", [{}, {"mode": "upsert", "key": "n"}])
+async def test_a_column_that_would_round_values_is_refused(
+    url: str, column: str, kind: pa.DataType, is_refused: bool, mode: dict[str, str]
+) -> None:
+    table = f"coarse {column} {kind}{len(mode)}"[:60]
+    query(url, f"CREATE TABLE `{table}` (n bigint PRIMARY KEY, v {column}, _version bigint NOT NULL DEFAULT 0, {OWN})")
+    if not mode:
+        query(url, f"ALTER TABLE `{table}` DROP COLUMN _version")
+    rows = pa.table({"n": [1], "v": pa.nulls(1, kind)})
+    if is_refused:
+        with pytest.raises(SinkRefused, match="would round the column v: it is"):
+            await deliver(sink(url, table, **mode), rows)
+    else:
+        await deliver(sink(url, table, **mode), rows)
+    assert query(url, f"SELECT count(*) FROM `{table}`") == ((0 if is_refused else 1,),)
