@@ -36,6 +36,7 @@ from actorproc.connectors.iceberg.catalog import (
     refused_for_good,
 )
 from actorproc.connectors.iceberg.options import IcebergOptions
+from actorproc.connectors.iceberg.refs import names_as_seen
 from actorproc.connectors.iceberg.snapshots import FileChange, data_file
 from actorproc.connectors.iceberg.versions import Manifests, expired, held, was_set_back
 from actorproc.sinks.protocol import SinkError, SinkMoved, SinkPlace, SinkRefused
@@ -206,6 +207,8 @@ class IcebergSink(TableSink):
         # properties say (rule `count`). The condition is that the snapshot is still the one that was loaded.
         try:
             requirements = (*transaction._requirements, AssertTableUUID(uuid=seen.table.metadata.table_uuid))
+            if gone:  # nobody may give them a name meanwhile
+                requirements += names_as_seen(self._catalog, self._identifier, seen.table.metadata)
             done = self._catalog.commit_table(seen.table, requirements, tuple(updates))
         except CommitFailedException as error:
             raise SinkMoved(f"table {'.'.join(self._identifier)}: {error}") from error

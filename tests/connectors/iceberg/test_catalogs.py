@@ -54,6 +54,32 @@ def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
         yield world
 
 
+@pytest.mark.parametrize("kind", ["sqlite", "postgres", "rest"])
+@pytest.mark.parametrize("name", ["tag", "branch"])
+async def test_a_name_that_an_old_snapshot_gets_while_it_is_dropped_keeps_it(
+    kind: str, name: str, tmp_path: Path
+) -> None:
+    with catalog_world(kind, tmp_path) as world:
+        for _ in range(3):
+            await world.process(20)
+        sink, _ = await opened(world)
+        sink.options = sink.options.model_copy(update={"versions": -1.0})  # all but the newest one may go
+        table = world.table()
+        first, old, _ = sorted(table.metadata.snapshots, key=lambda snapshot: snapshot.sequence_number or 0)
+        seen = await sink.load()
+        names = table.manage_snapshots()
+        give = names.create_tag if name == "tag" else names.create_branch
+        give(old.snapshot_id, "audit").commit()
+        with pytest.raises(SinkMoved):
+            await sink.commit(seen, TableChange(seen.life))
+        await sink.commit(seen := await sink.load(), TableChange(seen.life))
+        await sink.close()
+        after = world.table()
+        assert first not in after.metadata.snapshots
+        assert after.metadata.refs["audit"].snapshot_id == old.snapshot_id
+        assert after.scan(snapshot_id=old.snapshot_id).to_arrow().num_rows == 40
+
+
 async def test_a_catalog_gets_rows_compaction_and_new_columns(world: World) -> None:
     await world.process(80)
     world.check()
