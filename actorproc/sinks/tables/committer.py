@@ -141,6 +141,7 @@ class TableCommitter:
         self._is_open = False
         self._checked: set[str] = set()  # partitions whose last commit is the chain's
         self._turns = anyio.Lock()  # a host that ends may be in the middle of one
+        self._term = ""  # of the registration, as it was last read
         self._failures = 0
         self._throttle = LogThrottle()
         self._statistics = TableStatistics(name)
@@ -220,6 +221,7 @@ class TableCommitter:
         while True:
             table = await self.sink.load()
             entry = await self._entry()  # rule `after`
+            self._term = entry.term
             if entry.paused:
                 return await self._pause(entry, table)
             boundaries, due = await self._chain.views(table, entry, self._others)
@@ -404,6 +406,8 @@ class TableCommitter:
         say("sink.failed", error=text, again_in=self.sink.options.interval)
         with suppress(ActorprocError):
             found = await self._progress.read() or TableProgress()
+            if self._term not in ("", found.term):  # what is noted is of an earlier registration
+                found = TableProgress(term=self._term)
             if (found.error, found.refuses) != (text, refuses):
                 await self._publish(replace(found, host=self._host, error=text, refuses=refuses))
 

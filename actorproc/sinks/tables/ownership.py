@@ -27,8 +27,8 @@ def leaving(files: NamedFiles, partition: str, *, first: bool, choice: Choice) -
         raise SinkRefused(
             f"the table names files in partition {partition} that are not in the folder of this processor, such as "
             f"{unclear[0]}. They may have rows of the output that somebody has rewritten, or rows of others, so the "
-            "table is not made anew: `actorproc sinks repair SINK --others remove` removes them, and `--others keep` "
-            "leaves them in the table"
+            "table is not made anew. `actorproc sinks repair` with `--others remove` removes them, and with `--others "
+            "keep` leaves them in the table"
         )
     if choice == "remove" and not first:
         return others

@@ -185,14 +185,16 @@ class _Plan:
 
     def _take_range(self, held: CompactedRange) -> str | None:
         """Add a compacted file in the place of what it replaces. Returns which files are missing."""
-        key = key_of(self._layout, self._view.partition, held.first, held)
-        if (listed := self._view.ranges.get(held.first)) is None:
-            return f"the compacted file {key} is missing"
         within = [
             key
             for key, file in self._named.items()
             if key not in self._removes and held.first <= file.first and self._end(key, file) <= held.next
         ]
+        if not within and held.next <= self._position:
+            return None  # it has nothing for the table, such as one before its start
+        key = key_of(self._layout, self._view.partition, held.first, held)
+        if (listed := self._view.ranges.get(held.first)) is None:
+            return f"the compacted file {key} is missing"
         has = {number for key in within for number in self._commits_of(key)}
         due = {n for n in range(held.first, min(held.next, self._before.position)) if listed.rows[n - held.first]}
         originals = range(self._position, held.next)

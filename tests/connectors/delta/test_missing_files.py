@@ -100,6 +100,23 @@ def test_a_table_refuses_to_go_on_without_a_compacted_file_that_is_lost(monkeypa
     story(work, partitions=1)
 
 
+def test_a_table_that_starts_behind_a_compacted_file_that_is_lost_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work(world: World) -> None:
+        for _ in range(5):
+            await world.until_end(feed=10)
+        await compact_and_die(world, monkeypatch)
+        for key in await world.objects(f"{LAYOUT.output}_compacted/"):
+            await world.store.delete(key)
+        await operate.delete(world.store, LAYOUT, "table")
+        await world.until_end(feed=10, start="now")
+        assert await world.rows() == list(range(50, 60))
+        await operate.repair(world.store, LAYOUT, "table", {"table": {"url": "delta", "start": "now"}})
+        await world.until_end(feed=10, start="now")
+        assert await world.rows() == list(range(50, 70))
+
+    story(work, partitions=1)
+
+
 def test_other_partitions_go_on_while_one_lacks_a_compacted_file(monkeypatch: pytest.MonkeyPatch) -> None:
     async def work(world: World) -> None:
         for _ in range(5):

@@ -55,6 +55,11 @@ class Feeder:
         async with open_store(self.world.container) as store:
             await operate.repair(store, self.layout, "lake", self.sinks, **options)
 
+    async def shown(self) -> str:
+        async with open_store(self.world.container) as store:
+            (found,) = await operate.read_sinks(store, self.layout)
+            return found.state
+
     async def forget(self) -> None:
         async with open_store(self.world.container) as store:
             await delete_sink(store, self.layout, "lake")
@@ -129,6 +134,7 @@ async def test_a_repair_refuses_rows_that_may_be_of_others_until_it_is_told_what
     assert rows(world) == alpha.expected + before, "the refused repair has changed nothing"
     await alpha.repair(others=others)
     assert rows(world) == alpha.expected + Counter({-1: stay})
+    assert await alpha.shown() == "up to date"
 
 
 async def test_a_table_that_is_registered_again_refuses_rows_that_may_be_of_others(world: World) -> None:
@@ -137,8 +143,9 @@ async def test_a_table_that_is_registered_again_refuses_rows_that_may_be_of_othe
     await alpha.process(20)
     expected = alpha.expected
     await alpha.forget()
-    with pytest.raises(ActorprocError, match=r"sinks repair SINK --others remove"):
+    with pytest.raises(ActorprocError, match=r"with `--others remove` removes them"):
         await alpha.process(20)
+    assert await alpha.shown() == "refusing"
     assert rows(world) == expected + before
     await alpha.repair(others="keep")
     assert rows(world) == alpha.expected + before
