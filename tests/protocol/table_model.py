@@ -22,6 +22,9 @@ somebody mends the table (`fits`). Plan:
 5. position and `seen` are as planned, count + 1. The transaction lands only if the count is the one that was loaded
    (`count`), and every file to remove is there. It is never retried by a library. Refused or in doubt: load again.
 
+A table that is **registered anew**, also by a repair, becomes what the chain has from the start on: what it names of
+ours, and the chain has not, is removed, and no file of others (`home`). A plan of it that lacks files lands nothing.
+
 **Trim**: asks the table for its position before it decides `lowest` (`asks`). **Compaction** switches the boundary, as
 ever; a range that has a reset begins with it and says so (`apart`). The table follows with its next transaction.
 **Deletion** of a file that no boundary names any more, trimmed or compacted: if the table does not name it (`named`),
@@ -62,6 +65,10 @@ class File(NamedTuple):
         return f"p{self.partition}/{self.commits[0]}-{self.commits[-1]}{kind}"
 
 
+_OTHERS = File(-1, (0,), ours=False)
+"""Rows that others have put into the table."""
+
+
 class Boundary(NamedTuple):
     """`ranges` follow each other from `lowest` on."""
 
@@ -96,6 +103,8 @@ class Table(NamedTuple):
     counts: tuple[int, ...]
     places: tuple[Place, ...]
     files: frozenset[File] = frozenset()
+    life: int = 1
+    """Of the registration that made the latest transaction."""
 
 
 class Change(NamedTuple):
@@ -120,6 +129,14 @@ class Committer(NamedTuple):
     pause: int | None
     listed: frozenset[int] | None = None
     changes: tuple[Change, ...] = ()
+    seen: int = 1
+    """Life of the table."""
+    life: int = 1
+    """Of the entry."""
+
+    @property
+    def is_anew(self) -> bool:
+        return self.seen != self.life
 
 
 class Left(NamedTuple):
@@ -132,6 +149,7 @@ class Left(NamedTuple):
     saves: int = 0
     losses: int = 0
     pauses: int = 0
+    repairs: int = 0
     loads: int = 4
 
 
@@ -146,6 +164,8 @@ class State(NamedTuple):
     """Numbers from which on the container, restored, has other commits."""
     lost: bool = False
     """The table has what the restored container has not."""
+    life: int = 1
+    """Of the entry."""
     pause: int = 0
     """Number of the pause in the entry; 0: it is not paused."""
     fence: int = 0
@@ -189,6 +209,8 @@ class Rules:
     """A range that has a reset begins with it."""
     after: bool = True
     """The entry is read after the table was loaded."""
+    home: bool = True
+    """A table that is registered anew loses no file of others."""
     each: bool = True
     """What was made for an earlier pause does not count for a later one."""
 
@@ -208,11 +230,14 @@ class Model:
     """The table is registered before the first commit."""
     now: bool = False
     """It starts with the next commit."""
+    shared: bool = False
+    """It has a file of others, with the partition 0 in its metadata."""
     rules: Rules = ALL
 
     def start(self) -> State:
         count = len(self.scripts)
-        table = Table((0,) * (1 + max(self.processors)), (Place(),) * count)
+        files = frozenset({_OTHERS} if self.shared else ())
+        table = Table((0,) * (1 + max(self.processors)), (Place(),) * count, files)
         starts = (0,) * count if self.begins else ()
         return State(table, (Partition(),) * count, registered=self.begins, starts=starts, left=self.left)
 
@@ -221,6 +246,8 @@ class Model:
     def broken(self, s: State) -> str | None:
         if s.wrong or s.lost or not s.registered:
             return s.wrong
+        if self.shared and _OTHERS not in s.table.files:
+            return "rows of others have left the table"
         for p, partition in enumerate(s.partitions):
             if why := self._partition_wrong(s, p, partition):
                 return why
@@ -286,6 +313,8 @@ class Model:
         yield from self._load(s)
         yield from self._pause(s)
         yield from self._go_back(s)
+        if s.registered and s.left.repairs:
+            yield "registered anew", _spend(s, "repairs")._replace(life=s.life + 1)
 
     def _ours(self, s: State) -> Iterator[Step]:
         """What we do to files and table."""
@@ -295,11 +324,12 @@ class Model:
                 yield from self._trim(s, p, partition)
                 yield from self._delete(s, p, partition)
         for committer in s.committers:
-            if all(self._fits(s, p, place) for p, place in enumerate(committer.places)):  # else it waits for people
+            fits = all(self._fits(s, p, place) for p, place in enumerate(committer.places))
+            if committer.is_anew or fits:  # else it waits for people
                 yield from self._commit(s, committer)
 
     def _fits(self, s: State, p: int, place: Place) -> bool:
-        if not self.rules.fits or place.seen < 0:
+        if not self.rules.fits or place.seen < 0 or s.table.life != s.life:
             return True
         x, last = s.partitions[p], place.position - 1
         return place.seen <= x.boundary.version and last < x.tip and _put_id(s, p, last) == place.put_id
@@ -344,7 +374,7 @@ class Model:
         b, tip = x.boundary, x.tip
         limit = tip - 1
         if s.registered and self.rules.asks:
-            limit = min(limit, s.table.places[self._place(p)].position)
+            limit = min(limit, s.table.places[self._place(p)].position if s.table.life == s.life else s.starts[p])
         for lowest in range(b.lowest + 1, limit + 1) if s.left.trims else ():
             if any(first < lowest < end for first, end in b.ranges):
                 continue
@@ -363,7 +393,8 @@ class Model:
         for i, (f, since) in enumerate(x.gone):
             if s.registered and self.rules.named and f in s.table.files:
                 continue
-            if s.registered and self.rules.seen and s.table.places[self._place(p)].seen < since:
+            seen = s.table.places[self._place(p)].seen if s.table.life == s.life else -1
+            if s.registered and self.rules.seen and seen < since:
                 continue
             rest = x._replace(files=x.files - {f}, gone=x.gone[:i] + x.gone[i + 1 :])
             yield f"{f} is deleted", _with(s, p, rest)
@@ -390,14 +421,16 @@ class Model:
                 committer = self._loaded(s, Committer(processor, None, (), frozenset(), unread))
                 told = f"loads count {committer.loaded}"
             else:
-                committer = Committer(processor, None, (), frozenset(), s.pause)
+                committer = Committer(processor, None, (), frozenset(), s.pause, life=s.life)
                 told = f"reads the entry: pause {s.pause}"
             begun = _spend(s, "loads")._replace(committers=_sorted((*s.committers, committer)))
             yield f"a committer of {processor} {told}", begun
 
     def _loaded(self, s: State, c: Committer) -> Committer:
         table = s.table
-        return c._replace(loaded=table.counts[self._count(c.processor)], places=table.places, files=table.files)
+        count = table.counts[self._count(c.processor)]
+        life = c.life if c.pause is None else s.life
+        return c._replace(loaded=count, places=table.places, files=table.files, seen=table.life, life=life)
 
     def _count(self, processor: int) -> int:
         return processor if self.rules.own else 0
@@ -409,7 +442,7 @@ class Model:
             yield f"{name} loads", _put(s, c, self._loaded(s, c))
             return
         if c.pause is None:
-            yield f"{name} reads the entry: pause {s.pause}", _put(s, c, c._replace(pause=s.pause))
+            yield f"{name} reads the entry: pause {s.pause}", _put(s, c, c._replace(pause=s.pause, life=s.life))
             return
         if c.pause:
             yield from self._fence(s, c, name)
@@ -422,10 +455,14 @@ class Model:
                 yield f"{name} lists p{p}", _put(s, c, c._replace(listed=listed))
                 return
             change = self._plan(p, c, c.listed, x.boundary)
+            if change is None and c.is_anew:
+                yield f"{name} finds that files are missing", _put(s, c, None)
+                return
+            change = change or Change(p, c.places[self._place(p)], frozenset(), frozenset())
             change = change._replace(place=change.place._replace(put_id=_put_id(s, p, change.place.position - 1)))
             onward = c._replace(listed=None, changes=(*c.changes, change))
             if len(onward.changes) == len(mine):
-                if all(self._idle(c, done) for done in onward.changes):
+                if not c.is_anew and all(self._idle(c, done) for done in onward.changes):
                     yield f"{name} has nothing to do", _put(s, c, None)._replace(fence=0)
                     return
                 onward = onward._replace(places=(), files=frozenset())
@@ -485,11 +522,17 @@ class Model:
             places[self._place(change.partition)] = change.place
             files = (files - change.removes) | change.adds
         counts[self._count(c.processor)] += 1
-        return Table(tuple(counts), tuple(places), files)
+        return Table(tuple(counts), tuple(places), files, c.life)
 
-    def _plan(self, p: int, c: Committer, listed: frozenset[int], b: Boundary) -> Change:
-        place = c.places[self._place(p)]
-        named = {f for f in c.files if f.partition == p}
+    def _plan(self, p: int, c: Committer, listed: frozenset[int], b: Boundary) -> Change | None:
+        """None: files are missing."""
+        if c.is_anew:
+            found = self._plan_from(p, Place(), set(), listed, b)
+            gone = {f for f in c.files if f.partition == p or not self.rules.home}
+            return found and found._replace(adds=found.adds - c.files, removes=frozenset(gone - found.adds))
+        return self._plan_from(p, c.places[self._place(p)], {f for f in c.files if f.partition == p}, listed, b)
+
+    def _plan_from(self, p: int, place: Place, named: set[File], listed: frozenset[int], b: Boundary) -> Change | None:
         old = {f for f in named if f.ours and f.commits[-1] < b.lowest}
         position = max(place.position, b.lowest)
         removes, adds = set(old), set[File]()
@@ -513,7 +556,7 @@ class Model:
             else:
                 originals = range(position, end)
                 if not listed.issuperset(originals):
-                    return Change(p, place, frozenset(), frozenset())  # of no use: the table has moved on meanwhile
+                    return None
                 adds |= {File(p, (n,)) for n in originals if self.scripts[p][n] is None}
             position = max(position, end)
         while position < stop and position in listed and (position >= b.originals or not self.rules.void):
@@ -584,6 +627,7 @@ _TRIM = _case(_FOUR, compactions=1, trims=1, loads=3)
 _REPLACE = replace(_case(_RANGES, compactions=2, late=1, loads=3), replaces=True)
 _LATE = replace(_case(_THREE, compactions=1, late=1, loads=2), begins=False)
 _BACK = _case(_THREE, compactions=1, saves=1, losses=1, loads=2)
+_ANEW = replace(_case(_THREE, compactions=1, late=1, strangers=1, repairs=1, loads=3), shared=True)
 _PAUSE = _case((None, None), pauses=2, loads=4)
 _PROCESSORS = replace(_case((None, None), (None, None), loads=3), processors=(0, 1))
 
@@ -596,6 +640,7 @@ HOLDS = {
     "registered late, from now": replace(_case(_FOUR, compactions=2, late=1, loads=3), begins=False, now=True),
     "a restored container": _BACK,
     "pauses": _PAUSE,
+    "registered anew, with rows of others": _ANEW,
     "a reset that repeats": _case(_RANGES, compactions=2, loads=3),
     "a reset that replaces": _REPLACE,
     "a reset that replaces, a stranger": replace(_case(_RANGES, compactions=1, strangers=1, loads=4), replaces=True),
@@ -627,6 +672,7 @@ BREAKS = {
     "removing whole files at a reset": _without(_REPLACE, cut=False),
     "compacting across a reset": _without(_REPLACE, apart=False),
     "reading the entry before the table": _without(_PAUSE, after=False),
+    "removing files of others": _without(_ANEW, home=False),
     "trusting the fence of an earlier pause": _without(_PAUSE, each=False),
 }
 """One rule left out each."""

@@ -7,8 +7,8 @@ from functools import lru_cache
 import pytest
 
 from actorproc.retention.boundary import Boundary, CompactedRange
-from actorproc.sinks.tables.plan import ListedCommit, ListedRange, PartitionPlan, PartitionView, plan
-from actorproc.sinks.tables.protocol import AddedFile, NamedFile
+from actorproc.sinks.tables.plan import ListedCommit, ListedRange, PartitionPlan, PartitionView, Stale, plan
+from actorproc.sinks.tables.protocol import AddedFile, NamedFile, OtherFile
 from actorproc.sinks.tables.protocol import Place as TablePlace
 from actorproc.storage.names import ProcessorLayout
 from tests.protocol import table_model
@@ -20,9 +20,13 @@ LAYOUT = ProcessorLayout("numbers")
 class Planned(Model):
     """The model, with the product's planner."""
 
-    def _plan(self, p: int, c: Committer, listed: frozenset[int], b: table_model.Boundary) -> Change:
+    def _plan(self, p: int, c: Committer, listed: frozenset[int], b: table_model.Boundary) -> Change | None:
         named = frozenset(f for f in c.files if f.partition == p)
-        change = planned(self.scripts[p], p, c.places[p], named, listed, b, replaces=self.replaces)
+        change = planned(
+            self.scripts[p], p, c.places[p], named, listed, b, replaces=self.replaces, anew=c.is_anew
+        )  # fmt: skip
+        if change is None:
+            return None
         if change.taken_back is None:
             return change.change
         adds, removes = set(change.change.adds), set(change.change.removes)
@@ -40,13 +44,15 @@ class Made:
 @lru_cache(maxsize=1_000_000)
 def planned(
     script: table_model.Script, p: int, place: Place, named: frozenset[File], listed: frozenset[int],
-    b: table_model.Boundary, *, replaces: bool,
-) -> Made:  # fmt: skip
+    b: table_model.Boundary, *, replaces: bool, anew: bool,
+) -> Made | None:  # fmt: skip
+    """None: files are missing."""
     files = {key_of(f): f for f in named if f.ours}
     ranges = tuple(CompactedRange(first, end, f"x{end - 1}", 1, 1, 0, 0.0, 0.0) for first, end in b.ranges)
     rows = [int(commit is None) for commit in script]
+    others = {str(f): f for f in named if not f.ours}
     view = PartitionView(
-        str(p), TablePlace(place.position, place.seen, place.put_id), place.position,
+        str(p), None if anew else TablePlace(place.position, place.seen, place.put_id), 0 if anew else place.position,
         {key: NamedFile(str(p), f.commits[0], len(f.commits) > 1) for key, f in files.items()},
         Boundary(b.lowest, ranges, changes=b.version),
         {n: ListedCommit(added(File(p, (n,)), rows[n]), 0, script[n]) for n in sorted(listed)},
@@ -57,12 +63,15 @@ def planned(
             for first, end in b.ranges
         },
         {key: f.commits[-1] + 1 for key, f in files.items()},
+        dict.fromkeys(others, OtherFile(None, str(p))) if anew else {}, anew,
     )  # fmt: skip
     made = plan(LAYOUT, view, replaces=replaces)
+    if isinstance(made, Stale):
+        return None
     if not isinstance(made, PartitionPlan):
         return Made(Change(p, place, frozenset(), frozenset()), None)
     adds = frozenset(file_of(p, file.key, b) for file in made.adds)
-    removes = frozenset(files[file.key] for file in made.removes)
+    removes = frozenset((files | others)[file.key] for file in made.removes)
     position = max(place.position, b.lowest)
     taken_back = position if made.taken_back is not None else None
     return Made(Change(p, Place(made.place.position, made.place.seen, place.put_id), adds, removes), taken_back)
