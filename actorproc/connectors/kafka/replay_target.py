@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import Any
 
 import pyarrow as pa
 
 from actorproc.connectors.kafka.messages import copy_of
-from actorproc.connectors.kafka.send_errors import MessagesRefused
+from actorproc.connectors.kafka.send_errors import MessagesRefused, ProducerLost
 from actorproc.connectors.kafka.topic_position import TopicPosition
 from actorproc.connectors.kafka.writers import TransactionalWriter
 from actorproc.records import Batch
@@ -17,6 +18,8 @@ from actorproc.sources.replay_target import Outcome
 
 _BROKERS_LIMIT = {"message.max.bytes": 10**9}
 """The client's own limit is lower than the size of messages that a topic may have accepted."""
+
+_TRIES = 3  # producers of a batch
 
 
 class KafkaTarget:
@@ -47,6 +50,13 @@ class KafkaTarget:
         return await SYSTEM.run_in_thread(self._append, f"actorproc-{transaction}", batch, partition, records)
 
     def _append(self, transaction: str, batch: int, partition: str, records: pa.RecordBatch) -> Outcome:
+        """A broker that is slow may fence a producer by its own repeated request: the next one finds out."""
+        for _ in range(_TRIES - 1):
+            with suppress(ProducerLost):
+                return self._append_once(transaction, batch, partition, records)
+        return self._append_once(transaction, batch, partition, records)
+
+    def _append_once(self, transaction: str, batch: int, partition: str, records: pa.RecordBatch) -> Outcome:
         topic, _, number = partition.rpartition("-")
         properties = {**_BROKERS_LIMIT, **self._properties}
         writer = TransactionalWriter(properties, topic, transaction, timeout=60.0)

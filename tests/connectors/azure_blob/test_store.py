@@ -407,7 +407,7 @@ class TestOnAzurite:
         [
             (409, "BlobImmutableDueToPolicy", "remove the policy of immutability"),
             (403, "AuthorizationPermissionMismatch", "Storage Blob Data Contributor"),
-            (403, "AuthorizationFailure", "the account's firewall refuses this machine"),
+            (403, "AuthorizationFailure", "the account's firewall refuses it"),
             (403, "KeyBasedAuthenticationNotPermitted", "leave az_account_key out"),
             (409, "UnauthorizedBlobOverwrite", "sp=racwdl"),
             (409, "ContainerBeingDeleted", "it is being deleted"),

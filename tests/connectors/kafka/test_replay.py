@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 
@@ -23,6 +24,8 @@ from confluent_kafka import Producer
 
 from actorproc.connectors.kafka import KafkaSource
 from actorproc.connectors.kafka.replay_target import KafkaTarget
+from actorproc.connectors.kafka.topic_position import TopicPosition
+from actorproc.connectors.kafka.writers import TransactionalWriter
 from tests.connectors.kafka.topics import Topic
 
 pytestmark = pytest.mark.servers
@@ -154,3 +157,23 @@ async def test_a_header_that_kafka_cannot_take_refuses_its_letter(broker: Broker
     assert await target.append("replay-1", 1, f"{topic.name}-1", records[1:]) == Outcome()
     assert await target.append("replay-1", 1, f"{topic.name}-1", records[1:]) == Outcome()
     assert [message.value() for message in topic.messages()] == [b"good", b"y", b"z"]
+
+
+async def test_a_producer_that_is_fenced_in_between_is_replaced(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic, fenced = Topic(broker), list[str]()
+    send(topic, 100, 200)
+
+    def write(writer: TransactionalWriter, messages: Any, position: TopicPosition) -> Mapping[int, str]:
+        if not fenced:
+            fenced.append(writer._name)
+            Producer({"bootstrap.servers": broker.address, "transactional.id": writer._name}).init_transactions(30)
+        return real(writer, messages, position)
+
+    real = TransactionalWriter.write
+    monkeypatch.setattr(TransactionalWriter, "write", write)
+    async with refused(topic) as store:
+        assert (await replay(store))[1:3] == (2, 0)
+    assert len(fenced) == 1
+    assert [len(message.value() or b"") for message in topic.messages()] == [100, 200, 100, 200]
