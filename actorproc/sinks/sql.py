@@ -15,6 +15,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any, ClassVar, TypeVar
 
 import anyio
@@ -248,12 +249,8 @@ class SqlSink(Sink):
 
         def look(connection: Any) -> pa.Table | None:
             self._move(connection.cursor(), delivery)
-
-            def put(part: pa.Table) -> None:
-                self._put(connection, part)
-                self.settle(connection)
-
-            return sql_refused.first_refused(connection.cursor(), self._rows(connection, delivery), put)
+            put, rows = partial(self._put_settled, connection), self._rows(connection, delivery)
+            return sql_refused.first_refused(connection.cursor(), rows, put)
 
         found = None
         with suppress(Exception):  # whatever a database raises: the refusal is told without it
@@ -285,13 +282,16 @@ class SqlSink(Sink):
         else:
             self.apply(connection, rows)
 
+    def _put_settled(self, connection: Any, rows: pa.Table) -> None:
+        self._put(connection, rows)
+        self.settle(connection)
+
     def _put_or_keep(self, connection: Any, delivery: Delivery, rows: pa.Table) -> None:
         """Each commit by itself, unless all is taken: what is refused must not depend on how commits are joined."""
         cursor = connection.cursor()
 
         def put(part: pa.Table) -> None:
-            self._put(connection, part.drop_columns([sql_refused.NUMBER]))
-            self.settle(connection)
+            self._put_settled(connection, part.drop_columns([sql_refused.NUMBER]))
 
         rows = rows.append_column(sql_refused.NUMBER, commit_numbers(delivery))
         if self.options.mode == "upsert":

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.types as pt
 
-_BITS = {pa.int8(): 8, pa.int16(): 16, pa.int32(): 32, pa.int64(): 64, pa.float32(): 24, pa.float64(): 53}
-"""That a value needs in a binary number."""
+from actorproc.sinks.sql_precision import MICROSECONDS, rounds_as_float, scale_of
 
 _DIGITS = {"real": 6, "double precision": 15}
 """Decimal digits that come back as they were."""
-
-_MICROSECONDS = 6
 
 
 class Column(NamedTuple):
@@ -34,17 +30,9 @@ def is_coarser(column: Column, kind: pa.DataType, *, is_cast: bool) -> bool:
     """
     if pt.is_timestamp(kind):
         precision = column.datetime_precision
-        return precision is not None and (precision < _MICROSECONDS or column.data_type.startswith("time "))
+        return precision is not None and (precision < MICROSECONDS or column.data_type.startswith("time "))
     if column.data_type in _DIGITS:
-        if pt.is_decimal(kind):
-            return int(kind.precision) > _DIGITS[column.data_type]
-        return _BITS.get(kind, 0) > (column.numeric_precision or 0)
+        return rounds_as_float(kind, column.numeric_precision or 0, _DIGITS[column.data_type])
     if column.numeric_scale is None or not (is_cast or column.data_type == "numeric"):
         return False
-    return column.numeric_scale < _scale(kind)
-
-
-def _scale(kind: pa.DataType) -> float:
-    if pt.is_decimal(kind):
-        return int(kind.scale)
-    return math.inf if pt.is_floating(kind) else 0
+    return column.numeric_scale < scale_of(kind)
