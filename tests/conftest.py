@@ -128,10 +128,5 @@ def spark(_spark: Any) -> Any:
 
 
 def _started(start: Callable[[Path], AbstractContextManager[T]], folder: Path) -> Iterator[T]:
-    try:
-        with start(folder) as server:
-            yield server
-    except servers.Unavailable as reason:
-        if servers.REQUIRED:
-            raise
-        pytest.skip(str(reason))
+    with servers.or_skip(start(folder)) as server:
+        yield server

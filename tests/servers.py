@@ -18,11 +18,11 @@ import sys
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import chain, count
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from urllib.error import URLError
 
 import pytest
@@ -30,6 +30,8 @@ from aiobotocore.config import AioConfig
 from aiobotocore.session import get_session
 
 CACHE = Path("~/.cache/actorproc-servers").expanduser()
+T = TypeVar("T")
+
 REQUIRED = os.environ.get("ACTORPROC_TEST_REQUIRE_SERVERS") == "1"
 _MINIO_VERSION = "v0.0.0-20260212201848-7aac2a2c5b7c"
 _MINIO = CACHE / "minio-20260212" / "minio"
@@ -39,6 +41,18 @@ _START = 60.0
 
 class Unavailable(Exception):
     """This server cannot be had on this machine; the text says why."""
+
+
+@contextmanager
+def or_skip(starting: AbstractContextManager[T]) -> Iterator[T]:
+    """The server; where it cannot be had the test is skipped, unless servers are required."""
+    try:
+        with starting as server:
+            yield server
+    except Unavailable as reason:
+        if REQUIRED:
+            raise
+        pytest.skip(str(reason))
 
 
 @dataclass

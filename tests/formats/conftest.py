@@ -13,10 +13,5 @@ from tests.formats.registry_server import Registry
 
 @pytest.fixture(scope="session")
 def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Registry]:
-    try:
-        with registry_server.registry(tmp_path_factory.mktemp("registry")) as started:
-            yield started
-    except servers.Unavailable as reason:
-        if servers.REQUIRED:
-            raise
-        pytest.skip(str(reason))
+    with servers.or_skip(registry_server.registry(tmp_path_factory.mktemp("registry"))) as started:
+        yield started

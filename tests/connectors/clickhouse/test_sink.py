@@ -23,7 +23,7 @@ from actorproc.stores.memory import MemoryStore
 from actorproc.testing import check_sink
 from actorproc.testing.sink_check import ALL_TYPES
 from tests.connectors.clickhouse.server import ClickHouse, clickhouse
-from tests.servers import REQUIRED, Unavailable
+from tests.servers import or_skip
 from tests.sinks.matrix import tried
 
 pytestmark = [pytest.mark.servers, pytest.mark.slow]
@@ -34,13 +34,8 @@ ROW = SinkRow("memory://x", 1, "t", 0, 1, "p0")
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[ClickHouse]:
-    try:
-        with clickhouse() as found:
-            yield found
-    except Unavailable as why:
-        if REQUIRED:
-            raise
-        pytest.skip(str(why))
+    with or_skip(clickhouse()) as found:
+        yield found
 
 
 def new_store() -> Store:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 
 import pytest
 
 from tests.connectors.mysql.server import mariadb
-from tests.servers import REQUIRED, Unavailable
+from tests.servers import or_skip
 
 _ODD = (
     "--sql-mode=ANSI_QUOTES,NO_BACKSLASH_ESCAPES,PIPES_AS_CONCAT", "--transaction-isolation=SERIALIZABLE",
@@ -17,24 +16,13 @@ _ODD = (
 )  # fmt: skip
 
 
-@contextmanager
-def _or_skip(*options: str, zone: str | None = None) -> Iterator[str]:
-    try:
-        with mariadb(*options, zone=zone) as found:
-            yield found
-    except Unavailable as why:
-        if REQUIRED:
-            raise
-        pytest.skip(str(why))
-
-
 @pytest.fixture(scope="session")
 def url() -> Iterator[str]:
-    with _or_skip() as found:
+    with or_skip(mariadb()) as found:
         yield found
 
 
 @pytest.fixture(scope="session")
 def odd_url() -> Iterator[str]:
-    with _or_skip(*_ODD, zone="Europe/Berlin") as found:
+    with or_skip(mariadb(*_ODD, zone="Europe/Berlin")) as found:
         yield found

@@ -7,15 +7,10 @@ from collections.abc import Iterator
 import pytest
 
 from tests.connectors.postgres.server import Postgres, postgres
-from tests.servers import REQUIRED, Unavailable
+from tests.servers import or_skip
 
 
 @pytest.fixture(scope="session")
 def server() -> Iterator[Postgres]:
-    try:
-        with postgres() as found:
-            yield found
-    except Unavailable as why:
-        if REQUIRED:
-            raise
-        pytest.skip(str(why))
+    with or_skip(postgres()) as found:
+        yield found

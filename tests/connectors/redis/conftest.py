@@ -4,41 +4,32 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 
 import pytest
 
 from tests.connectors.redis.server import RedisServer, redis_server
-from tests.servers import REQUIRED, Unavailable
-
-
-@contextmanager
-def _or_skip(*options: str) -> Iterator[RedisServer]:
-    try:
-        with redis_server(*options) as found:
-            yield found
-    except Unavailable as why:
-        if REQUIRED:
-            raise
-        pytest.skip(str(why))
+from tests.servers import or_skip
 
 
 @pytest.fixture(scope="session")
 def server() -> Iterator[RedisServer]:
-    with _or_skip() as found:
+    with or_skip(redis_server()) as found:
         yield found
 
 
 @pytest.fixture
 def own_server() -> Iterator[RedisServer]:
-    with _or_skip() as found:
+    with or_skip(redis_server()) as found:
         yield found
 
 
 @pytest.fixture
 def cluster() -> Iterator[tuple[RedisServer, RedisServer]]:
     """Two nodes with half of the slots each."""
-    with _or_skip("--cluster-enabled", "yes") as one, _or_skip("--cluster-enabled", "yes") as two:
+    with (
+        or_skip(redis_server("--cluster-enabled", "yes")) as one,
+        or_skip(redis_server("--cluster-enabled", "yes")) as two,
+    ):
         for node, slots in ((one, (0, 8191)), (two, (8192, 16383))):
             with node.client() as client:
                 client.execute_command("CLUSTER ADDSLOTS", *range(slots[0], slots[1] + 1))
