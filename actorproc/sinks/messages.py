@@ -51,7 +51,17 @@ class Messages(NamedTuple):
     """In microseconds, UTC; null: now."""
 
 
-def check_columns(options: MessageOptions, schema: pa.Schema) -> None:
+async def prepare(options: MessageOptions, schema: pa.Schema, encoder: RowEncoder) -> None:
+    """Check the columns that the options name, and open the encoder for the others.
+
+    Raises:
+        SinkRefused, SinkError: a column is missing, or has another type; or see `RowEncoder.open`.
+    """
+    _check_columns(options, schema)
+    await encoder.open(schema.remove(schema.get_field_index(SEQUENCE.name)))
+
+
+def _check_columns(options: MessageOptions, schema: pa.Schema) -> None:
     """Check that the columns that the options name are there, with a fitting type.
 
     Raises:

@@ -27,8 +27,7 @@ from actorproc.connectors.kafka.messages import KafkaMessage, Numbered
 from actorproc.connectors.kafka.send_errors import KafkaUnavailable, MessagesRefused, ProducerLost
 from actorproc.connectors.kafka.writers import TransactionalWriter, check_topic, stored_offset
 from actorproc.errors import HandlerError, UsageError
-from actorproc.records import SEQUENCE
-from actorproc.sinks.messages import MessageOptions, Messages, check_columns, messages_of
+from actorproc.sinks.messages import MessageOptions, Messages, messages_of, prepare
 from actorproc.sinks.protocol import Delivery, Guarantee, Sink, SinkError, SinkMoved, SinkPlace, SinkRefused, SinkRow
 from actorproc.sinks.row_encoder import RowEncoder, open_encoder
 
@@ -89,8 +88,7 @@ class KafkaSink(Sink):
 
     async def open(self, schema: pa.Schema) -> None:
         """See `Sink.open`."""
-        check_columns(self.options, schema)
-        await self._encoder.open(schema.remove(schema.get_field_index(SEQUENCE.name)))
+        await prepare(self.options, schema, self._encoder)
         await self._in_thread(self._open)
 
     def _open(self) -> None:

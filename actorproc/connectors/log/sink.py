@@ -24,8 +24,8 @@ from actorproc.produce.routes import Routes
 from actorproc.produce.serializers import header_column
 from actorproc.produce.staged_files import StagedFile, encode_staged
 from actorproc.produce.transactions import GROUP_BYTES, NoteMoved, Transactions
-from actorproc.records import RECORD_SCHEMA, SEQUENCE
-from actorproc.sinks.messages import MessageOptions, check_columns, messages_of
+from actorproc.records import RECORD_SCHEMA
+from actorproc.sinks.messages import MessageOptions, messages_of, prepare
 from actorproc.sinks.protocol import Delivery, Guarantee, Sink, SinkError, SinkMoved, SinkPlace, SinkRefused, SinkRow
 from actorproc.sinks.row_encoder import RowEncoder, open_encoder
 from actorproc.storage.names import log_staged
@@ -69,8 +69,7 @@ class LogSink(Sink):
 
     async def open(self, schema: pa.Schema) -> None:
         """See `Sink.open`."""
-        check_columns(self.options, schema)
-        await self._encoder.open(schema.remove(schema.get_field_index(SEQUENCE.name)))
+        await prepare(self.options, schema, self._encoder)
         if self._transactions is not None:
             return
         async with AsyncExitStack() as opening:
